@@ -1,0 +1,92 @@
+"""What the engine answers. `Array` is anything that exports a C-contiguous buffer with a numpy dtype name and a shape."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error"]
+"""stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; the rest say what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """One tensor of an answer: C order, little endian."""
+
+    dtype: str
+    """numpy's name: float32, float16, uint8, int32."""
+    shape: tuple[int, ...]
+    data: memoryview | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log-probabilities of one position, natural logarithm, of the model's own distribution (before temperature)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 is the most likely."""
+    top: tuple[tuple[int, float], ...] = ()
+    """The alternatives asked for, most likely first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """CLOCK_MONOTONIC seconds; None where the request did not get that far."""
+
+    arrival: float
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """What one step brought for one request: at most one token, any tensors, and the end if this is it."""
+
+    uid: int
+    token_id: int | None = None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    """With the first token; the first entry is None."""
+    tensors: dict[str, Array] = field(default_factory=dict)
+    """attention | attention.indices | attention.prompt | attention.prompt.indices | embedding.
+
+    `attention` of an AttentionTask is [pair, query, key]; of a generated token [pair, key]. `embedding` is [d], or
+    [token, d] when pooling is none, float32.
+    """
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The token that ended it, when finish_reason is stop."""
+    error: str | None = None
+    num_cached_tokens: int = 0
+    """Prompt tokens taken from the prefix cache."""
+    timing: Timing | None = None
+    """With the last output of a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot: gauges, and counters that only grow during the life of a worker."""
+
+    num_requests_running: int = 0
+    num_requests_waiting: int = 0
+    kv_cache_usage_ratio: float = 0.0
+    inflight_capture_bytes: int = 0
+    prompt_tokens_total: int = 0
+    generation_tokens_total: int = 0
+    num_preemptions_total: int = 0
+    prefix_cache_queries_total: int = 0
+    prefix_cache_hits_total: int = 0
+    capture_bytes_total: int = 0
+    capture_seconds_total: float = 0.0
+    engine_steps_total: int = 0
+    computed_tokens_total: int = 0
+    """Token positions pushed through the network: proves that captures need no second forward pass."""
+    iteration_tokens: int = 0
+    """Tokens of the last step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    outputs: tuple[RequestOutput, ...]
+    stats: EngineStats

@@ -1,0 +1,42 @@
+"""How one request wants its tokens chosen. Standard library only; validated at the HTTP border, trusted here."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Per-request sampling, in the terms of OpenAI and vLLM.
+
+    Stop *strings* are not here: text exists only in the API process, which aborts the request when one appears.
+    """
+
+    max_tokens: int
+    """Most tokens to generate (already clipped to the room left in the context)."""
+    seed: int
+    """Random numbers are keyed by (seed, position). Always set: the API process draws one when the user gave none."""
+    temperature: float = 1.0
+    """0 is greedy: the largest logit, the lowest token id among equals."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps every token."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    """End-of-text and stop tokens cannot be chosen before this many tokens."""
+    eos_token_ids: tuple[int, ...] = ()
+    """The model's end-of-text ids; ignored when `ignore_eos`."""
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    """Alternatives to report with each token; 0 reports the chosen token only, None nothing."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens."""
+
+    @property
+    def stopping_ids(self) -> frozenset[int]:
+        """Every token id that ends the request when it is chosen."""
+        eos = () if self.ignore_eos else self.eos_token_ids
+        return frozenset(eos) | frozenset(self.stop_token_ids)
