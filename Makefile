@@ -1,0 +1,58 @@
+# make serve   set everything up and serve the default model on port 8000   (ARGS="MODEL --flag ...")
+# make test    set everything up, then lint, types and tests                (ARGS="-k name")
+# make help    the rest
+#
+# Needs Python 3.11 or later and make; everything else goes into .venv.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PORT ?= 8000
+ARGS ?=
+SOURCES := model server clients tests benchmarks
+
+# How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
+BUILD_IMAGE ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve lint format types test test-all bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+install: $(STAMP) ## make .venv with everything in it; nothing is done when nothing changed
+
+$(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lightwell needs Python 3.11 or later; $(PYTHON) is " + sys.version.split()[0])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable clients/python
+	@touch $@
+
+serve: install ## serve the default model on port 8000 (PORT=, ARGS="MODEL --flag ...")
+	$(BIN)/lightwell serve --port $(PORT) $(ARGS)
+
+lint: install ## ruff: rules and formatting
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+format: install ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+types: install ## mypy --strict
+	$(BIN)/mypy $(SOURCES)
+
+test: lint types ## lint, types and tests; ends by naming what was skipped and why (ARGS="-k name")
+	$(BIN)/python -m pytest -rs $(ARGS)
+
+test-all: lint types ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)
+	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
+	LIGHTWELL_TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m pytest -rs $(ARGS)
+
+bench: install ## output tokens/s beside transformers.generate (ARGS="--concurrency 1 8 32 --dtype float32")
+	$(BIN)/python -m benchmarks.serve_vs_transformers $(ARGS)
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
