@@ -1,0 +1,32 @@
+"""How one engine is to be built. Standard library only: it is pickled from the API process to the worker.
+
+Knows nothing of flags or HTTP limits; those are `server.settings`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything the worker needs to build its engine; "auto" and None are resolved by the engine, once."""
+
+    model: Path
+    """A model folder that exists on this machine."""
+    dtype: str = "auto"
+    """auto (the checkpoint's) | float32 | bfloat16 | float16 | float64 (in process only)."""
+    device: str = "auto"
+    """auto | cpu | cuda | cuda:N."""
+    max_model_len: int | None = None
+    """Most tokens of prompt and answer together; None is the model's own context."""
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    """Token budget of one step."""
+    kv_cache_bytes: int | None = None
+    """None lets the engine choose from the memory that is free."""
+    block_size: int = 32
+    """Tokens per KV block."""
+    enable_prefix_caching: bool = True
+    batch_invariant: bool = True
+    threads: int | None = None
+    """Compute threads; None is one per core."""

@@ -1,0 +1,324 @@
+"""Every setting of the server, once: flag, `LIGHTWELL_*` variable, `--help` and the README's table come from this file.
+
+A flag wins over its variable, the variable over the default. Knows nothing of torch, of the model's own
+limits or of how a setting is used.
+"""
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from server.engine.config import EngineConfig
+
+ENV_PREFIX = "LIGHTWELL_"
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used; the message names it, its value and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the text of one setting becomes its value. `parse` raises ValueError that says what is accepted."""
+
+    parse: Callable[[str], Any]
+    metavar: str
+    is_flag: bool = False
+    is_list: bool = False
+
+
+def _integer(low: int, high: int | None = None) -> Kind:
+    accepted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= (int(text) if high is None else high):
+            raise ValueError(f"{accepted} is accepted")
+        return int(text)
+
+    return Kind(parse, "N")
+
+
+def _seconds() -> Kind:
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
+            raise ValueError("a number of seconds of at least 0 is accepted")
+        return float(text)
+
+    return Kind(parse, "SECONDS")
+
+
+def _choice(*choices: str) -> Kind:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"accepted are {', '.join(choices)}")
+        return text
+
+    return Kind(parse, "|".join(choices))
+
+
+def _text(metavar: str) -> Kind:
+    return Kind(str, metavar)
+
+
+def _texts(metavar: str) -> Kind:
+    """Several values: the flag is repeated, the variable separates them by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        values = tuple(part.strip() for part in text.split(","))
+        if not all(values):
+            raise ValueError("a value between commas is empty; non-empty values are accepted")
+        return values
+
+    return Kind(parse, metavar, is_list=True)
+
+
+def _switch() -> Kind:
+    def parse(text: str) -> bool:
+        if text.lower() not in _TRUE + _FALSE:
+            raise ValueError(f"accepted are {', '.join(_TRUE + _FALSE)}")
+        return text.lower() in _TRUE
+
+    return Kind(parse, "", is_flag=True)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in "1073741824", "512MiB" (powers of 1024) or "2GB" (powers of 1000); one B or a bare "2G" is 1000's."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a size such as 1073741824, 512MiB or 2GB is accepted")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+
+
+def _bytes() -> Kind:
+    def parse(text: str) -> int:
+        size = parse_bytes(text)
+        if size < 1:
+            raise ValueError("a size of at least one byte is accepted")
+        return size
+
+    return Kind(parse, "BYTES")
+
+
+def _setting(default: Any, kind: Kind, help_text: str, *, shown_default: str | None = None) -> Any:
+    return field(default=default, metadata={"kind": kind, "help": help_text, "shown_default": shown_default})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One field per setting; `from_sources` reads and checks them. Sizes are bytes, times seconds."""
+
+    model: str | None = _setting(
+        None,
+        _text("MODEL"),
+        "Model folder, or a hub id such as org/name.",
+        shown_default="the model that ships with Lightwell",
+    )
+    served_model_name: str | None = _setting(
+        None, _text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"
+    )
+    host: str = _setting("127.0.0.1", _text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
+    port: int = _setting(8000, _integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
+    root_path: str = _setting("", _text("PATH"), "Path under which a proxy serves this server.", shown_default="none")
+    api_key: tuple[str, ...] = _setting(
+        (),
+        _texts("KEY"),
+        "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between).",
+        shown_default="none: open",
+    )
+    dtype: str = _setting(
+        "auto", _choice("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the checkpoint's."
+    )
+    device: str = _setting("auto", _choice("auto", "cpu", "cuda"), "Where the model runs.")
+    threads: int | None = _setting(None, _integer(1), "Compute threads of the worker.", shown_default="one per core")
+    max_model_len: int | None = _setting(
+        None, _integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
+    )
+    chat_template: str | None = _setting(
+        None,
+        _text("FILE"),
+        "Jinja file, or its text, to use instead of the model's chat template.",
+        shown_default="the model's",
+    )
+    max_num_seqs: int = _setting(64, _integer(1), "Most sequences that run at once.")
+    max_num_batched_tokens: int = _setting(2048, _integer(1), "Most tokens of one engine step.")
+    kv_cache_memory: int | None = _setting(
+        None, _bytes(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"
+    )
+    block_size: int = _setting(32, _integer(1, 1024), "Tokens per block of the KV cache.")
+    no_prefix_caching: bool = _setting(False, _switch(), "Do not reuse the KV cache of shared prefixes.")
+    no_batch_invariant: bool = _setting(
+        False, _switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
+    )
+    max_num_queued_requests: int = _setting(
+        1024, _integer(0), "Most requests that wait beyond those that run; more are answered 429."
+    )
+    max_num_queued_tokens: int = _setting(
+        4_194_304, _integer(1), "Most tokens (prompt and max_tokens) of all unfinished requests; more are answered 429."
+    )
+    max_capture_bytes: int = _setting(
+        1 << 30, _bytes(), "Most bytes of attention, embeddings and traces in flight; more are answered 429."
+    )
+    max_response_bytes: int = _setting(
+        256 << 20, _bytes(), "Largest answer; larger ones are refused with 413 before anything runs."
+    )
+    max_body_bytes: int = _setting(32 << 20, _bytes(), "Largest request body; larger ones are refused with 413.")
+    request_timeout: float = _setting(600.0, _seconds(), "Time a request may take, then 504; 0 is no limit.")
+    worker_timeout: float = _setting(
+        30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
+    )
+    shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
+    log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "Least level that is logged.")
+    log_format: str = _setting("text", _choice("text", "json"), "One line of text, or one JSON object, per event.")
+
+    @classmethod
+    def from_sources(cls, flags: Mapping[str, str | Sequence[str] | bool], environ: Mapping[str, str]) -> "Settings":
+        """Settings from parsed flags (raw text by field name) and the environment; SettingsError names the culprit."""
+        values: dict[str, Any] = {}
+        for setting in dataclasses.fields(cls):
+            kind: Kind = setting.metadata["kind"]
+            variable = ENV_PREFIX + setting.name.upper()
+            raw = flags.get(setting.name)
+            if raw is not None and raw is not False and raw != []:
+                values[setting.name] = _read(kind, raw, flag_name(setting.name))
+            elif environ.get(variable) and not _is_service_link(environ[variable]):
+                values[setting.name] = _read(kind, environ[variable], variable)
+        settings = cls(**values)
+        settings._check()
+        return settings
+
+    def _check(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise SettingsError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}, but each running sequence needs a token per step: raise one or lower the other"
+            )
+        if self.worker_timeout == 0:
+            raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
+            raise SettingsError(f"--root-path {self.root_path!r}: a path such as /lightwell is accepted")
+
+    def engine_config(self, folder: Path) -> EngineConfig:
+        """The part of the settings that the worker needs, for the model in `folder`."""
+        return EngineConfig(
+            model=folder,
+            dtype=self.dtype,
+            device=self.device,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            kv_cache_bytes=self.kv_cache_memory,
+            block_size=self.block_size,
+            enable_prefix_caching=not self.no_prefix_caching,
+            batch_invariant=not self.no_batch_invariant,
+            threads=self.threads,
+        )
+
+
+def _is_service_link(value: str) -> bool:
+    """Kubernetes sets LIGHTWELL_PORT=tcp://... in the pods beside a service named lightwell; it means nothing here."""
+    return value.startswith("tcp://")
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """`LIGHTWELL_*` variables that no setting reads: most likely misspelt."""
+    known = {ENV_PREFIX + name.upper() for name in setting_names()}
+    return sorted(
+        name
+        for name, value in environ.items()
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and not name.startswith(("LIGHTWELL_PORT_", "LIGHTWELL_SERVICE_"))
+        and not _is_service_link(value)
+    )
+
+
+def _read(kind: Kind, raw: str | Sequence[str] | bool, source: str) -> Any:
+    if raw is True:
+        return True
+    try:
+        if kind.is_list and not isinstance(raw, str):
+            return tuple(value for text in cast("Sequence[str]", raw) for value in kind.parse(text))
+        return kind.parse(cast("str", raw))
+    except ValueError as error:
+        raise SettingsError(f"{source}: {raw!r} is not usable; {error}") from None
+
+
+def setting_names() -> tuple[str, ...]:
+    """Every setting, in the order of the help."""
+    return tuple(setting.name for setting in dataclasses.fields(Settings))
+
+
+def flag_name(name: str) -> str:
+    """`max_num_seqs` -> `--max-num-seqs`."""
+    return "--" + name.replace("_", "-")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give the parser one flag per setting. Values stay text: `Settings.from_sources` reads and checks them."""
+    parser.add_argument("model_argument", nargs="?", metavar="MODEL", help=_help("model"))
+    for setting in dataclasses.fields(Settings):
+        kind: Kind = setting.metadata["kind"]
+        options: dict[str, Any] = {"dest": setting.name, "help": _help(setting.name), "default": None}
+        if kind.is_flag:
+            options["action"] = "store_true"
+        else:
+            options["metavar"] = kind.metavar
+            if kind.is_list:
+                options["action"] = "append"
+        parser.add_argument(flag_name(setting.name), **options)
+
+
+def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Settings from what `add_arguments` made the parser read; SettingsError on a bad value."""
+    flags: dict[str, Any] = {name: getattr(arguments, name) for name in setting_names()}
+    positional = arguments.model_argument
+    if positional is not None and flags["model"] not in (None, positional):
+        raise SettingsError(f"MODEL {positional!r} and --model {flags['model']!r} differ; give one of them")
+    flags["model"] = flags["model"] if positional is None else positional
+    return Settings.from_sources(flags, environ)
+
+
+def shown_default(name: str) -> str:
+    """The default as a person would write it."""
+    setting = Settings.__dataclass_fields__[name]
+    if setting.metadata["shown_default"] is not None:
+        return str(setting.metadata["shown_default"])
+    if setting.metadata["kind"].metavar == "BYTES":
+        return format_bytes(cast("int", setting.default))
+    if isinstance(setting.default, bool):
+        return "off"
+    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+
+
+def format_bytes(size: int) -> str:
+    """A size in the largest binary unit that keeps it whole: 1073741824 -> 1GiB."""
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if size >= 1024**power and size % 1024**power == 0:
+            return f"{size // 1024**power}{unit}"
+    return str(size)
+
+
+def _help(name: str) -> str:
+    text = Settings.__dataclass_fields__[name].metadata["help"]
+    return f"{text} [{ENV_PREFIX}{name.upper()}; default: {shown_default(name)}]".replace("%", "%%")
+
+
+def settings_table() -> str:
+    """The README's table of settings, in Markdown."""
+    lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
+    for setting in dataclasses.fields(Settings):
+        kind: Kind = setting.metadata["kind"]
+        value = f" {kind.metavar}" if kind.metavar else ""
+        flag = f"`{flag_name(setting.name)}{value}`".replace("|", "\\|")
+        meaning = setting.metadata["help"].replace("|", "\\|")
+        lines.append(f"| {flag} | `{ENV_PREFIX}{setting.name.upper()}` | {shown_default(setting.name)} | {meaning} |")
+    return "\n".join(lines)
