@@ -1,0 +1,54 @@
+ARG BASE_IMAGE=python:3.11-slim
+# Serves the built-in model:        docker run -p 8000:8000 IMAGE
+# Serves another one:               docker run -p 8000:8000 -v /models/mine:/model:ro IMAGE /model
+# Another torch build:              --build-arg TORCH_SPEC="torch==2.13.0" --build-arg PIP_EXTRA_ARGS="--index-url ..."
+# A CUDA base:                      --build-arg BASE_IMAGE=... (any image with python3 >= 3.11, its venv module and pip)
+
+# 1. The dependencies, in a virtual environment of their own: this layer changes only with the two files copied here.
+FROM ${BASE_IMAGE} AS dependencies
+ARG TORCH_SPEC="torch==2.13.0"
+ARG PIP_EXTRA_ARGS=""
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+RUN python3 -m venv --without-pip /opt/lightwell
+COPY pyproject.toml constraints.txt ./
+RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} --constraint constraints.txt "${TORCH_SPEC}"
+RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
+    && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
+# What only compiling against torch or testing the libraries needs. The names are exact, so nothing imported goes.
+RUN cd /opt/lightwell/lib/python3*/site-packages \
+    && rm -rf torch/include torch/share torch/bin torch/test torch/lib/*.a \
+    && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} + \
+    && find . -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# 2. Our own wheel.
+FROM ${BASE_IMAGE} AS wheel
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /build
+COPY pyproject.toml README.md LICENSE ./
+COPY model ./model
+COPY server ./server
+RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
+
+# 3. What runs.
+FROM ${BASE_IMAGE}
+RUN useradd --system --uid 10001 --home-dir /var/lib/lightwell --create-home lightwell \
+    && mkdir /cache && chown lightwell /cache
+COPY --from=dependencies /opt/lightwell /opt/lightwell
+RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
+    python3 -m pip --python /opt/lightwell/bin/python install --no-cache-dir --no-deps --no-compile /dist/*.whl
+# /cache keeps models from the hub between runs (mount a volume). Nothing else is written but /tmp, so the root may be
+# read-only: docker run --read-only --tmpfs /tmp
+ENV PATH=/opt/lightwell/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    HF_HOME=/cache \
+    LIGHTWELL_HOST=0.0.0.0 \
+    LIGHTWELL_PORT=8000
+USER lightwell
+WORKDIR /var/lib/lightwell
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ['LIGHTWELL_PORT']}/health/ready\", timeout=4)"]
+ENTRYPOINT ["lightwell", "serve"]
