@@ -1,0 +1,247 @@
+"""Every error a client can see, and the one shape they all have on the wire.
+
+    {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
+
+The tree (status, type):
+
+    ApiError
+    ├── BadRequest            400  invalid_request_error   a value is wrong; the message names it and what is accepted
+    ├── Unauthorized          401  authentication_error    no key, or a wrong one
+    ├── NotFound              404  not_found_error         no such model or route
+    ├── NotAcceptable         406  invalid_request_error   no such answer format
+    ├── PayloadTooLarge       413  invalid_request_error   the body or the answer would be too large
+    ├── UnsupportedMediaType  415  invalid_request_error   the body is not JSON
+    ├── QueueFull             429  rate_limit_error        come back later (Retry-After)
+    ├── EngineError           500  server_error            the engine failed on this request
+    ├── Unavailable           503  unavailable_error       loading or draining (Retry-After)
+    │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
+    └── DeadlineExceeded      504  timeout_error           the request took longer than the server allows
+
+`install_error_handlers` turns what FastAPI and Starlette raise into the same shape. This file knows no route and no
+engine.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+logger = logging.getLogger(__name__)
+
+MAX_SHOWN_VALUE = 80
+"""Characters of an offending value that an error message repeats."""
+MAX_SHOWN_PROBLEMS = 4
+
+
+class ApiError(Exception):
+    """An error with an HTTP status. `retry_after` is in seconds and becomes the Retry-After header."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        type: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+
+class _Kind(ApiError):
+    """An ApiError whose status and type are fixed by its class."""
+
+    STATUS = 500
+    TYPE = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(self.STATUS, message, self.TYPE, param, code, retry_after)
+
+
+class BadRequest(_Kind):
+    """A value in the request is wrong."""
+
+    STATUS, TYPE = 400, "invalid_request_error"
+
+
+class Unauthorized(_Kind):
+    """No API key, or one the server does not know."""
+
+    STATUS, TYPE = 401, "authentication_error"
+
+
+class NotFound(_Kind):
+    """No such model or route."""
+
+    STATUS, TYPE = 404, "not_found_error"
+
+
+class NotAcceptable(_Kind):
+    """The Accept header asks for a format the route does not have."""
+
+    STATUS, TYPE = 406, "invalid_request_error"
+
+
+class PayloadTooLarge(_Kind):
+    """The request body, or the answer it asks for, is over the limit."""
+
+    STATUS, TYPE = 413, "invalid_request_error"
+
+
+class UnsupportedMediaType(_Kind):
+    """The request body is not declared as JSON."""
+
+    STATUS, TYPE = 415, "invalid_request_error"
+
+
+class QueueFull(_Kind):
+    """The server has as much waiting work as it accepts."""
+
+    STATUS, TYPE = 429, "rate_limit_error"
+
+
+class EngineError(_Kind):
+    """The engine failed on this request."""
+
+    STATUS, TYPE = 500, "server_error"
+
+
+class Unavailable(_Kind):
+    """The server is loading or draining."""
+
+    STATUS, TYPE = 503, "unavailable_error"
+
+
+class WorkerLost(Unavailable):
+    """The worker that ran the request died."""
+
+
+class DeadlineExceeded(_Kind):
+    """The request took longer than the server allows."""
+
+    STATUS, TYPE = 504, "timeout_error"
+
+
+def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
+    """The one shape of every error."""
+    return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
+
+
+def error_json(error: ApiError) -> bytes:
+    """`error_body` as JSON in ASCII, so that a message quoting a lone surrogate can still be sent."""
+    return json.dumps(error_body(error), ensure_ascii=True).encode("ascii")
+
+
+def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """The HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
+    extra = dict(headers or {})
+    if error.retry_after is not None:
+        extra["Retry-After"] = str(error.retry_after)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        extra["WWW-Authenticate"] = "Bearer"
+    return Response(error_json(error), error.status, headers=extra, media_type="application/json")
+
+
+def shown(value: object) -> str:
+    """A value as an error message repeats it: its Python form, cut to a readable length."""
+    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    return text if len(text) <= MAX_SHOWN_VALUE else text[:MAX_SHOWN_VALUE] + "..."
+
+
+def _field(location: Sequence[int | str]) -> str:
+    """("body", "stop", "list[str]", 0) -> "stop": the field the user wrote, without pydantic's union branches."""
+    parts = [str(part) for part in location[1:2]]
+    return parts[0] if parts and location[0] in {"body", "query", "path", "header"} else "body"
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """One pydantic error as "got VALUE, PROBLEM"."""
+    if error["type"] == "extra_forbidden":
+        return "no such field"
+    if error["type"] == "missing":
+        return "this field is required" if len(error["loc"]) <= 2 else f"{error['loc'][-1]!r} is required"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    where = [str(part) for part in error["loc"][2:] if isinstance(part, int)]
+    place = f" (at index {', '.join(where)})" if where else ""
+    return f"{message}, got {shown(error.get('input'))}{place}"
+
+
+def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
+    """Pydantic's list of errors as one BadRequest about the first offending field.
+
+    A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
+    """
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        reason = (first.get("ctx") or {}).get("error", "syntax error")
+        return BadRequest(f"The body is not valid JSON: {reason} (at character {first['loc'][-1]}).", code="json_invalid")
+    field = _field(first["loc"])
+    problems: list[str] = []
+    for error in errors:
+        problem = _problem(error)
+        if _field(error["loc"]) == field and problem not in problems:
+            problems.append(problem)
+    message = "; or ".join(problems[:MAX_SHOWN_PROBLEMS])
+    if field == "body":
+        return BadRequest(f"The body is wrong: {message}. A JSON object is accepted.", code="invalid_body")
+    code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
+    name = field if field.isprintable() else ascii(field)
+    return BadRequest(f"{name}: {message}.", param=name[:MAX_SHOWN_VALUE], code=code)
+
+
+def http_error(error: HTTPException, method: str, path: str) -> ApiError:
+    """A Starlette error (unknown route, wrong method, unreadable body) as an ApiError of the same status."""
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        return NotFound(f"No route {method} {shown(path)}; GET /openapi.json lists the routes.", code="route_not_found")
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "")
+        accepted = f"; accepted: {allowed}" if allowed else ""
+        message = f"{shown(path)} does not take {method}{accepted}."
+        return ApiError(405, message, "invalid_request_error", code="method_not_allowed")
+    kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+    return ApiError(error.status_code, str(error.detail), kind)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make every error that leaves `app` an ApiError on the wire."""
+
+    async def api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error_response(error)
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return error_response(validation_error(error.errors()))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return error_response(http_error(error, request.method, request.url.path), error.headers)
+
+    async def unexpected(request: Request, error: Exception) -> Response:
+        logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
+        return error_response(EngineError("The server failed on this request; its log says why.", code="internal_error"))
+
+    app.add_exception_handler(ApiError, api_error)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, unexpected)
