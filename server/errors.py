@@ -194,7 +194,9 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
     first = errors[0]
     if first["type"] == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "syntax error")
-        return BadRequest(f"The body is not valid JSON: {reason} (at character {first['loc'][-1]}).", code="json_invalid")
+        return BadRequest(
+            f"The body is not valid JSON: {reason} (at character {first['loc'][-1]}).", code="json_invalid"
+        )
     field = _field(first["loc"])
     problems: list[str] = []
     for error in errors:
@@ -239,7 +241,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def unexpected(request: Request, error: Exception) -> Response:
         logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        return error_response(EngineError("The server failed on this request; its log says why.", code="internal_error"))
+        return error_response(
+            EngineError("The server failed on this request; its log says why.", code="internal_error")
+        )
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(RequestValidationError, invalid)
