@@ -1,0 +1,190 @@
+"""Every metric of the server, defined here and nowhere else: `lightwell_<what>_<unit>`, with vLLM's semantics.
+
+Counters and gauges of the engine are read from its snapshots at scrape time; latencies are observed in the API process,
+where clients feel them. Owns its registry, so that several servers can live in one process. Knows no route.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Protocol
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from server.engine.outputs import EngineStats, Timing
+
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+
+_LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_TTFT_BUCKETS = (0.001, 0.0025, *_LATENCY_BUCKETS)
+# A small model takes a step in well under 10 ms: vLLM's buckets, which begin there, would show one number.
+_ITL_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
+_ITL_TAIL = (0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
+_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+_GAUGES = {
+    "num_requests_running": "Requests in the running batch.",
+    "num_requests_waiting": "Requests that wait for a place in the batch.",
+    "kv_cache_usage_ratio": "Used part of the KV cache, from 0 to 1.",
+    "inflight_capture_bytes": "Bytes of captured tensors that are not yet sent.",
+}
+_COUNTERS = {
+    "prompt_tokens_total": "Prompt tokens processed.",
+    "generation_tokens_total": "Tokens generated.",
+    "num_preemptions_total": "Requests put back to waiting because the KV cache was full.",
+    "prefix_cache_queries_total": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits_total": "Prompt tokens found in the prefix cache.",
+    "capture_bytes_total": "Bytes of attention and embeddings captured.",
+    "capture_seconds_total": "Time spent capturing, in seconds.",
+    "engine_steps_total": "Forward passes of the engine.",
+    "computed_tokens_total": "Token positions pushed through the network, captures included.",
+}
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+class EngineStatus(Protocol):
+    """What the metrics read from the engine's client at each scrape."""
+
+    def stats(self) -> EngineStats: ...
+
+    @property
+    def worker_restarts(self) -> int: ...
+
+
+class _EngineCollector(Collector):
+    """Gauges and counters of the engine, read when scraped."""
+
+    def __init__(self, engine: EngineStatus) -> None:
+        self.engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self.engine.stats()
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
+        restarts = float(self.engine.worker_restarts)
+        yield CounterMetricFamily("lightwell_worker_restarts_total", "Workers started again after a loss.", restarts)
+
+
+class Metrics:
+    """The server's metrics. Times are seconds on CLOCK_MONOTONIC."""
+
+    def __init__(self) -> None:
+        prometheus_client.disable_created_metrics()
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.request_success = Counter(
+            "lightwell_request_success_total",
+            "Requests of the engine that ended well (stop, length, done) or were left by their client (abort).",
+            ["finish_reason"],
+            registry=self.registry,
+        )
+        self.http_requests = Counter(
+            "lightwell_http_requests_total",
+            "HTTP requests answered; status 499 means that the client left first.",
+            ["route", "method", "status"],
+            registry=self.registry,
+        )
+        self.capture_rejections = Counter(
+            "lightwell_capture_rejected_total",
+            "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
+            ["reason"],
+            registry=self.registry,
+        )
+        for reason in ("stop", "length", "done", "abort"):
+            self.request_success.labels(reason)
+        for reason in ("answer_too_large", "budget_full"):
+            self.capture_rejections.labels(reason)
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds", "From the request's arrival to its first token.", _TTFT_BUCKETS
+        )
+        self.inter_token_latency = self._histogram(
+            "inter_token_latency_seconds", "Between one token of a request and the next.", _ITL_BUCKETS + _ITL_TAIL
+        )
+        self.e2e_request_latency = self._histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its end.", _TTFT_BUCKETS
+        )
+        self.request_queue_time = self._histogram(
+            "request_queue_time_seconds", "From a request's arrival in the engine to its first step.", _TTFT_BUCKETS
+        )
+        self.request_prefill_time = self._histogram(
+            "request_prefill_time_seconds", "From a request's first step to its first token.", _TTFT_BUCKETS
+        )
+        self.request_decode_time = self._histogram(
+            "request_decode_time_seconds", "From a request's first token to its last.", _TTFT_BUCKETS
+        )
+        self.iteration_tokens = self._histogram("iteration_tokens", "Tokens of one engine step.", _TOKEN_BUCKETS)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"lightwell_{name}", text, buckets=buckets, registry=self.registry)
+
+    def watch(self, engine: EngineStatus) -> None:
+        """Read the engine's counters and gauges at each scrape. Call once."""
+        self.registry.register(_EngineCollector(engine))
+
+    def observe_step(self, stats: EngineStats) -> None:
+        """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""
+        if stats.iteration_tokens > 0:
+            self.iteration_tokens.observe(stats.iteration_tokens)
+
+    def observe_end(self, finish_reason: str, latency: float, timing: Timing | None) -> None:
+        """Count a request of the engine that ended, `latency` seconds after it arrived.
+
+        `timing` is None for requests that were ended from this side (a stop string): their phases are not known.
+        """
+        self.request_success.labels(finish_reason).inc()
+        if finish_reason == "abort":
+            return
+        self.e2e_request_latency.observe(latency)
+        if timing is None or timing.scheduled is None:
+            return
+        self.request_queue_time.observe(max(timing.scheduled - timing.arrival, 0.0))
+        if timing.first_token is None:
+            return
+        self.request_prefill_time.observe(max(timing.first_token - timing.scheduled, 0.0))
+        if timing.finished is not None:
+            self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
+
+    def render(self) -> bytes:
+        """The Prometheus text exposition."""
+        return generate_latest(self.registry)
+
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+class HttpMetrics:
+    """ASGI middleware that counts answers by route template, method and status. Wraps neither body nor receive."""
+
+    def __init__(self, app: AsgiApp, metrics: Metrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status = CLIENT_CLOSED_REQUEST
+
+        async def counting_send(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, counting_send)
+        finally:
+            # Templates and known methods only: a label a client can invent would grow the registry without bound.
+            route = getattr(scope.get("route"), "path", "unmatched")
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            self.metrics.http_requests.labels(route, method, str(status)).inc()

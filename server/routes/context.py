@@ -1,0 +1,75 @@
+"""What every route may use, in one object, and what the routes need from the engine's client.
+
+Built once by the application; the routes hold no state of their own. `Engine` and `Handle` are the border to the
+process that computes: they are described here so that routes can be tested against any engine that keeps the contract.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from model.chat import ChatTemplate
+from model.config import ModelConfig
+from model.tokenizer import Tokenizer
+from server.engine.outputs import EngineStats, RequestOutput
+from server.engine.request import Task
+from server.metrics import Metrics
+from server.settings import Settings
+
+
+class WorkerInfo(Protocol):
+    """What a worker said of itself when it was ready."""
+
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+class Handle(Protocol):
+    """One request in flight: iterate over its outputs; `close` aborts it if it has not finished (idempotent)."""
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """The API process's end of the engine. `submit` and the handles raise `server.errors.ApiError`."""
+
+    async def submit(
+        self, task: Task, prompt_token_ids: tuple[int, ...], *, deadline: float | None = None, capture_bytes: int = 0
+    ) -> Handle: ...
+    def ready(self) -> bool: ...
+    def reason(self) -> str: ...
+    def stats(self) -> EngineStats: ...
+    def info(self) -> WorkerInfo: ...
+    @property
+    def live(self) -> bool: ...
+    @property
+    def draining(self) -> bool: ...
+    @property
+    def worker_restarts(self) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class AppContext:
+    """The parts of the running server that routes use."""
+
+    settings: Settings
+    config: ModelConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    engine: Engine
+    metrics: Metrics
+    model_id: str
+    """The model's name on the wire."""
+    model_root: str
+    """The folder or hub id that it came from."""
+    max_model_len: int
+    """Most tokens of prompt and completion together."""
