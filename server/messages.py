@@ -1,0 +1,235 @@
+"""What the API process and a worker say to each other, as msgpack headers with the bytes of tensors beside them.
+
+The engine's dataclasses are taken apart here and put together again at the other end. Knows nothing of sockets
+(`server.link`), of HTTP or of the engine's work.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from server.engine.outputs import (
+    Array,
+    EngineStats,
+    FinishReason,
+    RequestOutput,
+    StepOutput,
+    Timing,
+    TokenLogprobs,
+)
+from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
+
+Buffer = bytes | bytearray | memoryview
+
+
+class MessageError(ValueError):
+    """A message that cannot be understood: the worker that sent it is treated as lost."""
+
+
+class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
+    """API to worker: start this request. Exactly one of the three tasks is set (msgpack tells no dataclasses apart)."""
+
+    uid: int
+    prompt_token_ids: tuple[int, ...]
+    arrival_time: float
+    deadline: float | None
+    generate: GenerateTask | None = None
+    attention: AttentionTask | None = None
+    embed: EmbedTask | None = None
+
+
+class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
+    """API to worker: nobody waits for this request any more."""
+
+    uid: int
+
+
+class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
+    """Worker to API, first: who I am. The model is not loaded yet."""
+
+    worker_id: int
+    pid: int
+
+
+class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
+    """Worker to API: how far the weights are read, in the loader's own units."""
+
+    done: int
+    total: int
+
+
+class WorkerInfo(msgspec.Struct, array_like=True, frozen=True):
+    """What the engine settled on."""
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    dtype: str
+    device: str
+    kv_cache_tokens: int
+    """Tokens that the KV cache holds."""
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """Worker to API: the engine takes requests."""
+
+    info: WorkerInfo
+
+
+class LoadFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+    """Worker to API, last: the engine could not be made. One line."""
+
+    message: str
+
+
+class Heartbeat(msgspec.Struct, tag="beat", array_like=True, frozen=True):
+    """Worker to API: the engine loop turns, with nothing to do."""
+
+
+class WireArray(msgspec.Struct, array_like=True, frozen=True):
+    """A tensor whose bytes are buffer number `buffer` of the frame."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    buffer: int
+
+
+class WireOutput(msgspec.Struct, array_like=True, frozen=True):
+    """A `RequestOutput` without the bytes of its tensors."""
+
+    uid: int
+    token_id: int | None
+    logprobs: TokenLogprobs | None
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None
+    tensors: tuple[WireArray, ...]
+    finish_reason: FinishReason | None
+    stop_token_id: int | None
+    error: str | None
+    num_cached_tokens: int
+    timing: Timing | None
+
+
+class Refusal(msgspec.Struct, array_like=True, frozen=True):
+    """The engine would not take this request; the message says why."""
+
+    uid: int
+    message: str
+
+
+class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
+    """Worker to API: all that one engine step brought. Also sent without outputs when a gauge changed."""
+
+    outputs: tuple[WireOutput, ...]
+    stats: EngineStats
+    refusals: tuple[Refusal, ...] = ()
+    stepped: bool = True
+    """False when no engine step stands behind it, only a change of the gauges."""
+
+
+ToWorker = NewRequest | Abort
+FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | Step
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_worker(header: Buffer) -> ToWorker:
+    """Raises MessageError."""
+    try:
+        return _to_worker.decode(header)
+    except msgspec.MsgspecError as error:
+        raise MessageError(f"not a message to a worker: {error}") from None
+
+
+def decode_from_worker(header: Buffer) -> FromWorker:
+    """Raises MessageError."""
+    try:
+        return _from_worker.decode(header)
+    except msgspec.MsgspecError as error:
+        raise MessageError(f"not a message of a worker: {error}") from None
+
+
+def new_request(request: EngineRequest) -> NewRequest:
+    task = request.task
+    return NewRequest(
+        uid=request.uid,
+        prompt_token_ids=request.prompt_token_ids,
+        arrival_time=request.arrival_time,
+        deadline=request.deadline,
+        generate=task if isinstance(task, GenerateTask) else None,
+        attention=task if isinstance(task, AttentionTask) else None,
+        embed=task if isinstance(task, EmbedTask) else None,
+    )
+
+
+def engine_request(message: NewRequest) -> EngineRequest:
+    """The inverse of `new_request`. Raises MessageError when no task is set."""
+    task = message.generate or message.attention or message.embed
+    if task is None:
+        raise MessageError(f"request {message.uid} has no task")
+    return EngineRequest(
+        uid=message.uid,
+        prompt_token_ids=message.prompt_token_ids,
+        task=task,
+        arrival_time=message.arrival_time,
+        deadline=message.deadline,
+    )
+
+
+def step_message(
+    step: StepOutput, refusals: Sequence[Refusal] = (), *, stepped: bool = True
+) -> tuple[Step, list[Buffer]]:
+    """One message for one step, and the tensors' bytes in the order in which the message numbers them."""
+    buffers: list[Buffer] = []
+    outputs = tuple(_wire_output(output, buffers) for output in step.outputs)
+    return Step(outputs=outputs, stats=step.stats, refusals=tuple(refusals), stepped=stepped), buffers
+
+
+def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
+    tensors: tuple[WireArray, ...] = ()
+    if output.tensors:
+        first = len(buffers)
+        buffers.extend(array.data for array in output.tensors.values())
+        tensors = tuple(
+            WireArray(name, array.dtype, array.shape, first + i)
+            for i, (name, array) in enumerate(output.tensors.items())
+        )
+    return WireOutput(
+        output.uid,
+        output.token_id,
+        output.logprobs,
+        output.prompt_logprobs,
+        tensors,
+        output.finish_reason,
+        output.stop_token_id,
+        output.error,
+        output.num_cached_tokens,
+        output.timing,
+    )
+
+
+def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput:
+    """The inverse of what `step_message` did to one output. Raises MessageError when a buffer is missing."""
+    tensors = {}
+    for array in wire.tensors:
+        if not 0 <= array.buffer < len(buffers):
+            raise MessageError(f"tensor {array.name!r} names buffer {array.buffer} of {len(buffers)}")
+        tensors[array.name] = Array(array.dtype, array.shape, memoryview(buffers[array.buffer]))
+    return RequestOutput(
+        uid=wire.uid,
+        token_id=wire.token_id,
+        logprobs=wire.logprobs,
+        prompt_logprobs=wire.prompt_logprobs,
+        tensors=tensors,
+        finish_reason=wire.finish_reason,
+        stop_token_id=wire.stop_token_id,
+        error=wire.error,
+        num_cached_tokens=wire.num_cached_tokens,
+        timing=wire.timing,
+    )
