@@ -1,0 +1,292 @@
+"""The shape of the house, read from the source: which way imports point, what each part may know, how long files get.
+
+Knows nothing of what the code does. A new file must be given its layer here, and its line in the README's tree.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the top down. A module imports from its own layer or from those under it.
+LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("cli", ("server.cli", "server.__main__")),
+    ("app", ("server.app",)),
+    (
+        "routes and processes",
+        ("server.routes", "server.routes.*", "server.lit_api", "server.loop", "server.supervisor"),
+    ),
+    ("reaching the worker", ("server.engine_client", "server.link", "server.drain")),
+    (
+        "words of the wire",
+        (
+            "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
+            "server.settings", "server.selectors", "server.tensors", "server.sse",
+        ),
+    ),
+    ("server", ("server",)),
+    ("engine", ("server.engine", "server.engine.*")),
+    ("model", ("model", "model.*")),
+)  # fmt: skip
+
+SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
+STANDARD_LIBRARY_ONLY = ("scheduler", "block_manager", "sequence", "sampling_params", "request", "outputs")
+WITHOUT_TORCH = ("model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer")
+
+MAX_FILE_LINES = 450
+MAX_FUNCTION_LINES = 70
+
+
+def python_files(*tops: str) -> list[Path]:
+    # model/fables/recipe.py is kept as it was when it made the weights, and is imported by nothing.
+    return sorted(path for top in tops for path in (ROOT / top).rglob("*.py") if "fables" not in path.parts)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in python_files("model", "server")}
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """Each dotted name that an import statement anywhere under `tree` may bind, relative ones not allowed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative imports hide the direction"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def runtime_statements(tree: ast.Module) -> ast.Module:
+    """What runs on import: function bodies and `if TYPE_CHECKING` blocks taken out."""
+
+    class Cut(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST:
+            if "TYPE_CHECKING" in ast.unparse(node.test):
+                return ast.Module(node.orelse, [])
+            return self.generic_visit(node)
+
+    cut = Cut().visit(tree)
+    assert isinstance(cut, ast.Module)
+    return cut
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def own_imports(tree: ast.AST, itself: str) -> set[str]:
+    return {name for name in imported_names(tree) if name in MODULES and name != itself}
+
+
+def libraries(tree: ast.AST) -> set[str]:
+    return {name.split(".")[0] for name in imported_names(tree)} - {"model", "server", "__future__"}
+
+
+def layer_of(module: str) -> int | None:
+    for index, (_, patterns) in enumerate(LAYERS):
+        if any(fnmatch(module, pattern) for pattern in patterns):
+            return index
+    return None
+
+
+IMPORTS = {module: own_imports(parse(path), module) for module, path in MODULES.items()}
+
+
+def test_every_module_has_its_place_in_the_layers() -> None:
+    homeless = [module for module in MODULES if layer_of(module) is None]
+    assert not homeless, f"give these a layer in {Path(__file__).name}: {homeless}"
+
+
+def test_imports_point_downwards_only() -> None:
+    upwards = [
+        f"{module} ({LAYERS[here][0]}) imports {name} ({LAYERS[there][0]})"
+        for module, names in IMPORTS.items()
+        for name in sorted(names)
+        if (here := layer_of(module)) is not None and (there := layer_of(name)) is not None and there < here
+    ]
+    assert not upwards
+
+
+def test_no_imports_go_in_circles_not_even_lazy_ones() -> None:
+    def walk(module: str, path: tuple[str, ...]) -> list[str] | None:
+        if module in path:
+            return [*path[path.index(module) :], module]
+        if module in done:
+            return None
+        for name in sorted(IMPORTS[module]):
+            if circle := walk(name, (*path, module)):
+                return circle
+        done.add(module)
+        return None
+
+    done: set[str] = set()
+    circles = [" -> ".join(circle) for module in sorted(MODULES) if (circle := walk(module, ()))]
+    assert not circles
+
+
+def test_the_engine_and_the_model_know_no_web_framework() -> None:
+    knowing = {
+        module: found
+        for module, path in MODULES.items()
+        if module.startswith(("server.engine", "model")) and module != "server.engine_client"
+        if (found := libraries(parse(path)) & SHELL_LIBRARIES)
+    }
+    assert not knowing
+
+
+@pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
+def test_policy_needs_the_standard_library_only(name: str) -> None:
+    tree = parse(MODULES[f"server.engine.{name}"])
+    assert libraries(tree) <= set(sys.stdlib_module_names)
+    allowed = {f"server.engine.{other}" for other in STANDARD_LIBRARY_ONLY}
+    assert own_imports(tree, f"server.engine.{name}") - {"server", "server.engine"} <= allowed
+
+
+def loaded_by(start: str) -> set[str]:
+    """Our modules that importing `start` runs, packages above them included."""
+    reached: set[str] = set()
+    left = [start]
+    while left:
+        module = left.pop()
+        if module in reached:
+            continue
+        reached.add(module)
+        parents = {".".join(module.split(".")[:i]) for i in range(1, module.count(".") + 1)}
+        left += (own_imports(runtime_statements(parse(MODULES[module])), module) | parents) & MODULES.keys()
+    return reached
+
+
+@pytest.mark.parametrize("start", ["server.cli", "server.app", "server.lit_api", "server.loop", *WITHOUT_TORCH])
+def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
+    naming = [
+        module
+        for module in sorted(loaded_by(start))
+        if {"torch", "transformers"} & libraries(runtime_statements(parse(MODULES[module])))
+    ]
+    assert not naming
+
+
+def test_the_api_process_runs_without_torch() -> None:
+    modules = ["server.cli", "server.app", "server.lit_api", "server.loop", *WITHOUT_TORCH]
+    code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_the_client_imports_nothing_of_ours() -> None:
+    ours = {"model", "server", "tests", "benchmarks"}
+    knowing = {
+        str(path.relative_to(ROOT)): found
+        for path in python_files("clients")
+        if (found := {name.split(".")[0] for name in absolute_imports(path)} & ours)
+    }
+    assert not knowing
+
+
+def absolute_imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module
+
+
+def test_every_test_folder_is_a_package() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    missing = [str(folder.relative_to(ROOT)) for folder in sorted(folders) if not (folder / "__init__.py").exists()]
+    assert not missing, "without __init__.py, tests/server passes itself off as server"
+
+
+def test_every_file_opens_with_what_it_does() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in python_files("model", "server", "clients", "tests", "benchmarks")
+        if (tree := parse(path)).body and not ast.get_docstring(tree)
+    ]
+    assert not silent
+
+
+def test_files_and_functions_stay_short() -> None:
+    long = []
+    for path in python_files("model", "server", "clients"):
+        name = path.relative_to(ROOT)
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > MAX_FILE_LINES:
+            long.append(f"{name}: {lines} lines")
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = (node.end_lineno or node.lineno) - node.lineno + 1
+                if size > MAX_FUNCTION_LINES:
+                    long.append(f"{name}:{node.lineno} {node.name}: {size} lines")
+    assert not long
+
+
+def readme_tree() -> set[str]:
+    """Files named in the README's tree: two spaces a level, `name/` opens a folder, several names may share a line."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"^## Files\n+```\w*\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert found, "README.md has no tree under '## Files'"
+    files: set[str] = set()
+    folders: list[str] = []
+    for line in found[1].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name = line.split(maxsplit=1)[0] if line.strip() else ""
+        if name.endswith("/"):
+            folders = [*folders[:depth], name]
+        elif name:
+            files.add("".join(folders[:depth]) + name)
+    return files
+
+
+def test_the_readme_lists_every_file_of_model_and_server_and_no_other() -> None:
+    # An __init__.py that only marks a package says nothing, and needs no line.
+    there = {str(path.relative_to(ROOT)) for path in python_files("model", "server") if parse(path).body}
+    listed = {name for name in readme_tree() if name.startswith(("model/", "server/")) and name.endswith(".py")}
+    assert listed == there
+
+
+def test_what_the_readme_lists_exists() -> None:
+    assert not [name for name in sorted(readme_tree()) if not (ROOT / name).exists()]
+
+
+FABLES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+          "chat_template.jinja", "README.md", "recipe.py")  # fmt: skip
+DOCS_PAGE = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png", "LICENSE", "NOTICE")
+
+
+def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT, check=True, capture_output=True,
+    )  # fmt: skip
+    needed = {str(path.relative_to(ROOT)) for path in MODULES.values()}
+    needed |= {f"model/fables/{name}" for name in FABLES}
+    needed |= {f"server/web/docs/{name}" for name in DOCS_PAGE}
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        assert needed <= set(wheel.namelist())
+        assert not [name for name in wheel.namelist() if name.startswith(("tests/", "clients/", "benchmarks/"))]
+        for name in ("model/fables/model.safetensors", "model/fables/tokenizer.json"):
+            assert wheel.read(name) == (ROOT / name).read_bytes()
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+        assert needed <= {name.partition("/")[2] for name in sdist.getnames()}
