@@ -15,11 +15,10 @@ COPY pyproject.toml constraints.txt ./
 RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} --constraint constraints.txt "${TORCH_SPEC}"
 RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
-# What only compiling against torch or testing the libraries needs. The names are exact, so nothing imported goes.
+# What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
 RUN cd /opt/lightwell/lib/python3*/site-packages \
     && rm -rf torch/include torch/share torch/bin torch/test torch/lib/*.a \
-    && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} + \
-    && find . -type d -name __pycache__ -prune -exec rm -rf {} +
+    && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} +
 
 # 2. Our own wheel.
 FROM ${BASE_IMAGE} AS wheel
@@ -32,11 +31,11 @@ RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
 
 # 3. What runs.
 FROM ${BASE_IMAGE}
-RUN useradd --system --uid 10001 --home-dir /var/lib/lightwell --create-home lightwell \
+RUN useradd --uid 10001 --no-log-init --home-dir /var/lib/lightwell --create-home lightwell \
     && mkdir /cache && chown lightwell /cache
 COPY --from=dependencies /opt/lightwell /opt/lightwell
 RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-    python3 -m pip --python /opt/lightwell/bin/python install --no-cache-dir --no-deps --no-compile /dist/*.whl
+    python3 -m pip --python /opt/lightwell/bin/python install --no-cache-dir --no-deps /dist/*.whl
 # /cache keeps models from the hub between runs (mount a volume). Nothing else is written but /tmp, so the root may be
 # read-only: docker run --read-only --tmpfs /tmp
 ENV PATH=/opt/lightwell/bin:$PATH \

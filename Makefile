@@ -48,7 +48,7 @@ test: lint types ## lint, types and tests; ends by naming what was skipped and w
 
 test-all: lint types ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)
 	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
-	LIGHTWELL_TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m pytest -rs $(ARGS)
+	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m pytest -rs $(ARGS)
 
 bench: install ## output tokens/s beside transformers.generate (ARGS="--concurrency 1 8 32 --dtype float32")
 	$(BIN)/python -m benchmarks.serve_vs_transformers $(ARGS)
