@@ -1,0 +1,370 @@
+"""The engine as the API process sees it: submit a request, read its outputs, ask how the workers are.
+
+Owns the socket to the workers, the table of requests in flight, admission, deadlines and the watch over silent
+workers. Starts no process (`server.supervisor`) and knows nothing of routes. All of it runs in one event loop.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+
+from server import link, messages
+from server.admission import Admission
+from server.engine.outputs import EngineStats
+from server.engine.request import EngineRequest, GenerateTask, Task
+from server.errors import ApiError, BadRequest, DeadlineExceeded, Unavailable, WorkerLost
+from server.messages import MessageError, WorkerInfo
+from server.request_handle import Cost, RequestHandle
+from server.request_log import current_record
+from server.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_DEADLINE_SLACK = 0.25
+"""Seconds that the worker, which enforces deadlines, has to say so itself."""
+_WATCH_INTERVAL = 0.25
+_IDLE_TIMEOUT = 5.0
+"""Silence of an idle worker that calls it hung: it beats twice a second."""
+_KILL_AFTER = 2.0
+"""Times the worker timeout after which a hung worker is given up."""
+_COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
+
+
+class WorkerState:
+    """One worker slot: the process behind it may change."""
+
+    def __init__(self, worker_id: int) -> None:
+        self.worker_id = worker_id
+        self.protocol: link.LinkProtocol | None = None
+        self.pid: int | None = None
+        self.info: WorkerInfo | None = None
+        self.progress: tuple[int, int] | None = None
+        self.load_error: str | None = None
+        self.was_ready = False
+        self.is_hung = False
+        self.silent_for = 0.0
+        self.stats = EngineStats()
+        self.requests: dict[int, RequestHandle] = {}
+        self.gone = asyncio.Event()
+        self.gone.set()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.protocol is not None and self.info is not None and not self.is_hung
+
+    @property
+    def load(self) -> int:
+        return sum(handle.cost.num_tokens for handle in self.requests.values())
+
+    def reason(self) -> str:
+        """Why it is not ready."""
+        if self.is_hung:
+            return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
+        if self.was_ready and self.info is None:
+            return f"worker {self.worker_id} was lost and is being restarted"
+        if self.progress is not None and self.progress[1]:
+            return f"worker {self.worker_id} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
+        return f"worker {self.worker_id} is starting"
+
+
+class EngineClient:
+    """See the module. `on_step` is called with the stats of each engine step, `on_hung` with a worker to be killed."""
+
+    def __init__(self, settings: Settings, num_workers: int = 1) -> None:
+        self.live = True
+        """False once the workers were given up."""
+        self.draining = False
+        self.worker_restarts = 0
+        self.on_step: Callable[[EngineStats], None] | None = None
+        self.on_hung: Callable[[int], None] | None = None
+        self.workers = tuple(WorkerState(i) for i in range(num_workers))
+        self.admission = Admission(
+            max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
+            max_tokens=settings.max_num_queued_tokens,
+            max_capture_bytes=settings.max_capture_bytes,
+        )
+        self._worker_timeout = settings.worker_timeout
+        self._request_timeout = settings.request_timeout or None
+        self._folder = tempfile.mkdtemp(prefix="lightwell-")
+        self._listener = link.listen(self._folder)
+        self.socket_path: str = self._listener.getsockname()
+        self._by_protocol: dict[link.LinkProtocol, WorkerState] = {}
+        self._dead_stats = EngineStats()
+        self._last_info: WorkerInfo | None = None
+        self._next_uid = 0
+        self._server: asyncio.AbstractServer | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    # ---- life cycle
+
+    async def start(self) -> None:
+        """Take the workers' connections; they may have been waiting in the listener's queue."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(
+            lambda: link.LinkProtocol(self._on_frame, self._on_lost), sock=self._listener
+        )
+        self._watch = asyncio.create_task(self._watch_workers(), name="worker-watch")
+
+    async def stop(self) -> None:
+        """End every connection: the workers leave by themselves when they see it."""
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
+        self.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
+        for protocol in list(self._by_protocol):
+            protocol.abort("the server is shutting down")
+        if self._server is not None:
+            self._server.close()
+
+    def remove_socket(self) -> None:
+        """Close the listener and remove its folder. Needs no event loop; idempotent."""
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def begin_drain(self) -> None:
+        """Take no more requests; those in flight go on."""
+        self.draining = True
+
+    @property
+    def num_inflight(self) -> int:
+        return sum(len(worker.requests) for worker in self.workers)
+
+    def fail_all(self, error: ApiError) -> None:
+        """End every request in flight with this error."""
+        for worker in self.workers:
+            self._fail_requests(worker, error)
+
+    # ---- what the routes ask
+
+    def ready(self) -> bool:
+        return self.live and not self.draining and all(worker.is_ready for worker in self.workers)
+
+    def reason(self) -> str:
+        """Why `ready` is False, in a few words; "ready" when it is True."""
+        if not self.live:
+            return "the workers failed too often"
+        if self.draining:
+            return "draining"
+        return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")
+
+    def info(self) -> WorkerInfo:
+        """Of the workers, also while one is being restarted. Raises Unavailable before any was ready."""
+        if self._last_info is None:
+            raise Unavailable(f"The model is not loaded yet: {self.reason()}.", code="loading", retry_after=1)
+        return self._last_info
+
+    def stats(self) -> EngineStats:
+        """All workers together, those that died included: counters never go back, gauges are of the living."""
+        living = [worker.stats for worker in self.workers if worker.info is not None]
+        total = _add_counters(self._dead_stats, living)
+        return replace(
+            total,
+            num_requests_running=sum(stats.num_requests_running for stats in living),
+            num_requests_waiting=sum(stats.num_requests_waiting for stats in living),
+            kv_cache_usage_ratio=max((stats.kv_cache_usage_ratio for stats in living), default=0.0),
+            inflight_capture_bytes=self.admission.capture_bytes,
+            iteration_tokens=sum(stats.iteration_tokens for stats in living),
+        )
+
+    async def submit(
+        self,
+        task: Task,
+        prompt_token_ids: Sequence[int],
+        *,
+        deadline: float | None = None,
+        capture_bytes: int = 0,
+    ) -> RequestHandle:
+        """Hand a request to the least loaded worker.
+
+        `deadline` is CLOCK_MONOTONIC seconds; without one `--request-timeout` counts. `capture_bytes` is what its
+        tensors will take. Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413).
+        """
+        now = time.monotonic()
+        worker = self._pick_worker()
+        if deadline is None and self._request_timeout is not None:
+            deadline = now + self._request_timeout
+        max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
+        cost = Cost(len(prompt_token_ids) + max_tokens, capture_bytes)
+        self.admission.admit(cost.num_tokens, cost.capture_bytes)
+        record = current_record.get()
+        if record is not None:
+            record.prompt_tokens += len(prompt_token_ids)
+        self._next_uid += 1
+        handle = RequestHandle(self._next_uid, cost, record, self._abort, self._release_capture)
+        worker.requests[handle.uid] = handle
+        if deadline is not None:
+            delay = max(0.0, deadline - now) + _DEADLINE_SLACK
+            handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
+        request = EngineRequest(
+            uid=handle.uid,
+            prompt_token_ids=tuple(prompt_token_ids),
+            task=task,
+            arrival_time=now,
+            deadline=deadline,
+        )
+        self._send(worker, messages.new_request(request))
+        return handle
+
+    def _pick_worker(self) -> WorkerState:
+        if self.draining:
+            raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
+        candidates = [worker for worker in self.workers if worker.is_ready]
+        if not candidates:
+            raise Unavailable(f"No worker is ready: {self.reason()}.", code="not_ready", retry_after=1)
+        return candidates[0] if len(candidates) == 1 else min(candidates, key=lambda worker: worker.load)
+
+    # ---- ends of requests
+
+    def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
+        """Take the request out of the table and of the counts."""
+        del worker.requests[handle.uid]
+        self.admission.release(handle.cost.num_tokens)
+        if handle.timer is not None:
+            handle.timer.cancel()
+
+    def _release_capture(self, handle: RequestHandle) -> None:
+        self.admission.release_capture(handle.cost.capture_bytes)
+
+    def _worker_of(self, handle: RequestHandle) -> WorkerState | None:
+        return next((worker for worker in self.workers if handle.uid in worker.requests), None)
+
+    def _abort(self, handle: RequestHandle) -> None:
+        """Nobody waits for it any more: free its place in the worker."""
+        worker = self._worker_of(handle)
+        if worker is not None:
+            self._finish(worker, handle)
+            self._send(worker, messages.Abort(handle.uid))
+
+    def _expire(self, handle: RequestHandle) -> None:
+        """The worker did not end it in time."""
+        self._abort(handle)
+        handle.fail(DeadlineExceeded("The request did not end within its time.", code="deadline_exceeded"))
+
+    def _fail_requests(self, worker: WorkerState, error: ApiError) -> None:
+        for handle in list(worker.requests.values()):
+            self._finish(worker, handle)
+            self._send(worker, messages.Abort(handle.uid))
+            handle.fail(error)
+
+    # ---- what the workers say
+
+    def _send(self, worker: WorkerState, message: messages.ToWorker) -> None:
+        if worker.protocol is not None:
+            worker.protocol.send(messages.encode(message))
+
+    def _on_frame(self, protocol: link.LinkProtocol, frame: link.Frame) -> None:
+        """Raises MessageError for what makes no sense; the link then drops the worker."""
+        message = messages.decode_from_worker(frame.header)
+        if isinstance(message, messages.Hello):
+            self._greet(protocol, message)
+            return
+        worker = self._by_protocol.get(protocol)
+        if worker is None:
+            raise MessageError(f"{type(message).__name__} came before Hello")
+        worker.silent_for = 0.0
+        if worker.is_hung:
+            logger.warning("worker %d answers again", worker.worker_id)
+            worker.is_hung = False
+        match message:
+            case messages.Step():
+                self._take_step(worker, message, frame.buffers)
+            case messages.Loading(done, total):
+                worker.progress = (done, total)
+            case messages.Ready(info):
+                worker.info = self._last_info = info
+                worker.was_ready = True
+                logger.info("worker %d is ready: %s", worker.worker_id, info)
+            case messages.LoadFailed(text):
+                worker.load_error = text
+
+    def _greet(self, protocol: link.LinkProtocol, hello: messages.Hello) -> None:
+        if not 0 <= hello.worker_id < len(self.workers) or protocol in self._by_protocol:
+            raise MessageError(f"unexpected Hello of worker {hello.worker_id}")
+        worker = self.workers[hello.worker_id]
+        if worker.protocol is not None:
+            raise MessageError(f"worker {hello.worker_id} is already connected")
+        worker.protocol, worker.pid = protocol, hello.pid
+        worker.load_error = worker.progress = None
+        worker.silent_for = 0.0
+        worker.gone.clear()
+        self._by_protocol[protocol] = worker
+
+    def _take_step(self, worker: WorkerState, step: messages.Step, buffers: Sequence[messages.Buffer]) -> None:
+        worker.stats = step.stats
+        for wire in step.outputs:
+            handle = worker.requests.get(wire.uid)
+            if handle is None:  # aborted while the step ran
+                continue
+            handle.push(messages.request_output(wire, buffers))
+            if handle.is_finished:
+                self._finish(worker, handle)
+        for refusal in step.refusals:
+            handle = worker.requests.get(refusal.uid)
+            if handle is not None:
+                self._finish(worker, handle)
+                handle.fail(BadRequest(refusal.message, code="request_refused"))
+        if step.stepped and self.on_step is not None:
+            try:
+                self.on_step(step.stats)
+            except Exception:  # an observer must not cost the worker its link
+                logger.exception("the observer of engine steps failed")
+
+    def _on_lost(self, protocol: link.LinkProtocol, reason: str) -> None:
+        worker = self._by_protocol.pop(protocol, None)
+        if worker is None:
+            return
+        logger.log(
+            logging.DEBUG if self.draining and not worker.requests else logging.WARNING,
+            "lost worker %d (pid %s) with %d requests in flight: %s",
+            worker.worker_id,
+            worker.pid,
+            len(worker.requests),
+            reason,
+        )
+        worker.protocol = worker.info = worker.pid = worker.progress = None
+        worker.is_hung = False
+        self._dead_stats = _add_counters(self._dead_stats, [worker.stats])
+        worker.stats = EngineStats()
+        self._fail_requests(
+            worker,
+            WorkerLost("The worker that ran this request ended; send it again.", code="worker_lost", retry_after=1),
+        )
+        worker.gone.set()
+
+    async def _watch_workers(self) -> None:
+        """Call silent workers hung, and have them killed when they stay so.
+
+        A late tick of our own adds at most a second to the silence: a busy API process blames no worker.
+        """
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(_WATCH_INTERVAL)
+            now = time.monotonic()
+            elapsed, last = min(now - last, 1.0), now
+            for worker in self.workers:
+                if worker.info is not None:
+                    self._watch_worker(worker, elapsed)
+
+    def _watch_worker(self, worker: WorkerState, elapsed: float) -> None:
+        worker.silent_for += elapsed
+        limit = self._worker_timeout if worker.requests else min(_IDLE_TIMEOUT, self._worker_timeout)
+        if not worker.is_hung and worker.silent_for > limit:
+            worker.is_hung = True
+            logger.error("worker %d has been silent for %.1f s", worker.worker_id, worker.silent_for)
+            self._fail_requests(
+                worker, WorkerLost("The worker that ran this request hangs.", code="worker_hung", retry_after=5)
+            )
+        if worker.is_hung and worker.silent_for > _KILL_AFTER * self._worker_timeout and self.on_hung is not None:
+            self.on_hung(worker.worker_id)
+
+
+def _add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:
+    """`base` with the counters of the others added."""
+    sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
+    return replace(base, **sums)
