@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 MAX_SHOWN_VALUE = 80
 """Characters of an offending value that an error message repeats."""
 MAX_SHOWN_PROBLEMS = 4
+_BRANCHES = frozenset({"str", "int", "float", "bool", "none"})
+"""What pydantic calls the branches of a union of plain types."""
 
 
 class ApiError(Exception):
@@ -167,19 +169,26 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_VALUE else text[:MAX_SHOWN_VALUE] + "..."
 
 
-def _field(location: Sequence[int | str]) -> str:
-    """("body", "stop", "list[str]", 0) -> "stop": the field the user wrote, without pydantic's union branches."""
-    parts = [str(part) for part in location[1:2]]
-    return parts[0] if parts and location[0] in {"body", "query", "path", "header"} else "body"
+def _field(error: Mapping[str, Any]) -> str:
+    """The field the user wrote, dotted: ("body", "stop", "list[str]", 0) -> "stop"; union branches are left out."""
+    location: Sequence[int | str] = error["loc"]
+    names = [str(part) for part in location[1:] if isinstance(part, str)]
+    if error["type"] != "extra_forbidden":
+        names = [name for name in names if name.isidentifier() and name not in _BRANCHES]
+    if error["type"] == "wrong_field":
+        names.append(error["ctx"]["field"])
+    return ".".join(name if name.isprintable() else ascii(name) for name in names)[:MAX_SHOWN_VALUE]
 
 
 def _problem(error: Mapping[str, Any]) -> str:
-    """One pydantic error as "got VALUE, PROBLEM"."""
+    """One pydantic error as "PROBLEM, got VALUE"."""
     if error["type"] == "extra_forbidden":
-        return "no such field"
+        return "no such field; GET /openapi.json lists those that are accepted"
     if error["type"] == "missing":
-        return "this field is required" if len(error["loc"]) <= 2 else f"{error['loc'][-1]!r} is required"
+        return "this field is required"
     message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "wrong_field":
+        return message
     message = message[:1].lower() + message[1:]
     where = [str(part) for part in error["loc"][2:] if isinstance(part, int)]
     place = f" (at index {', '.join(where)})" if where else ""
@@ -194,21 +203,19 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
     first = errors[0]
     if first["type"] == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "syntax error")
-        return BadRequest(
-            f"The body is not valid JSON: {reason} (at character {first['loc'][-1]}).", code="json_invalid"
-        )
-    field = _field(first["loc"])
+        place = f"at character {first['loc'][-1]}"
+        return BadRequest(f"The body is not valid JSON: {reason} ({place}).", code="json_invalid")
+    field = _field(first)
     problems: list[str] = []
     for error in errors:
         problem = _problem(error)
-        if _field(error["loc"]) == field and problem not in problems:
+        if _field(error).partition(".")[0] == field.partition(".")[0] and problem not in problems:
             problems.append(problem)
     message = "; or ".join(problems[:MAX_SHOWN_PROBLEMS])
-    if field == "body":
+    if not field:
         return BadRequest(f"The body is wrong: {message}. A JSON object is accepted.", code="invalid_body")
     code = "unknown_field" if first["type"] == "extra_forbidden" else "invalid_value"
-    name = field if field.isprintable() else ascii(field)
-    return BadRequest(f"{name}: {message}.", param=name[:MAX_SHOWN_VALUE], code=code)
+    return BadRequest(f"{field}: {message}.", param=field, code=code)
 
 
 def http_error(error: HTTPException, method: str, path: str) -> ApiError:

@@ -74,7 +74,7 @@ class Metrics:
     """The server's metrics. Times are seconds on CLOCK_MONOTONIC."""
 
     def __init__(self) -> None:
-        prometheus_client.disable_created_metrics()
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self.request_success = Counter(
@@ -183,6 +183,10 @@ class HttpMetrics:
 
         try:
             await self.app(scope, receive, counting_send)
+        except Exception:
+            if status == CLIENT_CLOSED_REQUEST:  # nothing was sent yet: the server's outermost layer will answer 500
+                status = 500
+            raise
         finally:
             # Templates and known methods only: a label a client can invent would grow the registry without bound.
             route = getattr(scope.get("route"), "path", "unmatched")

@@ -1,0 +1,106 @@
+"""Body of POST /v1/attention, the selector fields it shares with generation, and what its answer looks like."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from server.engine.request import AttentionKind, CaptureDtype, Reduction
+from server.schemas.base import AnswerModel, ChatMessage, ModelField, PromptInput, RequestModel, Usage, wrong
+
+MAX_SELECTED = 65536
+
+Index = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED)]
+Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
+
+
+class AttentionFields(RequestModel):
+    """Which attention to show and how to write it."""
+
+    layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
+    heads: Selector = Field("all", description='"all", a query head, or a list; negative counts from the end.')
+    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MAX_SELECTED)] | None = Field(
+        None, description="[layer, head] pairs, in place of layers and heads."
+    )
+    kind: AttentionKind = Field(
+        "pattern", description="pattern: softmaxed; scores: scaled, biased, capped, masked; dots: the bare q.k."
+    )
+    top_k: int | None = Field(None, ge=1, le=65536, description="Keep only the k largest keys of each row.")
+    dtype: CaptureDtype = Field("float32", description="Number format; uint8 is round(255 p), for patterns.")
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="Numbers in JSON: nested lists, or base64 of the little-endian bytes."
+    )
+
+    @model_validator(mode="after")
+    def _choices_agree(self) -> "AttentionFields":
+        if self.pairs is not None and not (self.layers == "all" and self.heads == "all"):
+            raise wrong("pairs", "pairs stands in place of layers and heads: give one or the other")
+        if self.dtype == "uint8" and self.kind != "pattern":
+            raise wrong("dtype", f"dtype uint8 holds probabilities; kind {self.kind!r} needs float32 or float16")
+        return self
+
+
+class AttentionRequest(AttentionFields, ModelField):
+    """Body of POST /v1/attention."""
+
+    input: PromptInput | Annotated[list[ChatMessage], Field(min_length=1)] = Field(
+        description="A text, a list of texts, token ids, a list of token id lists, or chat messages."
+    )
+    completion: PromptInput | None = Field(None, description="Text or ids that follow the input, in the same form.")
+    decoder_input: Any = Field(None, description="For encoder-decoder models; this model takes null only.")
+    part: Literal["decoder", "encoder", "cross"] | None = Field(
+        None, description="Which attention; null is what the model has."
+    )
+    add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
+    truncate: bool = Field(
+        False, description="Cut the end of an input that is over the context, instead of refusing it."
+    )
+    query_positions: Selector = Field("all", description='Rows: "all", a position, or a list; negative from the end.')
+    key_positions: Selector = Field("all", description='Columns: "all", a position, or a list; negative from the end.')
+    reduce: Reduction | None = Field(None, description="mean or max over the heads of each layer.")
+    orientation: Literal["rows", "columns"] = Field(
+        "rows", description="rows: [query, key], rows sum to 1; columns: the transpose."
+    )
+    resize: int | None = Field(None, ge=1, le=4096, description="Area mean to n x n, for thumbnails; patterns only.")
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> "AttentionRequest":
+        if self.top_k is not None and self.orientation == "columns":
+            raise wrong("top_k", "top_k lists the keys of each query row: orientation rows is accepted with it")
+        if self.top_k is not None and self.resize is not None:
+            raise wrong("top_k", "top_k and resize exclude each other: give one of them")
+        if self.resize is not None and self.kind != "pattern":
+            raise wrong("resize", f"resize averages probabilities: kind pattern is accepted with it, not {self.kind!r}")
+        return self
+
+
+class AttentionEntry(AnswerModel):
+    """Attention of one input."""
+
+    object: Literal["attention"] = Field(description="Kind of entry.")
+    index: int = Field(description="Number of the input.")
+    tokens: list[str] = Field(description="Each token decoded alone.")
+    token_ids: list[int] = Field(description="Ids of input and completion.")
+    offsets: list[list[int]] | None = Field(description="Character span of each token in the text; null for ids.")
+    layers: list[int] | None = Field(None, description="Layers of the first axis.")
+    heads: list[int] | None = Field(None, description="Heads of the second axis.")
+    pairs: list[list[int]] | None = Field(
+        None, description="[layer, head] of the first axis, when pairs were asked for."
+    )
+    query_positions: list[int] = Field(description="Positions of the rows.")
+    key_positions: list[int] = Field(description="Positions of the columns.")
+    axes: list[str] = Field(description="Names of the axes.")
+    shape: list[int] = Field(description="Their lengths.")
+    dtype: CaptureDtype = Field(description="Number format.")
+    attention: Any = Field(None, description="Nested lists or base64; a masked score is null.")
+    values: Any = Field(None, description="With top_k: the k largest, in falling order.")
+    indices: Any = Field(None, description="With top_k: their key positions, padded with -1.")
+
+
+class AttentionAnswer(AnswerModel):
+    """Answer of POST /v1/attention as JSON."""
+
+    object: Literal["list"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    usage: Usage = Field(description="Token counts.")
+    data: list[AttentionEntry] = Field(description="One entry an input.")

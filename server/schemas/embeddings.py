@@ -1,0 +1,51 @@
+"""Body of POST /v1/embeddings and what its answer looks like."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from server.engine.request import Pooling
+from server.schemas.base import AnswerModel, Ignored, ModelField, PromptInput, Usage
+
+
+class EmbeddingRequest(Ignored, ModelField):
+    """Body of POST /v1/embeddings: OpenAI's, and where in the network the vector is taken."""
+
+    input: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        "float", description="Lists of numbers, or base64 of little-endian float32."
+    )
+    dimensions: int | None = Field(None, ge=1, le=2**31 - 1, description="Keep the first n numbers of each vector.")
+    layer: int | None = Field(
+        None,
+        ge=-(2**31),
+        le=2**31 - 1,
+        description="0 is the token embedding, i the stream after block i, null after the final norm; "
+        "negative counts from the end.",
+    )
+    pooling: Pooling | None = Field(
+        None, description="mean, last, cls (first token), or none: one vector a token. Null is the model's own."
+    )
+    normalize: bool | None = Field(None, description="Scale each vector to length 1. Null is the model's own: true.")
+    add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
+    truncate: bool = Field(
+        False, description="Cut the end of an input that is over the context, instead of refusing it."
+    )
+
+
+class EmbeddingEntry(AnswerModel):
+    """One input's vector, or its vectors when pooling is none."""
+
+    object: Literal["embedding"] = Field(description="Kind of entry.")
+    index: int = Field(description="Number of the input.")
+    embedding: Any = Field(description="The vector, one list a token when pooling is none, or base64 of float32.")
+    tokens: list[str] | None = Field(None, description="With pooling none: each token decoded alone.")
+
+
+class EmbeddingAnswer(AnswerModel):
+    """Answer of POST /v1/embeddings as JSON."""
+
+    object: Literal["list"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    data: list[EmbeddingEntry] = Field(description="One entry an input.")
+    usage: Usage = Field(description="Token counts.")

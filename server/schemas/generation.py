@@ -1,0 +1,264 @@
+"""Bodies of POST /v1/completions and POST /v1/chat/completions, and what their answers look like."""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from server.schemas.attention import AttentionFields
+from server.schemas.base import (
+    AnswerModel,
+    ChatMessage,
+    Ignored,
+    ModelField,
+    PromptInput,
+    RequestModel,
+    Text,
+    TokenId,
+    Usage,
+    wrong,
+)
+
+MAX_STOP_STRINGS = 16
+MAX_STOP_TOKEN_IDS = 128
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1024
+MAX_TOKENS = 2**31 - 1
+
+StopString = Annotated[Text, Field(min_length=1, max_length=1024)]
+Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+
+
+class StreamOptions(RequestModel):
+    """Options of a stream."""
+
+    include_usage: bool = Field(False, description="Send the usage in a last chunk with no choices.")
+    include_obfuscation: bool | None = Field(None, description="Accepted and ignored: chunks are never padded.")
+
+
+class GenerationAttention(AttentionFields):
+    """Attention sent with the tokens that it chose: the row of the position before each token, over all keys so far."""
+
+    prompt: bool = Field(False, description="Also the prompt's rows, once, with the first token.")
+
+
+class GenerationFields(Ignored, ModelField):
+    """Fields that both generation routes have."""
+
+    REFUSED: ClassVar[dict[str, str]] = {}
+    """Fields that OpenAI defines and that would change the answer."""
+
+    stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
+    stream_options: StreamOptions | None = Field(None, description="Only with stream.")
+    n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt.")
+    temperature: float | None = Field(1.0, ge=0.0, le=100.0, description="0 is greedy and exact.")
+    top_p: float | None = Field(
+        1.0, gt=0.0, le=1.0, description="Keep the most likely tokens of this probability mass."
+    )
+    top_k: int | None = Field(0, ge=-1, le=MAX_TOKENS, description="Keep the k most likely tokens; 0 or -1 keeps all.")
+    min_p: float | None = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this fraction of the likeliest.")
+    repetition_penalty: float | None = Field(
+        1.0, gt=0.0, le=100.0, description="Over 1 makes tokens of the prompt and answer less likely."
+    )
+    presence_penalty: float | None = Field(
+        0.0, ge=-2.0, le=2.0, description="Taken once from the logit of each generated token."
+    )
+    frequency_penalty: float | None = Field(
+        0.0, ge=-2.0, le=2.0, description="Taken from the logit of a token each time it was generated."
+    )
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIAS)] | None = Field(
+        None, description="Token id to a number from -100 to 100 that is added to its logit."
+    )
+    seed: int | None = Field(
+        None, ge=-(2**63), le=2**63 - 1, description="Same seed, same tokens, whatever else runs; null draws one."
+    )
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
+        None, description="Strings that end the answer; they are not part of it."
+    )
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = Field(
+        None, description="Token ids that end the answer."
+    )
+    include_stop_str_in_output: bool = Field(False, description="Keep the stop string or token in the text.")
+    ignore_eos: bool = Field(False, description="Generate beyond the end-of-text token.")
+    min_tokens: int | None = Field(0, ge=0, le=MAX_TOKENS, description="No end before this many tokens.")
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Log-probabilities of the prompt's tokens, with this many alternatives.",
+    )
+    skip_special_tokens: bool = Field(True, description="Leave special tokens out of the text.")
+    truncate: bool = Field(
+        False, description="Drop the beginning of a prompt that does not fit, instead of refusing it."
+    )
+    return_token_ids: bool = Field(False, description="Add the token ids to each choice.")
+    attention: GenerationAttention | None = Field(
+        None, description="Attention rows that come with each token, from inside the running batch."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_would_change_the_answer(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for field, why in cls.REFUSED.items():
+                if data.get(field) is not None:
+                    raise wrong(field, f"not supported: {why}")
+        return data
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _bias_keys_are_token_ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for key in value or {}:
+            if not (key.isascii() and key.isdigit() and int(key) <= MAX_TOKENS):
+                raise ValueError("keys must be token ids")
+        return value
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as a tuple."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class CompletionRequest(GenerationFields):
+    """Body of POST /v1/completions."""
+
+    REFUSED: ClassVar[dict[str, str]] = {
+        "suffix": "this model cannot fill in the middle; leave it out",
+    }
+
+    prompt: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
+    max_tokens: int | None = Field(16, ge=0, le=MAX_TOKENS, description="Most tokens to generate; 0 only with echo.")
+    echo: bool | None = Field(False, description="Begin the text with the prompt.")
+    logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="Log-probabilities of the tokens, with this many alternatives."
+    )
+    add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text prompt.")
+    best_of: int | None = Field(None, description="Accepted when it equals n, which changes nothing.")
+    suffix: Any = Field(None, description="Refused: this server does not fill in the middle.")
+
+    @model_validator(mode="after")
+    def _best_of_is_n(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise wrong("best_of", f"best_of {self.best_of} is not supported; leave it out, or give the value of n")
+        if self.max_tokens == 0 and not self.echo:
+            raise wrong("max_tokens", "max_tokens 0 generates nothing; at least 1 is accepted, or 0 with echo")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives asked for with each token; None asks for no log-probabilities."""
+        return self.logprobs
+
+
+class ResponseFormat(RequestModel):
+    """Format of the answer."""
+
+    type: Literal["text"] = Field(description='Only "text".')
+
+
+class ChatCompletionRequest(GenerationFields):
+    """Body of POST /v1/chat/completions."""
+
+    REFUSED: ClassVar[dict[str, str]] = {
+        "tools": "this server calls no tools; leave it out",
+        "functions": "this server calls no functions; leave it out",
+        "function_call": "this server calls no functions; leave it out",
+        "audio": "this server makes no audio; leave it out",
+        "web_search_options": "this server does not search; leave it out",
+        "reasoning_effort": "this model has no reasoning mode; leave it out",
+        "verbosity": "this model has no such setting; leave it out",
+    }
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] = Field(description="The conversation so far.")
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Most tokens to generate; null is the rest of the context."
+    )
+    max_completion_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="OpenAI's newer name of max_tokens."
+    )
+    logprobs: bool | None = Field(False, description="Give log-probabilities of the tokens.")
+    top_logprobs: int | None = Field(
+        None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
+    )
+    add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
+    response_format: ResponseFormat | None = Field(None, description="Only text.")
+    modalities: list[Literal["text"]] | None = Field(None, description='Only ["text"].')
+    tool_choice: Literal["none", "auto"] | None = Field(None, description="Accepted and ignored: there are no tools.")
+    parallel_tool_calls: Any = Field(None, description="Accepted and ignored: there are no tools.")
+    prediction: Any = Field(None, description="Accepted and ignored: it would only change the speed.")
+    tools: Any = Field(None, description="Refused: this server calls no tools.")
+    functions: Any = Field(None, description="Refused: this server calls no functions.")
+    function_call: Any = Field(None, description="Refused: this server calls no functions.")
+    audio: Any = Field(None, description="Refused: this server makes no audio.")
+    web_search_options: Any = Field(None, description="Refused: this server does not search.")
+    reasoning_effort: Any = Field(None, description="Refused: this model has no reasoning mode.")
+    verbosity: Any = Field(None, description="Refused: this model has no such setting.")
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ChatCompletionRequest":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
+        limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
+        if len(limits) > 1:
+            raise ValueError(
+                f"max_tokens {self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ"
+            )
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Alternatives asked for with each token; None asks for no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionChoice(AnswerModel):
+    """One text."""
+
+    index: int = Field(description="Number of the prompt times n, plus number of the choice.")
+    text: str = Field(description="The text, or what is new of it.")
+    finish_reason: Literal["stop", "length"] | None = Field(description="Why it ended; null while it goes on.")
+    stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
+    logprobs: dict[str, Any] | None = Field(description="tokens, token_logprobs, top_logprobs and text_offset.")
+    prompt_logprobs: list[Any] | None = Field(None, description="One entry a prompt token, the first null.")
+    attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
+
+
+class CompletionAnswer(AnswerModel):
+    """Answer of POST /v1/completions; in a stream, each event is one."""
+
+    id: str = Field(description="Unique id.")
+    object: Literal["text_completion"] = Field(description="Kind of answer.")
+    created: int = Field(description="Unix time in seconds.")
+    model: str = Field(description="Name of the model.")
+    choices: list[CompletionChoice] = Field(description="The texts, n for each prompt.")
+    usage: Usage | None = Field(description="Token counts.")
+
+
+class ChatChoice(AnswerModel):
+    """One answer of the assistant; in a stream `delta` stands in place of `message`."""
+
+    index: int = Field(description="Number of the choice.")
+    message: dict[str, Any] | None = Field(None, description="role and content.")
+    delta: dict[str, Any] | None = Field(None, description="What is new of it, in a stream.")
+    finish_reason: Literal["stop", "length"] | None = Field(description="Why it ended; null while it goes on.")
+    stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
+    logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')
+    attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
+
+
+class ChatCompletionAnswer(AnswerModel):
+    """Answer of POST /v1/chat/completions; in a stream, each event is one."""
+
+    id: str = Field(description="Unique id.")
+    object: Literal["chat.completion", "chat.completion.chunk"] = Field(description="Kind of answer.")
+    created: int = Field(description="Unix time in seconds.")
+    model: str = Field(description="Name of the model.")
+    choices: list[ChatChoice] = Field(description="The answers.")
+    usage: Usage | None = Field(description="Token counts.")

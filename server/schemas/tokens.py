@@ -1,0 +1,49 @@
+"""Bodies of POST /tokenize and POST /detokenize and their answers, as vLLM has them."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from server.schemas.base import AnswerModel, ChatMessage, ModelField, Text, TokenIds, wrong
+
+
+class TokenizeRequest(ModelField):
+    """Body of POST /tokenize: a prompt, or chat messages."""
+
+    prompt: Text | None = Field(None, description="The text.")
+    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
+        None, description="A conversation, written out by the chat template; in place of prompt."
+    )
+    add_special_tokens: bool | None = Field(
+        None, description="Let the tokenizer add its special tokens; null is true for a prompt, false for messages."
+    )
+    add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
+    return_token_strs: bool | None = Field(False, description="Also give each token decoded alone.")
+
+    @model_validator(mode="after")
+    def _prompt_or_messages(self) -> "TokenizeRequest":
+        if (self.prompt is None) == (self.messages is None):
+            raise wrong("prompt", "give either prompt or messages")
+        return self
+
+
+class TokenizeAnswer(AnswerModel):
+    """Answer of POST /tokenize."""
+
+    count: int = Field(description="Number of tokens.")
+    max_model_len: int = Field(description="Most tokens of prompt and completion together.")
+    tokens: list[int] = Field(description="Token ids.")
+    token_strs: list[str] | None = Field(None, description="Each token decoded alone.")
+
+
+class DetokenizeRequest(ModelField):
+    """Body of POST /detokenize."""
+
+    tokens: TokenIds = Field(description="Token ids.")
+    skip_special_tokens: bool = Field(False, description="Leave special tokens out of the text.")
+
+
+class DetokenizeAnswer(AnswerModel):
+    """Answer of POST /detokenize."""
+
+    prompt: str = Field(description="The text of the tokens.")
