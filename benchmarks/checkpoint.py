@@ -1,0 +1,56 @@
+"""Makes the 124M checkpoint that the benchmarks serve: Llama-shaped, the size of GPT-2 small, random weights.
+
+Speed does not depend on what the weights say. Knows nothing of the server.
+"""
+
+import json
+from pathlib import Path
+
+VOCABULARY = 50257
+CONTEXT = 1024
+END = "<|endoftext|>"
+NAME = "llama-124m-random"
+
+
+def make_checkpoint(cache: Path) -> Path:
+    """The folder of the checkpoint under `cache`, made when it is not there yet (float32, 0.5 GB)."""
+    folder = cache / NAME
+    if (folder / "complete").exists():
+        return folder
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        num_key_value_heads=12,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=VOCABULARY - 1,
+        eos_token_id=VOCABULARY - 1,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    (folder / "complete").touch()
+    return folder
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level BPE of the right size: the 256 bytes, 50,000 pairs of bytes, one end of text."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [(a, b) for a in alphabet for b in alphabet][: VOCABULARY - len(alphabet) - 1]
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *(a + b for a, b in pairs)])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([END])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": END, "eos_token": END}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": CONTEXT}, indent=2))

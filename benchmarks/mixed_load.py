@@ -1,0 +1,195 @@
+"""Many clients with mixed routes on one server: every answer must be, bit for bit, the one that was given alone.
+
+First each of a pool of requests is asked alone; then `--clients` clients ask them in random order for `--seconds`
+seconds. Counts what differs and what is lost, and samples the memory of all server processes. Ends with status 1
+when anything differs, is lost, or memory grows by more than `--growth` between the second quarter and the last.
+
+    python -m benchmarks.mixed_load --clients 32 --seconds 120
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from benchmarks.load import percentile
+from benchmarks.processes import Server, serve
+
+STORIES = (
+    "Once upon a time there was a",
+    "The king had three daughters, and the youngest was",
+    "In a deep forest, far from any road, lived an old woman who",
+    "“What will you give me,” said the fox, “if I carry you across the river?”",
+    "The wind blew all night, and in the morning the ship",
+    "A poor tailor sat by his window and",
+)
+PER_ANSWER = {"id", "created"}
+"""Fields that are new in every answer."""
+
+
+@dataclass(frozen=True)
+class Question:
+    kind: str
+    path: str
+    body: dict[str, Any]
+    accept: str = "application/json"
+
+
+@dataclass
+class Tally:
+    """What came back for one kind of request."""
+
+    seconds: list[float] = field(default_factory=list)
+    different: int = 0
+    lost: int = 0
+    first_failure: str = ""
+
+
+def questions() -> list[Question]:
+    """The pool: every kind with every story, lengths and seeds drawn once."""
+    draw = random.Random(7)
+    pool: list[Question] = []
+    for index, story in enumerate(STORIES):
+        length = draw.randrange(20, 80)
+        greedy = {"prompt": story, "max_tokens": length, "temperature": 0, "logprobs": 3}
+        seeded = {"prompt": story, "max_tokens": length, "temperature": 0.9, "top_p": 0.9, "seed": index}
+        watched = {**seeded, "attention": {"layers": [0, 5], "heads": "all", "encoding_format": "base64"}}
+        chat = {"messages": [{"role": "user", "content": story}], "max_tokens": length, "seed": index}
+        heads = {"layers": [index % 6], "heads": "all"}
+        pool += [
+            Question("completion, greedy", "/v1/completions", greedy),
+            Question("completion, seeded", "/v1/completions", seeded),
+            Question("completion, streamed", "/v1/completions", {**seeded, "stream": True}),
+            Question("completion, attention", "/v1/completions", watched),
+            Question("chat", "/v1/chat/completions", chat),
+            Question("attention, binary", "/v1/attention", {"input": story, **heads}, "application/vnd.safetensors"),
+            Question("attention, JSON", "/v1/attention", {"input": [story, story[::-1]], **heads, "reduce": "mean"}),
+            Question("embeddings", "/v1/embeddings", {"input": [story, story.upper()]}),
+            Question("tokenize", "/tokenize", {"prompt": story}),
+        ]
+    long = " ".join(STORIES)
+    pool.append(
+        Question("completion, long", "/v1/completions", {"prompt": long * 2, "max_tokens": 40, "temperature": 0})
+    )
+    pool.append(Question("attention, long", "/v1/attention", {"input": long * 2, "layers": "all", "heads": 0}))
+    return pool
+
+
+async def ask(client: httpx.AsyncClient, question: Question) -> object:
+    """The answer without what is new in every answer.
+
+    Raises:
+        RuntimeError: a status other than 200, or a stream without its end.
+    """
+    answer = await client.post(question.path, json=question.body, headers={"Accept": question.accept})
+    if answer.status_code != 200:
+        raise RuntimeError(f"{answer.status_code}: {answer.text[:300]}")
+    if question.body.get("stream"):
+        return joined_stream(answer.text)
+    if question.accept != "application/json":
+        return answer.content
+    return {key: value for key, value in answer.json().items() if key not in PER_ANSWER}
+
+
+def joined_stream(text: str) -> tuple[str, str | None]:
+    """The whole text and the reason it ended: how it was cut into events may differ."""
+    if not text.rstrip().endswith("data: [DONE]"):
+        raise RuntimeError(f"the stream does not end with [DONE] but with {text[-200:]!r}")
+    chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return "".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]
+
+
+@dataclass
+class Watch:
+    """Memory of the server over time."""
+
+    sizes: list[int] = field(default_factory=list)
+
+    async def run(self, server: Server) -> None:
+        while True:
+            self.sizes.append(await asyncio.to_thread(server.resident_bytes))
+            await asyncio.sleep(1)
+
+    @property
+    def growth(self) -> float:
+        """Mean of the last quarter over the mean of the second: the first quarter fills caches."""
+        quarter = max(1, len(self.sizes) // 4)
+        before, after = self.sizes[quarter : 2 * quarter] or self.sizes, self.sizes[-quarter:]
+        return statistics.fmean(after) / statistics.fmean(before) - 1
+
+
+async def mixed_load(server: Server, clients: int, seconds: float) -> tuple[dict[str, Tally], Watch]:
+    pool = questions()
+    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+    tallies: dict[str, Tally] = defaultdict(Tally)
+    watch = Watch()
+    async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=120) as client:
+        alone = [await ask(client, question) for question in pool]
+        give_up = time.monotonic() + seconds
+
+        async def one_client(number: int) -> None:
+            draw = random.Random(number)
+            while time.monotonic() < give_up:
+                index = draw.randrange(len(pool))
+                await compare(client, pool[index], alone[index], tallies[pool[index].kind])
+
+        watching = asyncio.create_task(watch.run(server))
+        await asyncio.gather(*(one_client(number) for number in range(clients)))
+        watching.cancel()
+    return tallies, watch
+
+
+async def compare(client: httpx.AsyncClient, question: Question, expected: object, tally: Tally) -> None:
+    started = time.perf_counter()
+    try:
+        answer = await ask(client, question)
+    except (httpx.HTTPError, RuntimeError) as error:
+        tally.lost += 1
+        tally.first_failure = tally.first_failure or f"{type(error).__name__}: {error}"
+        return
+    tally.seconds.append(time.perf_counter() - started)
+    if answer != expected:
+        tally.different += 1
+        tally.first_failure = tally.first_failure or f"expected {expected!r:.400}\n     got {answer!r:.400}"
+
+
+def report(tallies: dict[str, Tally], watch: Watch) -> bool:
+    """Prints the table; True when nothing differs and nothing is lost."""
+    print("| request | answers | different | lost | p50 ms | p99 ms |\n|---|---|---|---|---|---|")
+    for kind, tally in sorted(tallies.items()):
+        times = [1e3 * seconds for seconds in tally.seconds]
+        figures = f"{percentile(times, 0.5):.0f} | {percentile(times, 0.99):.0f}"
+        print(f"| {kind} | {len(times)} | {tally.different} | {tally.lost} | {figures} |")
+    print(f"\n{sum(len(tally.seconds) for tally in tallies.values())} answers;", end=" ")
+    print(f"memory {watch.sizes[0] / 2**20:.0f} MiB at first, {watch.sizes[-1] / 2**20:.0f} at last,", end=" ")
+    print(f"{max(watch.sizes) / 2**20:.0f} at most; last quarter over second: {watch.growth:+.1%}")
+    for kind, tally in sorted(tallies.items()):
+        if tally.first_failure:
+            print(f"\n{kind}: {tally.first_failure}")
+    return not any(tally.different or tally.lost for tally in tallies.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--growth", type=float, default=0.05, help="memory growth that is still flat")
+    parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
+    options = parser.parse_args()
+    with serve(options.serve) as server:
+        tallies, watch = asyncio.run(mixed_load(server, options.clients, options.seconds))
+    sound = report(tallies, watch)
+    sys.exit(0 if sound and watch.growth <= options.growth else 1)
+
+
+if __name__ == "__main__":
+    main()

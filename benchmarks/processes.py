@@ -1,0 +1,117 @@
+"""Starts a server for a benchmark, waits until it is ready, and ends it by its process id, whatever happened."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class ServerFailed(RuntimeError):
+    """The server ended, or was not ready in time; the message holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class Server:
+    host: str
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def resident_bytes(self) -> int:
+        """Proportional memory of the server and all its descendants: shared pages are counted once."""
+        return sum(proportional_bytes(pid) for pid in descendants(self.pid))
+
+
+@contextmanager
+def serve(arguments: Sequence[str], ready_within: float = 180.0) -> Iterator[Server]:
+    """`lightwell serve ARGUMENTS` on a free port of the loopback interface.
+
+    Raises:
+        ServerFailed: it ended or was not ready within `ready_within` seconds.
+    """
+    host, port = "127.0.0.1", free_port()
+    command = [sys.executable, "-m", "server", "serve", *arguments, "--host", host, "--port", str(port)]
+    with TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+        try:
+            server = Server(host, port, process.pid)
+            if reason := wait_until_ready(server, process, ready_within):
+                log.seek(0)
+                raise ServerFailed(f"{reason}; its log ends:\n{log.read()[-3000:].decode(errors='replace')}")
+            yield server
+        finally:
+            end(process)
+
+
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes], seconds: float) -> str | None:
+    """None when /health/ready answers 200; else why it did not."""
+    give_up = time.monotonic() + seconds
+    while time.monotonic() < give_up:
+        if process.poll() is not None:
+            return f"the server ended with status {process.returncode}"
+        try:
+            with urllib.request.urlopen(f"{server.url}/health/ready", timeout=2):
+                return None
+        except (OSError, urllib.error.URLError):
+            time.sleep(0.1)
+    return f"the server was not ready after {seconds:.0f} s"
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    children = [pid for pid in descendants(process.pid) if pid != process.pid]
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    for pid in children:  # those that outlived their parent
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and every process under it, from /proc."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended while we looked
+            continue
+        children.setdefault(int(fields[1]), []).append(int(stat.parent.name))
+    found = [pid] if Path(f"/proc/{pid}").exists() else []
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def proportional_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
