@@ -1,0 +1,206 @@
+"""Who owns which block of the paged KV cache, and which blocks hold a prefix that others may reuse.
+
+Accounting only: it hands out block numbers and never sees a tensor, a device or a queue. Standard library only.
+
+A block holds the K/V of `block_size` consecutive positions of one sequence, at every layer. It is in one of three
+places:
+
+    blank   free and holding nothing worth keeping
+    cached  free, but still holding a published prefix: reused on a hit, evicted (least recently used first) when blank
+            blocks run out
+    held    in the block table of one sequence, or of several that share a prefix (reference count)
+
+Only full, computed blocks are published, and a sequence only ever writes positions past the blocks it shares, so a
+shared block is never written.
+"""
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from hashlib import sha256
+
+from server.engine.sequence import Sequence
+
+NULL_BLOCK = 0
+"""Never handed out: padding of block tables points at it."""
+
+_ROOT = b""
+"""The parent of a first block."""
+
+
+class BlockManager:
+    """Reference counts, free lists and the prefix index of the blocks of one KV cache."""
+
+    def __init__(self, num_blocks: int, block_size: int = 32) -> None:
+        """Manage `num_blocks` blocks, the null block included, of `block_size` positions each.
+
+        Raises:
+            ValueError: fewer than 2 blocks (block 0 is reserved), or a block size below 1.
+        """
+        if num_blocks < 2:
+            raise ValueError(f"num_blocks is {num_blocks}; at least 2 are needed, for block 0 is reserved")
+        if block_size < 1:
+            raise ValueError(f"block_size is {block_size}; at least 1 token is needed")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.prefix_cache_queries = 0
+        """Tokens looked up in the prefix cache by requests when they first ran."""
+        self.prefix_cache_hits = 0
+        """Those of them that were found."""
+        self._num_holders = [0] * num_blocks
+        self._hash_of_block: list[bytes | None] = [None] * num_blocks
+        self._block_of_hash: dict[bytes, int] = {}
+        self._blank = list(range(num_blocks - 1, NULL_BLOCK, -1))  # taken from the end: low numbers first
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+
+    @property
+    def num_usable_blocks(self) -> int:
+        """All but the null block."""
+        return self.num_blocks - 1
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that no sequence holds; a cached prefix does not make a block less free."""
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def usage(self) -> float:
+        """The share of usable blocks that sequences hold, 0 to 1."""
+        return 1 - self.num_free_blocks / self.num_usable_blocks
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def match_prefix(self, seq: Sequence) -> int:
+        """How many leading tokens of `seq` the cache holds and `seq` may take. Changes nothing but `seq.block_hashes`.
+
+        Whole blocks only, and none that reaches `seq.first_needed_position`: a position that is to be captured, and the
+        newest token, must really be computed.
+        """
+        num_blocks = seq.first_needed_position // self.block_size
+        num_hits = 0
+        for digest in self._hashes(seq, num_blocks):
+            if digest not in self._block_of_hash:
+                break
+            num_hits += 1
+        return num_hits * self.block_size
+
+    def allocate(self, seq: Sequence, num_tokens: int, *, num_hit_tokens: int = 0, keep_free: int = 0) -> bool:
+        """Make the block table of `seq` cover positions [0, num_tokens); all or nothing.
+
+        Args:
+            seq: grows by private blocks; its table must be empty when there are hits.
+            num_tokens: what the table has to cover.
+            num_hit_tokens: what `match_prefix` just found; these blocks are shared instead of taken.
+            keep_free: refuse unless this many blocks stay free afterwards.
+
+        Returns:
+            Whether the blocks were there. If not, nothing has changed.
+        """
+        hits: list[int] = []
+        if num_hit_tokens:
+            assert not seq.block_table, f"prefix hit for {seq}, which already holds blocks"
+            hits = [self._block_of_hash[digest] for digest in seq.block_hashes[: num_hit_tokens // self.block_size]]
+        num_new = self.num_blocks_for(num_tokens) - len(seq.block_table) - len(hits)
+        num_revived = sum(1 for block in hits if not self._num_holders[block])
+        if num_new + num_revived + keep_free > self.num_free_blocks:
+            return False
+        for block in hits:
+            if not self._num_holders[block]:
+                del self._cached[block]
+            self._num_holders[block] += 1
+        seq.block_table += hits
+        seq.num_published_blocks = max(seq.num_published_blocks, len(hits))
+        for _ in range(num_new):
+            seq.block_table.append(self._take_free_block())
+        return True
+
+    def publish(self, seq: Sequence) -> None:
+        """Offer the full, computed blocks of `seq` that are not offered yet to later sequences.
+
+        Where the cache already holds the same prefix in another block, that one stays and this one remains private.
+        Does nothing for a sequence that does not compute every layer.
+        """
+        num_full = seq.num_computed_tokens // self.block_size
+        first = seq.num_published_blocks
+        if not seq.publishes_prefix or num_full <= first:
+            return
+        hashes = self._hashes(seq, num_full)
+        for block, digest in zip(seq.block_table[first:num_full], hashes[first:num_full], strict=True):
+            if digest not in self._block_of_hash:
+                self._block_of_hash[digest] = block
+                self._hash_of_block[block] = digest
+        seq.num_published_blocks = num_full
+
+    def free(self, seq: Sequence) -> None:
+        """Give back every block of `seq`. Published ones stay reusable until evicted. Idempotent."""
+        # Last block first: the end of a prefix is useless without its beginning, so it is the one to evict first.
+        for block in reversed(seq.block_table):
+            self._num_holders[block] -= 1
+            if self._num_holders[block]:
+                continue
+            if self._hash_of_block[block] is None:
+                self._blank.append(block)
+            else:
+                self._cached[block] = None
+        seq.block_table.clear()
+        seq.num_published_blocks = 0
+
+    def check_integrity(self, holders: Iterable[Sequence] | None = None) -> None:
+        """Check that every block is in exactly one place and that the prefix index agrees with the blocks.
+
+        Args:
+            holders: every sequence that may hold blocks; when given, the reference counts are checked against them.
+
+        Raises:
+            AssertionError: with the blocks and figures that disagree.
+        """
+        _require(self._num_holders[NULL_BLOCK] == 0, "the null block is held")
+        _require(all(count >= 0 for count in self._num_holders), f"negative reference count: {self._num_holders}")
+        held = [block for block, count in enumerate(self._num_holders) if count > 0]
+        places = Counter([*self._blank, *self._cached, *held])
+        expected = Counter(range(1, self.num_blocks))
+        _require(places == expected, f"lost: {expected - places}, in two places or out of range: {places - expected}")
+        indexed = {block: digest for digest, block in self._block_of_hash.items()}
+        noted = {block: digest for block, digest in enumerate(self._hash_of_block) if digest is not None}
+        _require(indexed == noted, f"prefix index and blocks differ: {sorted(indexed)} against {sorted(noted)}")
+        nameless = [block for block in self._cached if block not in noted]
+        _require(not nameless, f"kept as cached without a prefix: {nameless}")
+        named = [block for block in self._blank if block in noted]
+        _require(not named, f"kept as blank with a prefix: {named}")
+        if holders is not None:
+            counts = Counter(block for seq in holders for block in seq.block_table)
+            actual = Counter({block: self._num_holders[block] for block in held})
+            _require(counts == actual, f"reference counts {dict(actual)}, but block tables hold {dict(counts)}")
+
+    def _take_free_block(self) -> int:
+        if self._blank:
+            block = self._blank.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            digest = self._hash_of_block[block]
+            assert digest is not None, f"block {block} is cached without a prefix"
+            del self._block_of_hash[digest]
+            self._hash_of_block[block] = None
+        self._num_holders[block] = 1
+        return block
+
+    def _hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
+        """The digests of the first `num_blocks` full blocks of `seq`, kept on it since tokens are only ever appended.
+
+        Each digest covers the block's tokens and its parent's digest, hence the whole prefix. SHA-256, so that no
+        prompt can be made to collide with another's.
+        """
+        hashes = seq.block_hashes
+        parent = hashes[-1] if hashes else _ROOT
+        for index in range(len(hashes), num_blocks):
+            tokens = seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
+            parent = sha256(parent + array("q", tokens).tobytes()).digest()
+            hashes.append(parent)
+        return hashes[:num_blocks]
+
+
+def _require(holds: bool, message: str) -> None:
+    # Not an assert statement: the check must also work under python -O.
+    if not holds:
+        raise AssertionError(message)

@@ -1,0 +1,219 @@
+"""One request on its way through the engine: its tokens, how many of them are computed, and where their K/V lie.
+
+Knows what a task needs to have computed; knows nothing of tensors, of blocks' owners or of other sequences.
+Standard library only.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence as ReadOnlySequence
+from enum import Enum
+from typing import NamedTuple
+
+from server.engine.outputs import FinishReason
+from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
+from server.engine.sampling_params import SamplingParams
+
+
+class SequenceStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """The state of one request. Only the scheduler and the block manager change it.
+
+    Positions are absolute: position p is the p-th token of prompt + generated, from 0. Positions below
+    `num_computed_tokens` have their K/V in the cache; `block_table[p // block_size]` is the block that holds p.
+    """
+
+    __slots__ = (
+        "_capture_positions",
+        "block_hashes",
+        "block_table",
+        "captured_upto",
+        "finish_reason",
+        "max_num_computed_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_layers_needed",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_published_blocks",
+        "publishes_prefix",
+        "request",
+        "sampling_params",
+        "status",
+        "stopping_ids",
+        "token_ids",
+        "uid",
+    )
+
+    def __init__(self, request: EngineRequest, num_layers: int) -> None:
+        """Start `request` on a model of `num_layers` blocks.
+
+        Raises:
+            ValueError: the prompt is empty.
+        """
+        if not request.prompt_token_ids:
+            raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
+        task = request.task
+        self.request = request
+        self.uid = request.uid
+        self.sampling_params: SamplingParams | None = task.sampling if isinstance(task, GenerateTask) else None
+        params = self.sampling_params
+        self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
+        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        """Prompt tokens taken from the prefix cache when the sequence first ran (not after a preemption)."""
+        self.num_preemptions = 0
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []
+        """The block manager's notes: the chained digest of each full block, from the first, as far as asked for."""
+        self.num_published_blocks = 0
+        """Blocks at the start of the table that the prefix cache has already seen."""
+        self.status = SequenceStatus.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.captured_upto = 0
+        """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
+        self.num_layers_needed = _num_layers_needed(task, num_layers)
+        """Network blocks to run for this sequence; its K/V exist in these layers only."""
+        self.publishes_prefix = self.num_layers_needed == num_layers
+        """A block may serve other sequences only when it holds every layer."""
+        self._capture_positions = _capture_positions(task, self.num_prompt_tokens)
+        max_tokens = params.max_tokens if params else 0
+        # The last generated token is never fed back, so it needs no room.
+        self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
+        """Most positions that will ever be computed: what the cache must be able to hold."""
+
+    @property
+    def task(self) -> Task:
+        return self.request.task
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and generated tokens together."""
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def generated_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def last_position(self) -> int:
+        """The position of the newest token."""
+        return len(self.token_ids) - 1
+
+    @property
+    def is_prefilling(self) -> bool:
+        """More than the newest token is still to be computed: the prompt, or everything after a preemption."""
+        return self.num_uncomputed_tokens > 1
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is SequenceStatus.FINISHED
+
+    @property
+    def first_needed_position(self) -> int:
+        """The first position whose forward pass must really run; everything below may come from the prefix cache.
+
+        It is the first position that the request captures and that has not been captured yet, and never later than the
+        newest token, whose logits or hidden state are always needed.
+        """
+        positions = self._capture_positions
+        index = bisect_left(positions, self.captured_upto)
+        last = len(self.token_ids) - 1
+        return min(positions[index], last) if index < len(positions) else last
+
+    def needs_sample(self, chunk: "Chunk") -> bool:
+        """Whether a token is to be sampled from the last position of `chunk`."""
+        return (
+            self.sampling_params is not None
+            and chunk.start + chunk.num_tokens == len(self.token_ids)
+            and self.num_generated_tokens < self.sampling_params.max_tokens
+        )
+
+    def completion(self) -> FinishReason | None:
+        """Why the sequence is complete as it stands, or None while it is not.
+
+        Generation ends with a stopping token ("stop") or at max_tokens ("length"); with max_tokens 0, once the prompt
+        is computed. Other tasks are "done" once the prompt is computed.
+        """
+        params = self.sampling_params
+        if params is None:
+            return "done" if self.num_computed_tokens >= self.num_prompt_tokens else None
+        num_generated = len(self.token_ids) - self.num_prompt_tokens
+        if num_generated and self.token_ids[-1] in self.stopping_ids:
+            return "stop"
+        if num_generated >= params.max_tokens and self.num_computed_tokens >= self.num_prompt_tokens:
+            return "length"
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence(uid={self.uid}, {self.status.value}, {self.num_computed_tokens}/{len(self.token_ids)} computed, "
+            f"prompt {self.num_prompt_tokens}, blocks {self.block_table})"
+        )
+
+
+class Chunk(NamedTuple):
+    """The positions [start, start + num_tokens) of one sequence, to be computed in one step.
+
+    A named tuple because one is made for every running sequence in every step.
+    """
+
+    sequence: Sequence
+    start: int
+    num_tokens: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.num_tokens
+
+    @property
+    def needs_sample(self) -> bool:
+        return self.sequence.needs_sample(self)
+
+    @property
+    def capture_start(self) -> int:
+        """The first position of this chunk that has not been captured before.
+
+        Positions below it (there are some only after a preemption) are run again for their K/V; a capture that took
+        them again would hold them twice. Valid until the step is committed.
+        """
+        return max(self.start, min(self.sequence.captured_upto, self.end))
+
+
+def _num_layers_needed(task: Task, num_layers: int) -> int:
+    if isinstance(task, AttentionTask):
+        return max((layer for layer, _ in task.capture.pairs), default=-1) + 1
+    if isinstance(task, EmbedTask) and task.layer is not None:
+        return task.layer
+    return num_layers
+
+
+def _capture_positions(task: Task, num_prompt_tokens: int) -> ReadOnlySequence[int]:
+    """The prompt positions that the answer captures, ascending; () when only the newest token counts."""
+    everything = range(num_prompt_tokens)
+    if isinstance(task, EmbedTask):
+        if task.pooling == "last":
+            return range(num_prompt_tokens - 1, num_prompt_tokens)
+        return range(1) if task.pooling == "cls" else everything
+    if isinstance(task, AttentionTask):
+        queries = task.capture.queries
+        return everything if queries is None else sorted(set(queries))
+    if task.sampling.prompt_logprobs is not None:
+        return everything
+    if task.attention is not None and task.attention_prompt:
+        return everything if task.attention.queries is None else sorted(set(task.attention.queries))
+    return ()
