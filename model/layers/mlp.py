@@ -1,0 +1,45 @@
+"""The feed-forward half of a block. Knows its two or three linear layers; refuses to know residuals and norms.
+
+The activation, and the gate's product, are asked of `Linear`, which keeps them free of the batch; see there.
+
+Axes: rows, d, ff.
+"""
+
+import torch
+
+from model.config import ModelConfig
+from model.layers.linear import Linear
+
+
+class Mlp:
+    """Plain: down(act(up(x))). Gated (Shazeer 2020, arXiv:2002.05202): down(act(gate(x)) * up(x))."""
+
+    def __init__(self, up: Linear, down: Linear, gate: Linear | None = None) -> None:
+        """The activation belongs to `gate` where there is one, else to `up`."""
+        self.up = up
+        self.down = down
+        self.gate = gate
+
+    @classmethod
+    def take(cls, weights: dict[str, torch.Tensor], prefix: str, config: ModelConfig, *, packed: bool) -> "Mlp":
+        """Build block `prefix` ("layers.3") from `gate_up` or `up`, and `down`, which leave the dict.
+
+        Raises KeyError when a weight is missing.
+        """
+        if not config.gated_mlp:
+            up = Linear.take(weights, f"{prefix}.up", packed=packed, activation=config.activation)
+            return cls(up, Linear.take(weights, f"{prefix}.down", packed=packed))
+        gate_weight, up_weight = weights.pop(f"{prefix}.gate_up.weight").chunk(2)
+        bias = weights.pop(f"{prefix}.gate_up.bias", None)
+        gate_bias, up_bias = (None, None) if bias is None else bias.chunk(2)
+        gate = Linear(gate_weight, gate_bias, packed=packed, activation=config.activation)
+        up = Linear(up_weight, up_bias, packed=packed)
+        return cls(up, Linear.take(weights, f"{prefix}.down", packed=packed), gate)
+
+    def hidden(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, d] -> [rows, ff]: what `down` is given."""
+        return self.up(x) if self.gate is None else self.up(x, times=self.gate(x))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, d] -> [rows, d]."""
+        return self.down(self.hidden(x))

@@ -1,0 +1,63 @@
+"""RMSNorm and LayerNorm over the last axis. Knows one row at a time; refuses to know where in a network it stands.
+
+Both give a row the same bits whatever rows stand beside it: the statistics are sums over one row in an order that depends
+on its length alone (torch splits a single row among threads only from 32768 elements on), and everything after them is
+adding, multiplying, dividing and square roots, which are correctly rounded wherever an element falls.
+
+Axes: rows, d.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from model.config import ModelConfig
+
+
+class NormLayer(Protocol):
+    """x [rows, d] -> [rows, d], same dtype."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class RmsNorm:
+    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+    def __init__(self, weight: torch.Tensor, eps: float, *, float32_casts: bool = False) -> None:
+        """weight [d]. `float32_casts`: normalise float64 in float32 too, as transformers does, to compare with it."""
+        self.weight = weight
+        self.eps = eps
+        self._wide = torch.float64 if weight.dtype == torch.float64 and not float32_casts else torch.float32
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == self._wide:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        # Rounding to the model's dtype comes before the weight: the order in which Llama was trained.
+        return F.rms_norm(x.to(self._wide), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+
+
+class LayerNorm:
+    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
+        """weight [d], bias [d]. Low precisions are normalised in float32 by torch's kernel, float64 in float64."""
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+
+
+def take_norm(
+    weights: dict[str, torch.Tensor], name: str, config: ModelConfig, *, float32_casts: bool = False
+) -> NormLayer:
+    """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which leave the dict.
+
+    Raises KeyError when there is no such weight.
+    """
+    weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
+    if config.norm == "rmsnorm":
+        return RmsNorm(weight, config.norm_eps, float32_casts=float32_casts)
+    return LayerNorm(weight, bias, config.norm_eps)

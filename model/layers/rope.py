@@ -1,0 +1,157 @@
+"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864) and its stretchings to longer contexts.
+
+Knows frequencies and how to turn q and k by them; refuses to know sequences: a row is turned by its own position alone,
+from tables made once, so nothing depends on what else is in the batch.
+
+Tables for float64 are made in float64. For every other dtype they are made in float32 with the operations of
+`transformers`, in its order, since at position 10000 another rounding of the frequency would already be seen.
+
+`dynamic` and `longrope` are defined by the length of the text so far, which would turn the keys already in the cache into
+stale ones as a text grows. As vLLM does, the frequencies are instead fixed once, from the context that is served: within
+the trained length they are the short ones, and a context set longer than that uses those of its full length throughout.
+
+Axes: T rows, H heads, D head_dim.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from model.config import RopeConfig, RopeType
+
+
+@dataclass(frozen=True, slots=True)
+class Frequencies:
+    """Radians a position for each pair of dimensions, [D / 2], and what cos and sin are multiplied by."""
+
+    inverse: torch.Tensor
+    scaling: float = 1.0
+
+
+def _plain(theta: float, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """theta^(-2i / D): section 3.4.3 of the paper."""
+    return 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+
+
+def _default(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    return Frequencies(_plain(rope.theta, head_dim, dtype))
+
+
+def _linear(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """Positions divided by a factor: Chen et al. 2023, arXiv:2306.15595."""
+    return Frequencies(_plain(rope.theta, head_dim, dtype) / _factor(rope))
+
+
+def _dynamic(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """NTK-aware base, growing with the length: u/bloc97 and u/emozilla, in YaRN's appendix B.2 (arXiv:2309.00071)."""
+    length, factor = max(max_len, rope.max_position), _factor(rope)
+    stretch = factor * length / rope.max_position - (factor - 1)
+    return Frequencies(_plain(rope.theta * stretch ** (head_dim / (head_dim - 2)), head_dim, dtype))
+
+
+def _llama3(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """Llama 3.1: waves longer than the trained context are slowed by the factor, short ones kept, those between blended.
+
+    Source: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
+    """
+    factor, low, high = _factor(rope), rope.low_freq_factor, rope.high_freq_factor
+    plain = _plain(rope.theta, head_dim, dtype)
+    wavelength = 2 * math.pi / plain
+    slowed = torch.where(wavelength > rope.original_max_position / low, plain / factor, plain)
+    blend = (rope.original_max_position / wavelength - low) / (high - low)
+    blended = (1 - blend) * slowed / factor + blend * slowed
+    between = (wavelength >= rope.original_max_position / high) & (wavelength <= rope.original_max_position / low)
+    return Frequencies(torch.where(between, blended, slowed))
+
+
+def _yarn(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
+    factor = rope.factor or rope.max_position / rope.original_max_position
+
+    def temperature(mscale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+    scaling = rope.attention_factor
+    if scaling is None:
+        both = rope.mscale and rope.mscale_all_dim
+        scaling = temperature(rope.mscale) / temperature(rope.mscale_all_dim) if both else temperature(1.0)  # type: ignore[arg-type]
+
+    def dimension(turns: float) -> float:
+        """The dimension whose wave turns this often within the original context."""
+        return head_dim * math.log(rope.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    width = high - low if high != low else 0.001
+    keep = 1 - ((torch.arange(head_dim // 2, dtype=dtype) - low) / width).clamp(0, 1)
+    powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    return Frequencies(1.0 / (factor * powers) * (1 - keep) + 1.0 / powers * keep, scaling)
+
+
+def _longrope(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """LongRoPE: Ding et al. 2024, arXiv:2402.13753; the scaling of cos and sin as in Phi-3's code."""
+    factor = rope.factor or rope.max_position / rope.original_max_position
+    scaling = rope.attention_factor
+    if scaling is None:
+        scaling = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(rope.original_max_position))
+    chosen = rope.long_factor if max_len > rope.original_max_position else rope.short_factor
+    powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    return Frequencies(1.0 / (torch.tensor(chosen, dtype=dtype) * powers), scaling)
+
+
+_FREQUENCIES: dict[RopeType, Callable[[RopeConfig, int, int, torch.dtype], Frequencies]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+}
+
+
+def _factor(rope: RopeConfig) -> float:
+    assert rope.factor is not None  # the reader of config.json insists on it
+    return rope.factor
+
+
+def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    """The frequencies for a context of `max_len` tokens, computed in `dtype` (float32 or float64) on the CPU."""
+    return _FREQUENCIES[rope.rope_type](rope, head_dim, max_len, dtype)
+
+
+class Rope:
+    """Tables of cos and sin for positions 0 .. max_len - 1."""
+
+    def __init__(
+        self, rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
+        """`dtype` is the model's. The tables are float32, and float64 for float64."""
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        turns = frequencies(rope, head_dim, max_len, wide)
+        angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, D / 2]
+        cos, sin = angles.cos() * turns.scaling, angles.sin() * turns.scaling
+        # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
+        self._cos = torch.cat((cos, cos), -1).to(device)  # [max_len, D]
+        self._sin = torch.cat((-sin, sin), -1).to(device)
+        self._half = head_dim // 2
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and signed sin of positions [T], [T, 1, D] each: look them up once a step, `turn` by them in every layer."""
+        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+
+    def turn(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """x [T, H, D] turned by what `at` gave; computed in the tables' dtype, rounded to x's once, at the end.
+
+        Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a vector and
+        in what remains beside it, and a row would then depend on its place in the batch.
+        """
+        return (x * cos + x.roll(self._half, -1) * sin).to(x.dtype)
+
+    def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """q [T, Hq, D], k [T, Hk, D], positions [T] (integers under max_len) -> both turned."""
+        cos, sin = self.at(positions)
+        return self.turn(q, cos, sin), self.turn(k, cos, sin)
