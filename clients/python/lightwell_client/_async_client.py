@@ -1,0 +1,209 @@
+"""The asynchronous client, for asyncio: the network edge of the pure calls in _calls. Client is its twin."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+
+import httpx
+
+from lightwell_client import _calls
+from lightwell_client._attention import AttentionResult
+from lightwell_client._embeddings import Embeddings
+from lightwell_client._exceptions import LightwellError
+from lightwell_client._options import (
+    AttentionOptions,
+    ChatOptions,
+    DetokenizeOptions,
+    EmbeddingOptions,
+    GenerateOptions,
+    Message,
+    Options,
+    Prompt,
+    TokenizeOptions,
+)
+from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
+from lightwell_client._stream import EventReader, failure_of
+from lightwell_client._wire import DEFAULT_BASE_URL, DEFAULT_TIMEOUT, Answer, Call, Config, error_of
+
+T = TypeVar("T")
+
+
+class AsyncStream(Generic[T]):
+    """The chunks of a streamed answer, as they come. Iterate it once.
+
+    The request is sent by the first step of the iteration. Leaving the `async with` block or `close()` ends the request
+    on the server too, wherever it stands.
+    """
+
+    def __init__(self, chunks: AsyncGenerator[T, None]) -> None:
+        self._chunks = chunks
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        return await anext(self._chunks)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the request; harmless when it has ended."""
+        await self._chunks.aclose()
+
+
+class AsyncClient:
+    """`Client` for asyncio: the same arguments (`http_client` is an httpx.AsyncClient), the same methods, awaited.
+
+    `stream` and `chat_stream` are not awaited: `async for chunk in client.stream(...)`.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_BASE_URL,
+        api_key: str | None = None,
+        model: str | None = None,
+        timeout: float | httpx.Timeout | None = DEFAULT_TIMEOUT,
+        max_retries: int = 2,
+        http_client: httpx.AsyncClient | None = None,
+    ) -> None:
+        self._config = Config.build(base_url, api_key, model, timeout, max_retries, http_client)
+        self._owns_http = http_client is None
+        self._http = http_client or httpx.AsyncClient()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; harmless when closed."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Completion:
+        """Continue a text (POST /v1/completions).
+
+        Raises:
+            LightwellError: see the tree in `lightwell_client.LightwellError`'s module.
+        """
+        return await self._send(_calls.generate(self._config.model, prompt, options))
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncStream[CompletionChunk]:
+        """Continue a text, chunk by chunk; the chunks' texts joined are the text that `generate` gives."""
+        return AsyncStream(self._chunks(_calls.stream(self._config.model, prompt, options)))
+
+    async def chat(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> ChatCompletion:
+        """Answer a conversation (POST /v1/chat/completions); a bare text is one message of the user."""
+        return await self._send(_calls.chat(self._config.model, messages, options))
+
+    def chat_stream(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> AsyncStream[ChatChunk]:
+        """Answer a conversation, chunk by chunk."""
+        return AsyncStream(self._chunks(_calls.chat_stream(self._config.model, messages, options)))
+
+    @overload
+    async def attention(
+        self, input: list[str] | list[list[int]], **options: Unpack[AttentionOptions]
+    ) -> list[AttentionResult]: ...
+    @overload
+    async def attention(
+        self, input: str | Sequence[int] | Sequence[Message], **options: Unpack[AttentionOptions]
+    ) -> AttentionResult: ...
+    async def attention(
+        self, input: Any, **options: Unpack[AttentionOptions]
+    ) -> AttentionResult | list[AttentionResult]:
+        """Attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for several.
+
+        Without `layers` and `heads`, all of them. Numbers come exact, as binary, and need numpy.
+        """
+        results = await self._send(_calls.attention(self._config.model, input, options))
+        return results if _calls.is_many(input) else results[0]
+
+    async def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
+        """A vector for each input (POST /v1/embeddings)."""
+        return await self._send(_calls.embed(self._config.model, input, options))
+
+    async def tokenize(self, text: str | Sequence[Message], **options: Unpack[TokenizeOptions]) -> Tokens:
+        """The token ids of a text, or of messages as the chat template writes them."""
+        return await self._send(_calls.tokenize(self._config.model, text, options))
+
+    async def detokenize(self, token_ids: Sequence[int], **options: Unpack[DetokenizeOptions]) -> str:
+        """The text of token ids."""
+        return await self._send(_calls.detokenize(self._config.model, token_ids, options))
+
+    async def models(self, **options: Unpack[Options]) -> list[Model]:
+        """The models that the server has."""
+        return await self._send(_calls.models(options))
+
+    async def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
+        """What the served model can show, as the server describes it."""
+        return await self._send(_calls.capabilities(options))
+
+    async def version(self, **options: Unpack[Options]) -> str:
+        """The server's version."""
+        return await self._send(_calls.version(options))
+
+    async def health(self, **options: Unpack[Options]) -> Health:
+        """Whether the server takes work now; raises only if it cannot be reached."""
+        return await self._send(_calls.health(options))
+
+    async def _send(self, call: Call[T]) -> T:
+        """The whole answer, parsed."""
+        response = await self._open(call)
+        try:
+            answer = Answer(response.status_code, response.headers, await response.aread())
+        except httpx.HTTPError as error:
+            raise failure_of(error) from error
+        finally:
+            await response.aclose()
+        return call.parse(answer)
+
+    async def _chunks(self, call: Call[T]) -> AsyncGenerator[T, None]:
+        """The chunks of a stream, read to its end, so that the connection can be used again."""
+        response = await self._open(call)
+        try:
+            reader = EventReader(call.parse, response.headers.get("content-type", ""))
+            try:
+                async for piece in response.aiter_bytes():
+                    for chunk in reader.feed(piece):
+                        yield chunk
+            except httpx.HTTPError as error:
+                reader.finish(broken_by=error)
+            else:
+                reader.finish()
+        finally:
+            await response.aclose()
+
+    async def _open(self, call: Call[Any]) -> httpx.Response:
+        """The head of a good answer, its body still to be read: the last place where a request is repeated."""
+        attempt = 0
+        while True:
+            try:
+                return await self._open_once(call)
+            except LightwellError as failure:
+                wait = self._config.retries.wait(attempt, failure, random.random())
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
+            attempt += 1
+
+    async def _open_once(self, call: Call[Any]) -> httpx.Response:
+        try:
+            response = await self._http.send(self._config.http_request(self._http, call), stream=True)
+        except httpx.HTTPError as error:
+            raise failure_of(error) from error
+        if response.is_success or response.status_code in call.accepted:
+            return response
+        try:
+            content = await response.aread()
+        except httpx.HTTPError:
+            content = b""  # the status says enough
+        finally:
+            await response.aclose()
+        raise error_of(Answer(response.status_code, response.headers, content), datetime.now(UTC))

@@ -1,0 +1,176 @@
+"""Attention patterns with their tokens and axes attached.
+
+Knows what the numbers mean; how they come off the wire is _attention_wire, how they become pictures _heatmap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lightwell_client._arrays import require_numpy
+from lightwell_client._exceptions import MissingDependency
+from lightwell_client._heatmap import heat_map_html, heat_map_png
+from lightwell_client._results import Usage
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
+
+MAX_NOTEBOOK_MAPS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionResult:
+    """The attention of one input.
+
+    `attention` has the axes that `axes` names, by default [layer, head, query, key]: row = query = the position that
+    looks, column = key = the position looked at. Under `pairs` the first axis is "pair"; `reduce` leaves the head axis
+    out; `orientation="columns"` puts key before query; `top_k` keeps k keys a row, whose positions are in `indices`.
+    """
+
+    index: int
+    attention: Array = field(repr=False)
+    axes: tuple[str, ...]
+    tokens: tuple[str, ...] = field(repr=False)
+    """The decoded tokens of input and completion, whatever positions were selected."""
+    token_ids: tuple[int, ...] = field(repr=False)
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    query_positions: tuple[int, ...] = field(repr=False)
+    key_positions: tuple[int, ...] = field(repr=False)
+    offsets: tuple[tuple[int, int], ...] | None = field(default=None, repr=False)
+    """The span of characters of each token in the input."""
+    pairs: tuple[tuple[int, int], ...] | None = field(default=None, repr=False)
+    indices: Array | None = field(default=None, repr=False)
+    """With `top_k`: the key positions of the values, -1 where a row has fewer."""
+    key_tokens: tuple[str, ...] | None = field(default=None, repr=False)
+    """The tokens that keys stand for, where they are not the queries' (cross attention)."""
+    key_token_ids: tuple[int, ...] | None = field(default=None, repr=False)
+    kind: str = "pattern"
+    model: str = ""
+    usage: Usage | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.attention.shape)
+
+    @property
+    def query_labels(self) -> list[str]:
+        """The token at each query position, in the order of that axis."""
+        return [self.tokens[position] for position in self.query_positions]
+
+    @property
+    def key_labels(self) -> list[str]:
+        """The token at each key position, in the order of that axis."""
+        tokens = self.tokens if self.key_tokens is None else self.key_tokens
+        return [tokens[position] for position in self.key_positions]
+
+    def matrix(self, layer: int | None = None, head: int | None = None) -> Array:
+        """One map, [query, key] (or [key, query] under columns), by the model's own layer and head numbers.
+
+        Either may be left out where the answer holds one only (or, after `reduce`, no heads).
+
+        Raises:
+            ValueError: not in this answer, or left out where there are several.
+        """
+        if "pair" in self.axes:
+            one: Array = self._dense()[self._pair_index(layer, head)]
+            return one
+        place = [_place("layer", layer, self.layers)]
+        if "head" in self.axes:
+            place.append(_place("head", head, self.heads))
+        elif head is not None:
+            raise ValueError(f"head is {head}, and this answer is reduced over heads")
+        chosen: Array = self._dense()[tuple(place)]
+        return chosen
+
+    def plot(self, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
+        """Draw one map with matplotlib and return its axes; `layer` and `head` as for `matrix`.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            ValueError: as `matrix`.
+        """
+        try:
+            from matplotlib import pyplot  # optional
+        except ImportError as error:
+            raise MissingDependency("plot() needs matplotlib: pip install 'lightwell-client[plot]'") from error
+        matrix = self.matrix(layer, head)
+        rows, columns = self._row_and_column_labels(matrix)
+        axes = pyplot.subplots()[1] if ax is None else ax
+        image = axes.imshow(matrix, cmap="Blues", aspect="auto", interpolation="nearest")
+        axes.set_xticks(range(len(columns)), [repr(label)[1:-1] for label in columns], rotation=90)
+        axes.set_yticks(range(len(rows)), [repr(label)[1:-1] for label in rows])
+        names = self.axes[-2:]
+        axes.set_ylabel(names[0])
+        axes.set_xlabel(names[1])
+        axes.figure.colorbar(image, ax=axes, label=self.kind)
+        return axes
+
+    def png(self, layer: int | None = None, head: int | None = None) -> bytes:
+        """One map as a PNG, one pixel a cell; needs no matplotlib."""
+        return heat_map_png(self.matrix(layer, head))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: every map of the answer, the first 64 if there are more."""
+        maps = self._maps()
+        figures = []
+        for title, place in maps[:MAX_NOTEBOOK_MAPS]:
+            matrix = self._dense()[place]
+            figures.append(heat_map_html(matrix, *self._row_and_column_labels(matrix), title))
+        more = f"<p>{MAX_NOTEBOOK_MAPS} of {len(maps)} maps</p>" if len(maps) > MAX_NOTEBOOK_MAPS else ""
+        return f"<div>{''.join(figures)}{more}</div>"
+
+    def _maps(self) -> list[tuple[str, tuple[int, ...]]]:
+        """A title and a place on the leading axes for each map."""
+        if "pair" in self.axes:
+            return [(f"layer {layer}, head {head}", (i,)) for i, (layer, head) in enumerate(self.pairs or ())]
+        if "head" not in self.axes:
+            return [(f"layer {layer}", (i,)) for i, layer in enumerate(self.layers)]
+        return [
+            (f"layer {layer}, head {head}", (i, j))
+            for i, layer in enumerate(self.layers)
+            for j, head in enumerate(self.heads)
+        ]
+
+    def _row_and_column_labels(self, matrix: Array) -> tuple[list[str], list[str]]:
+        """Tokens, or plain numbers where the map was resized and its cells stand for no single token."""
+        labels = [self.query_labels, self.key_labels]
+        if self.axes[-2:] == ("key", "query"):
+            labels.reverse()
+        rows, columns = (
+            names if len(names) == size else [str(i) for i in range(size)]
+            for names, size in zip(labels, matrix.shape, strict=True)
+        )
+        return rows, columns
+
+    def _pair_index(self, layer: int | None, head: int | None) -> int:
+        pairs = self.pairs or ()
+        found = [i for i, pair in enumerate(pairs) if layer in (None, pair[0]) and head in (None, pair[1])]
+        if len(found) != 1:
+            raise ValueError(f"layer {layer}, head {head} choose {len(found)} of the pairs {list(pairs)}; choose one")
+        return found[0]
+
+    def _dense(self) -> Array:
+        """`attention`, or after `top_k` whole rows with zeros (scores: -inf) where nothing was kept."""
+        if self.indices is None:
+            return self.attention
+        np = require_numpy("attention")
+        column_of = {position: column for column, position in enumerate(self.key_positions)}
+        # One column too many takes the padding (-1) and is cut off again.
+        columns = np.vectorize(lambda position: column_of.get(position, len(column_of)), otypes=[int])(self.indices)
+        empty = 0 if self.kind == "pattern" else -np.inf
+        whole = np.full((*self.indices.shape[:-1], len(column_of) + 1), empty, dtype=self.attention.dtype)
+        np.put_along_axis(whole, columns, self.attention, axis=-1)
+        rows: Array = whole[..., :-1]
+        return rows
+
+
+def _place(name: str, wanted: int | None, present: tuple[int, ...]) -> int:
+    if wanted is None:
+        if len(present) != 1:
+            raise ValueError(f"this answer has {len(present)} {name}s, {list(present)}: say which {name}")
+        return 0
+    if wanted not in present:
+        raise ValueError(f"{name} is {wanted}; this answer has {list(present)}")
+    return present.index(wanted)

@@ -1,0 +1,211 @@
+"""Every method of the client as a Call: what is sent, and how the answer is read. Pure; shared by both clients."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from lightwell_client._arrays import require_numpy
+from lightwell_client._attention import AttentionResult
+from lightwell_client._attention_wire import parse_attention
+from lightwell_client._embeddings import Embeddings, parse_embeddings
+from lightwell_client._exceptions import InvalidResponse
+from lightwell_client._options import (
+    AttentionOptions,
+    ChatOptions,
+    DetokenizeOptions,
+    EmbeddingOptions,
+    GenerateOptions,
+    Message,
+    Options,
+    Prompt,
+    TokenizeOptions,
+)
+from lightwell_client._results import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    Health,
+    Model,
+    Result,
+    Tokens,
+)
+from lightwell_client._wire import EVENT_STREAM, JSON, SAFETENSORS, Answer, Call, plain
+
+R = TypeVar("R", bound=Result)
+
+HANDLED_HERE = ("timeout", "extra_body", "extra_headers", "include_usage")
+
+
+def generate(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Call[Completion]:
+    body = _body({"model": model, "prompt": prompt}, options, GenerateOptions)
+    return Call("POST", "/v1/completions", _reader(Completion), body, options=options)
+
+
+def stream(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Call[CompletionChunk]:
+    body = _body({"model": model, "prompt": prompt}, options, GenerateOptions) | _streaming(options)
+    return Call("POST", "/v1/completions", _event_reader(CompletionChunk), body, EVENT_STREAM, options)
+
+
+def chat(model: str | None, messages: str | Sequence[Message], options: Mapping[str, Any]) -> Call[ChatCompletion]:
+    body = _body({"model": model, "messages": as_messages(messages)}, options, ChatOptions)
+    return Call("POST", "/v1/chat/completions", _reader(ChatCompletion), body, options=options)
+
+
+def chat_stream(model: str | None, messages: str | Sequence[Message], options: Mapping[str, Any]) -> Call[ChatChunk]:
+    body = _body({"model": model, "messages": as_messages(messages)}, options, ChatOptions) | _streaming(options)
+    return Call("POST", "/v1/chat/completions", _event_reader(ChatChunk), body, EVENT_STREAM, options)
+
+
+def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call[list[AttentionResult]]:
+    """Asks for safetensors: exact, and a seventh of JSON's size.
+
+    Raises:
+        MissingDependency: numpy is not installed (said before anything is sent).
+    """
+    require_numpy("attention()")
+    body = _body({"model": model, "input": input}, options, AttentionOptions)
+    kind = body.get("kind", "pattern")
+    return Call(
+        "POST",
+        "/v1/attention",
+        lambda answer: parse_attention(answer, kind),
+        body,
+        f"{SAFETENSORS}, {JSON};q=0.1",
+        options,
+    )
+
+
+def embed(model: str | None, input: Prompt, options: Mapping[str, Any]) -> Call[Embeddings]:
+    body = _body({"model": model, "input": input, "encoding_format": "base64"}, options, EmbeddingOptions)
+    return Call("POST", "/v1/embeddings", lambda answer: parse_embeddings(answer.json()), body, options=options)
+
+
+def tokenize(model: str | None, text: str | Sequence[Message], options: Mapping[str, Any]) -> Call[Tokens]:
+    source = {"prompt": text} if isinstance(text, str) else {"messages": text}
+    body = _body({"model": model, "return_token_strs": True, **source}, options, TokenizeOptions)
+    return Call("POST", "/tokenize", _reader(Tokens), body, options=options)
+
+
+def detokenize(model: str | None, token_ids: Sequence[int], options: Mapping[str, Any]) -> Call[str]:
+    body = _body({"model": model, "tokens": token_ids}, options, DetokenizeOptions)
+    return Call("POST", "/detokenize", lambda answer: _text(answer, "prompt"), body, options=options)
+
+
+def models(options: Mapping[str, Any]) -> Call[list[Model]]:
+    _check_names(options, Options)
+    return Call("GET", "/v1/models", _read_models, options=options)
+
+
+def capabilities(options: Mapping[str, Any]) -> Call[dict[str, Any]]:
+    _check_names(options, Options)
+    return Call("GET", "/v1/capabilities", _object, options=options)
+
+
+def version(options: Mapping[str, Any]) -> Call[str]:
+    _check_names(options, Options)
+    return Call("GET", "/version", lambda answer: _text(answer, "version"), options=options)
+
+
+def health(options: Mapping[str, Any]) -> Call[Health]:
+    """Not ready is an answer here, so a 503 is read and not repeated."""
+    _check_names(options, Options)
+    return Call("GET", "/health/ready", _read_health, options=options, accepted=frozenset({503}))
+
+
+def is_many(input: Any) -> bool:
+    """Whether an input of `attention` is several: texts or lists of ids; not one text, ids of one, or messages."""
+    if isinstance(input, str):
+        return False
+    items = plain(input)
+    return bool(items) and isinstance(items[0], str | list)
+
+
+def as_messages(messages: str | Sequence[Message]) -> Sequence[Message]:
+    """A bare text is what the user says."""
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+def _body(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The body: fields, then the caller's options over them, then `extra_body`; what is None is left out.
+
+    Raises:
+        TypeError: an option that the method does not have.
+    """
+    _check_names(options, kind)
+    named = {name: value for name, value in options.items() if name not in HANDLED_HERE}
+    given = {name: value for name, value in (dict(fields) | named).items() if value is not None}
+    body = plain(given | dict(options.get("extra_body") or {}))
+    assert isinstance(body, dict)
+    return body
+
+
+def _check_names(options: Mapping[str, Any], kind: type) -> None:
+    known: frozenset[str] = kind.__optional_keys__  # type: ignore[attr-defined]  # every TypedDict has it
+    for name in options:
+        if name not in known:
+            raise TypeError(f"no argument {name!r}; known are {', '.join(sorted(known))} (others go in extra_body)")
+
+
+def _streaming(options: Mapping[str, Any]) -> dict[str, Any]:
+    usage = {"stream_options": {"include_usage": True}} if options.get("include_usage") else {}
+    return {"stream": True, **usage}
+
+
+def _reader(kind: type[R]) -> Any:
+    return lambda answer: _validated(kind, answer.json())
+
+
+def _event_reader(kind: type[R]) -> Any:
+    return lambda data: _validated(kind, _event_json(data))
+
+
+def _event_json(data: str) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise InvalidResponse(f"a stream's event is not JSON: {data[:200]!r}") from error
+
+
+def _validated(kind: type[R], body: Any) -> R:
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        raise InvalidResponse(f"not a {kind.__name__}: {error}") from error
+
+
+def _object(answer: Answer) -> dict[str, Any]:
+    body = answer.json()
+    if not isinstance(body, dict):
+        raise InvalidResponse(f"expected a JSON object, got {type(body).__name__}")
+    return body
+
+
+def _text(answer: Answer, name: str) -> str:
+    value = _object(answer).get(name)
+    if not isinstance(value, str):
+        raise InvalidResponse(f"expected a text under {name!r}, got {value!r}")
+    return value
+
+
+def _read_models(answer: Answer) -> list[Model]:
+    try:
+        return TypeAdapter(list[Model]).validate_python(_object(answer).get("data"))
+    except ValidationError as error:
+        raise InvalidResponse(f"not a list of models: {error}") from error
+
+
+def _read_health(answer: Answer) -> Health:
+    """The reason is wherever the server puts it: the error shape, or a field of its own; the body may be empty."""
+    try:
+        body = json.loads(answer.content)
+    except ValueError:
+        body = {}
+    if not isinstance(body, dict):
+        body = {}
+    error = body.get("error")
+    reason = error.get("message") if isinstance(error, dict) else body.get("reason") or body.get("status")
+    ready = answer.status < 300
+    return Health(ready=ready, reason="" if ready else str(reason or f"status {answer.status}"))

@@ -1,0 +1,216 @@
+"""The synchronous client: the network edge of the pure calls in _calls. AsyncClient is its twin, method for method."""
+
+import random
+import time
+from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+
+import httpx
+
+from lightwell_client import _calls
+from lightwell_client._attention import AttentionResult
+from lightwell_client._embeddings import Embeddings
+from lightwell_client._exceptions import LightwellError
+from lightwell_client._options import (
+    AttentionOptions,
+    ChatOptions,
+    DetokenizeOptions,
+    EmbeddingOptions,
+    GenerateOptions,
+    Message,
+    Options,
+    Prompt,
+    TokenizeOptions,
+)
+from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
+from lightwell_client._stream import EventReader, failure_of
+from lightwell_client._wire import DEFAULT_BASE_URL, DEFAULT_TIMEOUT, Answer, Call, Config, error_of
+
+T = TypeVar("T")
+
+
+class Stream(Generic[T]):
+    """The chunks of a streamed answer, as they come. Iterate it once.
+
+    The request is sent by the first step of the iteration. Leaving the `with` block, `close()`, or letting go of the
+    stream ends the request on the server too, wherever it stands.
+    """
+
+    def __init__(self, chunks: Generator[T, None, None]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        return next(self._chunks)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the request; harmless when it has ended."""
+        self._chunks.close()
+
+
+class Client:
+    """Asks a Lightwell server, or for text and embeddings any OpenAI-style server. Safe to share between threads.
+
+    Args:
+        base_url: the server's address, with or without /v1.
+        api_key: sent as a bearer token.
+        model: the model to name in each request; None leaves it to the server.
+        timeout: seconds of silence before TimedOut (not the length of the whole answer), or an httpx.Timeout.
+        max_retries: repeats after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
+            begun is never repeated, and each is safe to repeat before, as the server keeps nothing of it.
+        http_client: an httpx.Client to send with (proxies, certificates, transports); closing it stays with you.
+
+    Raises:
+        ValueError: base_url is no http(s) address, max_retries is negative.
+    """
+
+    def __init__(
+        self,
+        base_url: str = DEFAULT_BASE_URL,
+        api_key: str | None = None,
+        model: str | None = None,
+        timeout: float | httpx.Timeout | None = DEFAULT_TIMEOUT,
+        max_retries: int = 2,
+        http_client: httpx.Client | None = None,
+    ) -> None:
+        self._config = Config.build(base_url, api_key, model, timeout, max_retries, http_client)
+        self._owns_http = http_client is None
+        self._http = http_client or httpx.Client()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; harmless when closed."""
+        if self._owns_http:
+            self._http.close()
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Completion:
+        """Continue a text (POST /v1/completions).
+
+        Raises:
+            LightwellError: see the tree in `lightwell_client.LightwellError`'s module.
+        """
+        return self._send(_calls.generate(self._config.model, prompt, options))
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> Stream[CompletionChunk]:
+        """Continue a text, chunk by chunk; the chunks' texts joined are the text that `generate` gives."""
+        return Stream(self._chunks(_calls.stream(self._config.model, prompt, options)))
+
+    def chat(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> ChatCompletion:
+        """Answer a conversation (POST /v1/chat/completions); a bare text is one message of the user."""
+        return self._send(_calls.chat(self._config.model, messages, options))
+
+    def chat_stream(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> Stream[ChatChunk]:
+        """Answer a conversation, chunk by chunk."""
+        return Stream(self._chunks(_calls.chat_stream(self._config.model, messages, options)))
+
+    @overload
+    def attention(
+        self, input: list[str] | list[list[int]], **options: Unpack[AttentionOptions]
+    ) -> list[AttentionResult]: ...
+    @overload
+    def attention(
+        self, input: str | Sequence[int] | Sequence[Message], **options: Unpack[AttentionOptions]
+    ) -> AttentionResult: ...
+    def attention(self, input: Any, **options: Unpack[AttentionOptions]) -> AttentionResult | list[AttentionResult]:
+        """Attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for several.
+
+        Without `layers` and `heads`, all of them. Numbers come exact, as binary, and need numpy.
+        """
+        results = self._send(_calls.attention(self._config.model, input, options))
+        return results if _calls.is_many(input) else results[0]
+
+    def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
+        """A vector for each input (POST /v1/embeddings)."""
+        return self._send(_calls.embed(self._config.model, input, options))
+
+    def tokenize(self, text: str | Sequence[Message], **options: Unpack[TokenizeOptions]) -> Tokens:
+        """The token ids of a text, or of messages as the chat template writes them."""
+        return self._send(_calls.tokenize(self._config.model, text, options))
+
+    def detokenize(self, token_ids: Sequence[int], **options: Unpack[DetokenizeOptions]) -> str:
+        """The text of token ids."""
+        return self._send(_calls.detokenize(self._config.model, token_ids, options))
+
+    def models(self, **options: Unpack[Options]) -> list[Model]:
+        """The models that the server has."""
+        return self._send(_calls.models(options))
+
+    def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
+        """What the served model can show, as the server describes it."""
+        return self._send(_calls.capabilities(options))
+
+    def version(self, **options: Unpack[Options]) -> str:
+        """The server's version."""
+        return self._send(_calls.version(options))
+
+    def health(self, **options: Unpack[Options]) -> Health:
+        """Whether the server takes work now; raises only if it cannot be reached."""
+        return self._send(_calls.health(options))
+
+    def _send(self, call: Call[T]) -> T:
+        """The whole answer, parsed."""
+        response = self._open(call)
+        try:
+            answer = Answer(response.status_code, response.headers, response.read())
+        except httpx.HTTPError as error:
+            raise failure_of(error) from error
+        finally:
+            response.close()
+        return call.parse(answer)
+
+    def _chunks(self, call: Call[T]) -> Generator[T, None, None]:
+        """The chunks of a stream, read to its end, so that the connection can be used again."""
+        response = self._open(call)
+        try:
+            reader = EventReader(call.parse, response.headers.get("content-type", ""))
+            try:
+                for piece in response.iter_bytes():
+                    yield from reader.feed(piece)
+            except httpx.HTTPError as error:
+                reader.finish(broken_by=error)
+            else:
+                reader.finish()
+        finally:
+            response.close()
+
+    def _open(self, call: Call[Any]) -> httpx.Response:
+        """The head of a good answer, its body still to be read: the last place where a request is repeated."""
+        attempt = 0
+        while True:
+            try:
+                return self._open_once(call)
+            except LightwellError as failure:
+                wait = self._config.retries.wait(attempt, failure, random.random())
+                if wait is None:
+                    raise
+            time.sleep(wait)
+            attempt += 1
+
+    def _open_once(self, call: Call[Any]) -> httpx.Response:
+        try:
+            response = self._http.send(self._config.http_request(self._http, call), stream=True)
+        except httpx.HTTPError as error:
+            raise failure_of(error) from error
+        if response.is_success or response.status_code in call.accepted:
+            return response
+        try:
+            content = response.read()
+        except httpx.HTTPError:
+            content = b""  # the status says enough
+        finally:
+            response.close()
+        raise error_of(Answer(response.status_code, response.headers, content), datetime.now(UTC))

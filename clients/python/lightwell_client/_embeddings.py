@@ -1,0 +1,129 @@
+"""Embeddings as vectors and as a matrix. Reads base64 or lists, whichever the server chose to send.
+
+Numbers are kept as packed float32; numpy is imported only where a matrix is asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from lightwell_client._arrays import require_numpy
+from lightwell_client._exceptions import InvalidResponse
+from lightwell_client._results import Usage
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
+
+FLOAT32_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """One input's vector, or with `pooling="none"` one vector for each of its tokens."""
+
+    index: int
+    data: bytes = field(repr=False)
+    """The vectors one after another, float32, little endian."""
+    num_vectors: int = 1
+    tokens: tuple[str, ...] | None = None
+    """The input's tokens, with `pooling="none"`."""
+
+    @property
+    def vector(self) -> tuple[float, ...]:
+        """The vector of a pooled embedding; needs no numpy.
+
+        Raises:
+            ValueError: there is one a token.
+        """
+        if self.tokens is not None or self.num_vectors != 1:
+            raise ValueError(f"there are {self.num_vectors} vectors, one a token: use `matrix`")
+        return struct.unpack(f"<{len(self.data) // FLOAT32_BYTES}f", self.data)
+
+    @property
+    def matrix(self) -> Array:
+        """[token, d], float32; [1, d] when pooled. A view of `data`, read-only.
+
+        Raises:
+            MissingDependency: numpy is not installed.
+        """
+        np = require_numpy("a matrix of embeddings")
+        flat: Array = np.frombuffer(self.data, "<f4")
+        return flat.reshape(self.num_vectors, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """The answer to `embed`: as many embeddings as inputs, in their order."""
+
+    model: str
+    data: tuple[Embedding, ...]
+    usage: Usage | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> Embedding:
+        return self.data[index]
+
+    @property
+    def vectors(self) -> list[tuple[float, ...]]:
+        """One vector an input; needs no numpy.
+
+        Raises:
+            ValueError: there is one vector a token.
+        """
+        return [embedding.vector for embedding in self.data]
+
+    @property
+    def matrix(self) -> Array:
+        """[input, d], float32.
+
+        Raises:
+            MissingDependency: numpy is not installed.
+            ValueError: there is one vector a token: take each embedding's own `matrix`.
+        """
+        np = require_numpy("a matrix of embeddings")
+        if any(embedding.tokens is not None for embedding in self.data):
+            raise ValueError("there is one vector a token: use the `matrix` of each embedding")
+        stacked: Array = np.concatenate([embedding.matrix for embedding in self.data])
+        return stacked
+
+
+def parse_embeddings(body: Any) -> Embeddings:
+    """From the JSON body of /v1/embeddings.
+
+    Raises:
+        InvalidResponse: fields are missing, or a vector cannot be read.
+    """
+    try:
+        entries = sorted(body["data"], key=lambda entry: int(entry["index"]))
+        data = tuple(_parse_entry(entry) for entry in entries)
+        usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+        return Embeddings(model=str(body.get("model", "")), data=data, usage=usage)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+        raise InvalidResponse(f"not an embeddings answer: {type(error).__name__}: {error}") from error
+
+
+def _parse_entry(entry: dict[str, Any]) -> Embedding:
+    tokens, value = entry.get("tokens"), entry["embedding"]
+    if isinstance(value, list) and value and isinstance(value[0], list | str):
+        rows = [_packed(row) for row in value]
+        num_vectors = len(rows)
+        if len({len(row) for row in rows}) != 1:
+            raise ValueError("the vectors of one input differ in length")
+        data = b"".join(rows)
+    else:
+        data, num_vectors = _packed(value), 1 if tokens is None else len(tokens)
+    if tokens is not None and num_vectors != len(tokens):
+        raise ValueError(f"{num_vectors} vectors came for {len(tokens)} tokens")
+    if not data or len(data) % (FLOAT32_BYTES * num_vectors):
+        raise ValueError(f"{len(data)} bytes do not make {num_vectors} vectors of float32")
+    return Embedding(int(entry["index"]), data, num_vectors, None if tokens is None else tuple(tokens))
+
+
+def _packed(value: str | list[float]) -> bytes:
+    """Base64 or numbers as packed float32."""
+    return base64.b64decode(value, validate=True) if isinstance(value, str) else struct.pack(f"<{len(value)}f", *value)

@@ -1,0 +1,115 @@
+"""Matrices as pictures, with nothing but zlib: an indexed PNG, and the HTML around it for notebooks.
+
+Knows matrices and labels; knows nothing of attention or of servers.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+from lightwell_client._arrays import require_numpy
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
+
+MAX_PIXELS = 512
+"""A longer side is drawn smaller: each pixel shows the largest value it covers, so that single peaks stay visible."""
+MAX_LABELS = 48
+CELL_PIXELS = 16
+PAPER = (255, 255, 255)
+INK_STOPS = ((247, 251, 255), (107, 174, 214), (8, 48, 107))
+"""Light to dark, so that print and colour-blind eyes keep the order."""
+
+
+def heat_map_png(matrix: Array) -> bytes:
+    """A [row, column] matrix as PNG, one pixel a cell: palest is the smallest finite value (0 if none is negative),
+    darkest the largest; cells that are not finite stay white.
+
+    Raises:
+        MissingDependency: numpy is not installed.
+        ValueError: not two axes, or one of them is empty.
+    """
+    np = require_numpy("a heat map")
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"a heat map needs a matrix with rows and columns, not shape {matrix.shape}")
+    values: Array = _shrunk(np.asarray(matrix, dtype=np.float64))
+    finite = np.isfinite(values)
+    low = min(0.0, float(values[finite].min())) if finite.any() else 0.0
+    high = float(values[finite].max()) if finite.any() else 0.0
+    scale = (high - low) or 1.0
+    levels = 1 + np.rint((np.where(finite, values, low) - low) / scale * 254)
+    pixels: Array = np.where(finite, levels, 0).astype(np.uint8)
+    return _indexed_png(pixels, _palette())
+
+
+def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str) -> str:
+    """One matrix as an HTML figure; with labels at rows and columns when there is room for them."""
+    picture = base64.b64encode(heat_map_png(matrix)).decode()
+    height, width = matrix.shape
+    labelled = height <= MAX_LABELS and width <= MAX_LABELS
+    cell = CELL_PIXELS if labelled else max(1.0, 96 / max(height, width))
+    image = (
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{picture}" style="width:{width * cell:.0f}px;'
+        f'height:{height * cell:.0f}px;image-rendering:pixelated;border:1px solid #ccc;margin:0">'
+    )
+    caption = f'<figcaption style="font:12px sans-serif">{html.escape(title)}</figcaption>'
+    if not labelled:
+        return f'<figure style="display:inline-block;margin:4px">{image}{caption}</figure>'
+    line = f"font:11px/{cell}px monospace;white-space:pre"
+    left = "".join(f"<div style='height:{cell}px'>{_label(text)}</div>" for text in rows)
+    below = "".join(
+        f"<div style='width:{cell}px;writing-mode:vertical-rl;line-height:{cell}px'>{_label(text)}</div>"
+        for text in columns
+    )
+    return (
+        f'<figure style="display:inline-grid;grid-template-columns:auto auto;margin:4px">'
+        f'<div style="text-align:right;padding:1px 4px 0 0;{line}">{left}</div>{image}'
+        f'<div></div><div style="display:flex;padding:4px 0 0 1px;{line}">{below}</div><div></div>{caption}</figure>'
+    )
+
+
+def _label(text: str) -> str:
+    """A token as a visible, harmless label."""
+    shown = text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
+    return html.escape(shown if len(shown) <= 16 else shown[:15] + "…")
+
+
+def _shrunk(values: Array) -> Array:
+    """At most MAX_PIXELS a side; a block becomes its largest finite value, or stays empty if it has none."""
+    np = require_numpy("a heat map")
+    steps = [-(-side // MAX_PIXELS) for side in values.shape]
+    if max(steps) == 1:
+        return values
+    # Not finite is carried as -inf, which loses to every number.
+    values = np.where(np.isfinite(values), values, -np.inf)
+    padding = [(0, -side % step) for side, step in zip(values.shape, steps, strict=True)]
+    padded = np.pad(values, padding, constant_values=-np.inf)
+    height, width = (side // step for side, step in zip(padded.shape, steps, strict=True))
+    blocks: Array = padded.reshape(height, steps[0], width, steps[1]).max(axis=(1, 3))
+    return blocks
+
+
+def _palette() -> bytes:
+    """256 colours: paper for "no value", then 255 steps through INK_STOPS."""
+    colours = bytearray(PAPER)
+    for level in range(255):
+        place = level / 254 * (len(INK_STOPS) - 1)
+        stop = min(int(place), len(INK_STOPS) - 2)
+        pairs = zip(INK_STOPS[stop], INK_STOPS[stop + 1], strict=True)
+        colours.extend(round(a + (b - a) * (place - stop)) for a, b in pairs)
+    return bytes(colours)
+
+
+def _indexed_png(pixels: Array, palette: bytes) -> bytes:
+    """PNG, colour type 3 (W3C PNG, 11.2): each row begins with filter byte 0."""
+    height, width = pixels.shape
+    raw = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"PLTE", palette), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )

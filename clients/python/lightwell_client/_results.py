@@ -1,0 +1,180 @@
+"""What the JSON routes answer, as frozen types. A field the server adds is kept in `model_extra`, never an error.
+
+Knows the wire's fields; does no input or output, and holds no arrays (see _attention and _embeddings).
+"""
+
+from typing import Any
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+
+class Result(BaseModel):
+    """Base of every parsed answer."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+
+
+class Usage(Result):
+    """Token counts of one request."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+
+
+class CompletionLogprobs(Result):
+    """Natural logarithms, one entry a token; the first is None where there is nothing before it."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float] | None] | None = None
+    text_offset: list[int] = []
+
+
+class CompletionChoice(Result):
+    """One text, or in a chunk the part of it that is new."""
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: CompletionLogprobs | None = None
+    prompt_logprobs: list[Any] | None = None
+    attention: dict[str, Any] | None = None
+    """The rows that chose these tokens, when asked for; `attention_rows` makes arrays of them."""
+
+
+class Completion(Result):
+    """The answer to `generate`; choices are numbered prompt by prompt, `n` for each."""
+
+    id: str = ""
+    model: str = ""
+    created: int = 0
+    choices: list[CompletionChoice] = Field(min_length=1)
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """The first choice's text."""
+        return self.choices[0].text
+
+
+class CompletionChunk(Result):
+    """One event of `stream`. The chunk with the usage has no choices."""
+
+    id: str = ""
+    model: str = ""
+    created: int = 0
+    choices: list[CompletionChoice] = []
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """The new text; with several choices, look at `choices[0].index` to tell whose."""
+        return "".join(choice.text for choice in self.choices)
+
+
+class ChatMessage(Result):
+    role: str = "assistant"
+    content: str | None = None
+
+
+class TopLogprob(Result):
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob] = []
+
+
+class ChatLogprobs(Result):
+    """Natural logarithms, one entry a token."""
+
+    content: list[TokenLogprob] | None = None
+
+
+class ChatChoice(Result):
+    """One answer of the assistant."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: ChatLogprobs | None = None
+    attention: dict[str, Any] | None = None
+
+
+class ChatCompletion(Result):
+    """The answer to `chat`."""
+
+    id: str = ""
+    model: str = ""
+    created: int = 0
+    choices: list[ChatChoice] = Field(min_length=1)
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """The first choice's content."""
+        return self.choices[0].message.content or ""
+
+
+class ChatDelta(Result):
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(Result):
+    """The new part of one answer."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: ChatLogprobs | None = None
+    attention: dict[str, Any] | None = None
+
+
+class ChatChunk(Result):
+    """One event of `chat_stream`. The chunk with the usage has no choices."""
+
+    id: str = ""
+    model: str = ""
+    created: int = 0
+    choices: list[ChatChunkChoice] = []
+    usage: Usage | None = None
+
+    @property
+    def text(self) -> str:
+        """The new text; empty in the chunk that brings the role, and in the last."""
+        return "".join(choice.delta.content or "" for choice in self.choices)
+
+
+class Tokens(Result):
+    """The answer to `tokenize`."""
+
+    ids: list[int] = Field(validation_alias=AliasChoices("tokens", "ids"))
+    strings: list[str] | None = Field(default=None, validation_alias=AliasChoices("token_strs", "strings"))
+    """Each token decoded alone, where the server tells."""
+    max_model_len: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Model(Result):
+    """One model that the server has."""
+
+    id: str
+    owned_by: str = ""
+    root: str | None = None
+    max_model_len: int | None = None
+
+
+class Health(Result):
+    """Whether the server takes work now; `reason` says why not."""
+
+    ready: bool
+    reason: str = ""
