@@ -46,6 +46,8 @@ class WorkerState:
         self.progress: tuple[int, int] | None = None
         self.load_error: str | None = None
         self.was_ready = False
+        """This or an earlier process of the slot was ready once."""
+        self._process_was_ready = False
         self.is_hung = False
         self.silent_for = 0.0
         self.stats = EngineStats()
@@ -60,6 +62,15 @@ class WorkerState:
     @property
     def load(self) -> int:
         return sum(handle.cost.num_tokens for handle in self.requests.values())
+
+    def take_was_ready(self) -> bool:
+        """Whether the process that ended had been ready; asked once per process."""
+        was_ready, self._process_was_ready = self._process_was_ready, False
+        return was_ready
+
+    def become_ready(self, info: WorkerInfo) -> None:
+        self.info = info
+        self.was_ready = self._process_was_ready = True
 
     def reason(self) -> str:
         """Why it is not ready."""
@@ -277,8 +288,8 @@ class EngineClient:
             case messages.Loading(done, total):
                 worker.progress = (done, total)
             case messages.Ready(info):
-                worker.info = self._last_info = info
-                worker.was_ready = True
+                self._last_info = info
+                worker.become_ready(info)
                 logger.info("worker %d is ready: %s", worker.worker_id, info)
             case messages.LoadFailed(text):
                 worker.load_error = text

@@ -73,7 +73,7 @@ def _log_end(scope: Scope, record: RequestRecord, status: int, seconds: float) -
     path = scope["path"]
     is_probe = path.startswith("/health") or path == "/metrics"
     logger.log(
-        logging.DEBUG if is_probe and status < 400 else logging.INFO,
+        logging.DEBUG if is_probe else logging.INFO,
         "%s %s %s %d prompt_tokens=%d generated_tokens=%d ms=%.1f",
         record.request_id,
         scope["method"],

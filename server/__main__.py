@@ -1,0 +1,8 @@
+"""`python -m server` is `lightwell`."""
+
+import sys
+
+from server.cli import main
+
+if __name__ == "__main__":  # a spawned worker imports this module again, under another name
+    sys.exit(main())

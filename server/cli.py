@@ -1,0 +1,61 @@
+"""The command `lightwell`: reads the command line and hands over. Imports nothing heavy until it serves.
+
+Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a command line that makes no sense.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from server.settings import SettingsError, add_arguments, from_arguments, unknown_variables
+
+
+def lightwell_version() -> str:
+    """The version of the installed distribution, "0+unknown" when it runs from a bare checkout."""
+    try:
+        return version("lightwell")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lightwell", description="Serve a trained transformer: text, attention patterns and embeddings."
+    )
+    parser.add_argument("--version", action="version", version=f"lightwell {lightwell_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serve = commands.add_parser(
+        "serve",
+        help="serve a model",
+        description="Serve a model over HTTP. A flag wins over its LIGHTWELL_* variable.",
+        allow_abbrev=False,
+    )
+    add_arguments(serve)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    try:
+        settings = from_arguments(arguments, os.environ)
+    except SettingsError as error:
+        return fail(str(error), 2)
+    for name in unknown_variables(os.environ):
+        print(f"lightwell: warning: {name} is no setting; `lightwell serve --help` lists them", file=sys.stderr)
+
+    from server.app import ServeError, serve
+
+    try:
+        return serve(settings)
+    except ServeError as error:
+        return fail(str(error), 1)
+
+
+def fail(message: str, status: int) -> int:
+    """One line on stderr, and the exit status."""
+    print(f"lightwell: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    return status

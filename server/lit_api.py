@@ -1,0 +1,96 @@
+"""The worker's side of LitServe: `EngineApi.setup` makes the engine and the link to the API process.
+
+This module is imported by the API process too, so torch and the engine are imported in `setup` alone, by name.
+Knows nothing of how requests run (`server.loop`).
+"""
+
+import importlib
+import logging
+import os
+from dataclasses import replace
+from typing import Any, cast
+
+import litserve as ls
+
+from server import messages
+from server.engine.config import EngineConfig
+from server.link import WorkerLink
+from server.loop import EngineInfo, EngineLike, EngineLoop
+from server.request_log import configure_logging
+
+logger = logging.getLogger(__name__)
+
+ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
+
+
+class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
+    """What LitServe pickles to the worker: how to make the engine and where the API process listens.
+
+    `engine_factory` is "module:attribute.path" of a callable (folder, EngineConfig, progress) -> engine.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        socket_path: str,
+        *,
+        engine_factory: str = ENGINE_FACTORY,
+        log_level: str = "info",
+        log_format: str = "text",
+    ) -> None:
+        super().__init__(api_path="/engine", stream=True, loop=EngineLoop())
+        self.config = config
+        self.socket_path = socket_path
+        self.engine_factory = engine_factory
+        self.log_level = log_level
+        self.log_format = log_format
+        self.engine: EngineLike | None = None
+        self.link: WorkerLink | None = None
+
+    def setup(self, device: str) -> None:
+        """Greet the API process, then make the engine. A failure is told in one line and ends this process.
+
+        LitServe would only log an exception and leave; so none gets out of here.
+        """
+        configure_logging(self.log_level, self.log_format)
+        try:
+            link = WorkerLink.connect(self.socket_path)
+        except OSError:
+            os._exit(0)  # the API process left while this one was starting
+        link.watch(lambda: os._exit(0))
+        link.send(messages.encode(messages.Hello(int(os.environ["LITSERVE_WORKER_ID"]), os.getpid())))
+        if self.config.device == "cuda":
+            self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
+        try:
+            self.engine = self._make_engine(link)
+        except BaseException as error:
+            if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
+                logger.exception("the engine could not be made")
+            line = " ".join(str(error).split()) or type(error).__name__
+            link.send(messages.encode(messages.LoadFailed(line)))
+            link.flush(timeout=5.0)
+            os._exit(3)
+        self.link = link
+        link.send(messages.encode(messages.Ready(_worker_info(self.engine.info))))
+
+    def _make_engine(self, link: WorkerLink) -> EngineLike:
+        module, _, path = self.engine_factory.partition(":")
+        factory: Any = importlib.import_module(module)
+        for name in path.split("."):
+            factory = getattr(factory, name)
+
+        def progress(done: int, total: int) -> None:
+            link.send(messages.encode(messages.Loading(done, total)))
+
+        return cast("EngineLike", factory(self.config.model, self.config, progress))
+
+
+def _worker_info(info: EngineInfo) -> messages.WorkerInfo:
+    return messages.WorkerInfo(
+        max_model_len=info.max_model_len,
+        num_blocks=info.num_blocks,
+        block_size=info.block_size,
+        dtype=info.dtype,
+        device=info.device,
+        kv_cache_tokens=info.num_blocks * info.block_size,
+    )

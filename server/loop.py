@@ -1,0 +1,95 @@
+"""The worker's main loop: take what came, run one engine step, send one message. Then again.
+
+A step that raises ends the worker loudly: what the engine holds can no longer be trusted, and the API process fails
+the requests and starts another worker. Knows nothing of HTTP, and of the engine only its five calls.
+"""
+
+import logging
+import os
+from typing import Any, Protocol
+
+from litserve.loops import LitLoop
+
+from server import messages
+from server.engine.outputs import EngineStats, StepOutput
+from server.engine.request import EngineRequest
+from server.link import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+IDLE_INTERVAL = 0.5
+"""Seconds between two heartbeats of an idle worker."""
+_BEAT = messages.encode(messages.Heartbeat())
+
+
+class EngineInfo(Protocol):
+    """What an engine settled on."""
+
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+class EngineLike(Protocol):
+    """What the loop needs of an engine."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+    @property
+    def has_work(self) -> bool: ...
+    def add_request(self, request: EngineRequest) -> Any: ...
+    def abort(self, uid: int) -> Any: ...
+    def step(self) -> StepOutput: ...
+    def stats(self) -> EngineStats: ...
+
+
+class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
+    """LitServe's entry into the loop; it ends with the process."""
+
+    def __call__(self, lit_api: Any, device: str, worker_id: int, *unused: object) -> None:
+        try:
+            run_engine(lit_api.engine, lit_api.link)
+        except ConnectionError:
+            os._exit(0)  # the API process is gone, and with it everyone who waits
+        except BaseException:
+            logger.exception("worker %d ends: its engine failed", worker_id)
+            logging.shutdown()
+            os._exit(1)
+
+
+def run_engine(engine: EngineLike, link: WorkerLink) -> None:
+    """Until the link ends (ConnectionError) or the engine raises."""
+    while True:
+        refusals, changed = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
+        if engine.has_work:
+            step, stepped = engine.step(), True
+        elif changed:  # an abort freed something: the gauges must not wait for the next request
+            step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
+        else:
+            link.send(_BEAT)
+            continue
+        message, buffers = messages.step_message(step, refusals, stepped=stepped)
+        link.send(messages.encode(message), buffers)
+
+
+def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> tuple[list[messages.Refusal], bool]:
+    """Give the engine all that has come; says what it refused and whether anything came."""
+    refusals = []
+    frames = link.poll(timeout)
+    for frame in frames:
+        message = messages.decode_to_worker(frame.header)
+        if isinstance(message, messages.Abort):
+            engine.abort(message.uid)
+            continue
+        try:
+            engine.add_request(messages.engine_request(message))
+        except ValueError as error:
+            refusals.append(messages.Refusal(message.uid, str(error)))
+    return refusals, bool(frames)

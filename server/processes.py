@@ -1,0 +1,163 @@
+"""The processes of one server: LitServe as a shell around our own link, supervisor and drain.
+
+    this process    uvicorn in the main thread, the engine client, the supervisor; no torch
+    worker i        started by LitServe; `EngineApi.setup`, then `EngineLoop`
+
+LitServe's queues, restart, signals and readiness are not used; `LightwellServer` says what stands in for them.
+Knows nothing of routes: the application is handed in.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+
+import litserve as ls
+import uvicorn
+from starlette.types import ASGIApp
+
+from server.drain import DrainServer
+from server.engine.config import EngineConfig
+from server.engine_client import EngineClient
+from server.lit_api import ENGINE_FACTORY, EngineApi
+from server.settings import Settings, SettingsError
+from server.supervisor import Process, Supervisor, prepare_environment
+
+logger = logging.getLogger(__name__)
+
+_LAST_WRITES = 5
+"""Seconds that answers already made have to reach slow clients at the end."""
+_REAP_TIMEOUT = 2.0
+
+Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
+AppFactory = Callable[[EngineClient, Lifespan], ASGIApp]
+
+
+class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no types
+    """LitServe's worker start and device names; the data plane and the life cycle are ours.
+
+    Relies on `launch_single_inference_worker` and the attributes it reads: `workers_setup_status`, `_transport`,
+    `litapi_request_queues`. litserve is pinned and a test holds these names.
+    """
+
+    def __init__(self, settings: Settings, config: EngineConfig, engine_factory: str, build_app: AppFactory) -> None:
+        self.client = EngineClient(settings)
+        self.settings = settings
+        self.error: str | None = None
+        """Why the server gave up, in one line."""
+        api = EngineApi(
+            config,
+            self.client.socket_path,
+            engine_factory=engine_factory,
+            log_level=settings.log_level,
+            log_format=settings.log_format,
+        )
+        accelerator = "cuda" if config.device == "cuda" else "cpu"
+        super().__init__(api, accelerator=accelerator, devices=[0] if accelerator == "cuda" else 1, timeout=False)
+        self.app = build_app(self.client, self.client_lifespan)
+        self.workers_setup_status: dict[str, str] = {}
+        self._transport = None
+        self.litapi_request_queues = {api.api_path: None}
+        self.supervisor = Supervisor(self.client, self._launch, self._give_up)
+        self._http: DrainServer | None = None
+
+    def serve(self, listener: socket.socket) -> int:
+        """Serve until a signal or the workers end it; the exit status."""
+        prepare_environment(self.settings.threads)
+        config = uvicorn.Config(
+            self.app,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            root_path=self.settings.root_path,
+            timeout_graceful_shutdown=_LAST_WRITES,
+        )
+        self._http = DrainServer(config, self.client, self.settings.shutdown_grace)
+        try:
+            self.supervisor.launch_all()
+            self._http.run(sockets=[listener])
+        finally:
+            # Whatever ended the loop: the workers leave when the link goes.
+            self.client.remove_socket()
+            self.supervisor.reap(0.0 if self._http.force_exit else _REAP_TIMEOUT)
+        return 0 if self.error is None else 1
+
+    @contextlib.asynccontextmanager
+    async def client_lifespan(self, app: object) -> AsyncIterator[None]:
+        """The application's lifespan; LitServe's own would read queues that are not there."""
+        await self.client.start()
+        await self.supervisor.start()
+        try:
+            yield
+        finally:
+            await self.supervisor.stop()
+            await self.client.stop()
+
+    def _launch(self, worker_id: int) -> Process:
+        process: Process = self.launch_single_inference_worker(self.lit_api, worker_id)
+        return process
+
+    def _give_up(self, message: str) -> None:
+        self.error = message
+        if self._http is not None:
+            self._http.stop_now()
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address; port 0 picks a free one. Raises SettingsError in one line."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise SettingsError(f"--host {host!r} is no address of this machine: {error}") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        remedy = "; choose another with --port, 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        raise SettingsError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}{remedy}") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a browser on this machine would look."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(
+    settings: Settings,
+    config: EngineConfig,
+    build_app: AppFactory,
+    *,
+    name: str,
+    engine_factory: str = ENGINE_FACTORY,
+) -> int:
+    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address cannot be had."""
+    listener = bind(settings.host, settings.port)
+    # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
+    # at its end, when these are back.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    server = LightwellServer(settings, config, engine_factory, build_app)
+    print(f"Lightwell is loading {name}; it will answer on {url_of(listener)}", flush=True)
+    status = server.serve(listener)
+    if server.error is not None:
+        raise ServerGaveUp(server.error)
+    return status
+
+
+class ServerGaveUp(RuntimeError):
+    """The workers cannot run; the message is one line for the operator."""
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

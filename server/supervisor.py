@@ -1,0 +1,169 @@
+"""Keeps the workers running: starts them, sees them end, starts them again, gives up when that does not help.
+
+Runs in the API process's event loop, on the workers' sentinels, without a thread. Knows nothing of requests.
+"""
+
+import asyncio
+import logging
+import multiprocessing.process
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+
+from server.engine_client import EngineClient
+
+logger = logging.getLogger(__name__)
+
+Process = multiprocessing.process.BaseProcess
+
+MAX_FAILURES = 5
+FAILURE_WINDOW = 60.0
+"""Seconds: that many ends within it, or in a row without ever being ready, end the server."""
+_MAX_BACKOFF = 10.0
+_LAST_WORDS = 2.0
+"""Seconds that the event loop has to read what a worker sent before it ended."""
+
+
+class Supervisor:
+    """`launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the server should end."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        launch: Callable[[int], Process],
+        on_give_up: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._launch = launch
+        self._on_give_up = on_give_up
+        self._processes: dict[int, Process] = {}
+        self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
+        self._failures_in_a_row = 0
+        self._is_stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        client.on_hung = self.kill
+
+    def launch_all(self) -> None:
+        """Start every worker. Before the event loop runs, so that they load while the API process starts."""
+        for worker in self._client.workers:
+            self._processes[worker.worker_id] = launch_shielded(self._launch, worker.worker_id)
+
+    async def start(self) -> None:
+        """Watch the workers from now on; one that has ended already is noticed too."""
+        for worker_id in self._processes:
+            self._watch(worker_id)
+
+    def kill(self, worker_id: int) -> None:
+        """End a worker that no longer answers; it is then started again like any that ended."""
+        process = self._processes.get(worker_id)
+        if process is not None and process.is_alive():
+            logger.error("killing worker %d (pid %s), which hangs", worker_id, process.pid)
+            process.kill()
+
+    async def stop(self) -> None:
+        """Restart nothing from now on."""
+        self._is_stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        for process in self._processes.values():
+            asyncio.get_running_loop().remove_reader(process.sentinel)
+
+    def reap(self, timeout: float) -> None:
+        """After the loop has ended: wait for the workers, who saw the link close, and kill those that stay."""
+        self._is_stopping = True
+        end = time.monotonic() + timeout
+        for process in self._processes.values():
+            process.join(max(0.0, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _watch(self, worker_id: int) -> None:
+        sentinel = self._processes[worker_id].sentinel
+        asyncio.get_running_loop().add_reader(sentinel, self._on_end, worker_id)
+
+    def _on_end(self, worker_id: int) -> None:
+        asyncio.get_running_loop().remove_reader(self._processes[worker_id].sentinel)
+        if self._is_stopping:
+            return
+        task = asyncio.create_task(self._replace(worker_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _replace(self, worker_id: int) -> None:
+        """What to do about a worker that ended: start another, now or later, or give up."""
+        worker = self._client.workers[worker_id]
+        process = self._processes[worker_id]
+        process.join()
+        try:
+            await asyncio.wait_for(worker.gone.wait(), _LAST_WORDS)
+        except TimeoutError:
+            logger.warning("worker %d ended and its link did not", worker_id)
+        how = _describe_exit(process.exitcode)
+        if worker.load_error is not None and not worker.was_ready:
+            self._give_up(worker.load_error)
+            return
+        logger.error("worker %d ended: %s", worker_id, how)
+        self._count_failure(worker.take_was_ready())
+        if self._is_given_up():
+            self._give_up(worker.load_error or f"the worker ended {len(self._failures)} times, last by {how}")
+            return
+        delay = self._backoff()
+        if delay:
+            logger.warning("worker %d is started again in %.1f s", worker_id, delay)
+            await asyncio.sleep(delay)
+        self._client.worker_restarts += 1
+        self._processes[worker_id] = launch_shielded(self._launch, worker_id)
+        self._watch(worker_id)
+
+    def _count_failure(self, was_ready: bool) -> None:
+        self._failures.append(time.monotonic())
+        self._failures_in_a_row = 1 if was_ready else self._failures_in_a_row + 1
+
+    def _is_given_up(self) -> bool:
+        is_burst = len(self._failures) == MAX_FAILURES and time.monotonic() - self._failures[0] < FAILURE_WINDOW
+        return is_burst or self._failures_in_a_row >= MAX_FAILURES
+
+    def _backoff(self) -> float:
+        """Nothing after a first failure, then half a second, doubled each time."""
+        recent = sum(time.monotonic() - moment < FAILURE_WINDOW for moment in self._failures)
+        return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
+
+    def _give_up(self, message: str) -> None:
+        self._client.live = False
+        self._on_give_up(message)
+
+
+def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process:
+    """Start a worker with SIGINT and SIGTERM blocked: those end the API process, which lets its workers finish first.
+
+    The mask is inherited from the very start, so that Ctrl-C in the middle of the worker's imports changes nothing.
+    """
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        return launch(worker_id)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+def prepare_environment(threads: int | None) -> None:
+    """What a worker's environment must hold before it starts; what is set already stays.
+
+    glibc gives large buffers back to the kernel and faults them in again, page by page; told not to, the same
+    products run up to three times faster.
+    """
+    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(8 << 30))
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def _describe_exit(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        try:
+            return signal.Signals(-exitcode).name
+        except ValueError:
+            return f"signal {-exitcode}"
+    return f"exit status {exitcode}"

@@ -1,0 +1,128 @@
+"""A real engine without a network: tokens by a rule, tensors of the size asked for, steps as slow as wanted.
+
+Runs in the server's real worker process. The environment says how it behaves:
+FAKE_STEP_SECONDS, FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.engine.config import EngineConfig
+from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, Timing
+from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
+
+CRASH_TOKEN = 66
+"""A prompt that begins with it makes the step raise."""
+REFUSED_TOKEN = 67
+FAILING_TOKEN = 68
+"""... ends its own request with an error."""
+STUCK_TOKEN = 69
+"""... makes the step sleep for an hour."""
+
+
+@dataclass(frozen=True)
+class FakeInfo:
+    max_model_len: int = 4096
+    num_blocks: int = 128
+    block_size: int = 32
+    dtype: str = "float32"
+    device: str = "cpu"
+
+
+def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
+    """What the fake generates after a prompt."""
+    return [(sum(prompt) + 7 * i) % 200 for i in range(count)]
+
+
+class FakeEngine:
+    def __init__(self, config: EngineConfig) -> None:
+        self.info = FakeInfo()
+        self._max_num_seqs = config.max_num_seqs
+        self._step_seconds = float(os.environ.get("FAKE_STEP_SECONDS", "0.002"))
+        self._requests: dict[int, EngineRequest] = {}
+        self._counts: dict[int, int] = {}
+        self._steps = self._prompt_tokens = self._generated = 0
+
+    @classmethod
+    def from_folder(cls, folder: Path, config: EngineConfig, progress: Callable[[int, int], None]) -> "FakeEngine":
+        if "FAKE_LOAD_ERROR" in os.environ:
+            raise ValueError(os.environ["FAKE_LOAD_ERROR"])
+        if "FAKE_LOAD_EXIT" in os.environ:
+            os._exit(int(os.environ["FAKE_LOAD_EXIT"]))
+        progress(1, 2)
+        time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
+        progress(2, 2)
+        return cls(config)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    def add_request(self, request: EngineRequest) -> None:
+        if request.prompt_token_ids[0] == REFUSED_TOKEN:
+            raise ValueError("the fake engine refuses prompts that begin with 67")
+        self._requests[request.uid] = request
+        self._counts[request.uid] = 0
+
+    def abort(self, uid: int) -> None:
+        self._requests.pop(uid, None)
+
+    def step(self) -> StepOutput:
+        running = list(self._requests.values())[: self._max_num_seqs]
+        first_tokens = {request.prompt_token_ids[0] for request in running}
+        if CRASH_TOKEN in first_tokens:
+            raise RuntimeError("the fake engine crashes on prompts that begin with 66")
+        time.sleep(3600 if STUCK_TOKEN in first_tokens else self._step_seconds)
+        self._steps += 1
+        outputs = tuple(self._advance(request) for request in running)
+        for output in outputs:
+            if output.finish_reason is not None:
+                del self._requests[output.uid]
+        return StepOutput(outputs=outputs, stats=self.stats())
+
+    def _advance(self, request: EngineRequest) -> RequestOutput:
+        uid, now = request.uid, time.monotonic()
+        timing = Timing(arrival=request.arrival_time, scheduled=now, first_token=now, finished=now)
+        if request.deadline is not None and now > request.deadline:
+            return RequestOutput(uid=uid, finish_reason="deadline", timing=timing)
+        if request.prompt_token_ids[0] == FAILING_TOKEN:
+            return RequestOutput(uid=uid, finish_reason="error", error="a fake failure", timing=timing)
+        task = request.task
+        if isinstance(task, EmbedTask):
+            array = Array("float32", (4,), bytes(16))
+            return RequestOutput(uid=uid, tensors={"embedding": array}, finish_reason="done", timing=timing)
+        if isinstance(task, AttentionTask):
+            length = len(request.prompt_token_ids)
+            shape = (len(task.capture.pairs), length, length)
+            array = Array("float32", shape, os.urandom(4 * shape[0] * length * length))
+            return RequestOutput(uid=uid, tensors={"attention": array}, finish_reason="done", timing=timing)
+        return self._next_token(request, task, timing)
+
+    def _next_token(self, request: EngineRequest, task: GenerateTask, timing: Timing) -> RequestOutput:
+        count = self._counts[request.uid]
+        if count == 0:
+            self._prompt_tokens += len(request.prompt_token_ids)
+        self._counts[request.uid] = count + 1
+        self._generated += 1
+        token = expected_tokens(request.prompt_token_ids, count + 1)[-1]
+        is_last = count + 1 == task.sampling.max_tokens
+        return RequestOutput(
+            uid=request.uid,
+            token_id=token,
+            finish_reason="length" if is_last else None,
+            timing=timing if is_last else None,
+        )
+
+    def stats(self) -> EngineStats:
+        running = min(len(self._requests), self._max_num_seqs)
+        return EngineStats(
+            num_requests_running=running,
+            num_requests_waiting=len(self._requests) - running,
+            prompt_tokens_total=self._prompt_tokens,
+            generation_tokens_total=self._generated,
+            engine_steps_total=self._steps,
+            iteration_tokens=running,
+        )

@@ -1,0 +1,106 @@
+"""The real processes around the fake engine, with a few bare routes: `python -m tests.server.fake_server [flags]`."""
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from server import processes
+from server.cli import build_parser, fail
+from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
+from server.engine.sampling_params import SamplingParams
+from server.engine_client import EngineClient
+from server.errors import ApiError, error_json, install_error_handlers
+from server.request_handle import RequestHandle
+from server.request_log import RequestLog, configure_logging
+from server.settings import SettingsError, from_arguments
+
+
+class HandleStream(StreamingResponse):
+    """Closes the handle whatever becomes of the response."""
+
+    def __init__(self, handle: RequestHandle) -> None:
+        self._handle = handle
+        super().__init__(self._lines(), media_type="text/event-stream")
+
+    async def _lines(self) -> AsyncIterator[str]:
+        try:
+            async for output in self._handle:
+                yield f"data: {output.token_id}\n\n"
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield f"event: error\ndata: {error_json(error).decode()}\n\n"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._handle.close()
+
+
+def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
+    app = FastAPI(lifespan=lifespan)
+    install_error_handlers(app)
+
+    @app.post("/generate")
+    async def generate(request: Request) -> Response:
+        body = await request.json()
+        task = GenerateTask(sampling=SamplingParams(max_tokens=body["max_tokens"], seed=0))
+        handle = await client.submit(task, body["prompt"], capture_bytes=body.get("capture_bytes", 0))
+        if body.get("stream"):
+            return HandleStream(handle)
+        try:
+            return JSONResponse({"tokens": [output.token_id async for output in handle]})
+        finally:
+            handle.close()
+
+    @app.post("/attention")
+    async def attention(request: Request) -> Response:
+        body = await request.json()
+        pairs = tuple((0, head) for head in range(body["heads"]))
+        handle = await client.submit(AttentionTask(capture=AttentionCapture(pairs=pairs)), body["prompt"])
+        outputs = [output async for output in handle]
+        array = outputs[-1].tensors["attention"]
+        return JSONResponse({"shape": array.shape, "bytes": memoryview(array.data).nbytes})
+
+    @app.get("/health/live")
+    async def live() -> Response:
+        return Response(status_code=200 if client.live else 503)
+
+    @app.get("/health/ready")
+    async def ready() -> Response:
+        return Response(client.reason(), status_code=200 if client.ready() else 503)
+
+    @app.get("/state")
+    async def state() -> Response:
+        return JSONResponse(
+            {
+                "inflight": client.num_inflight,
+                "restarts": client.worker_restarts,
+                "pids": [worker.pid for worker in client.workers],
+                "has_torch": "torch" in sys.modules,
+                "stats": asdict(client.stats()),
+            }
+        )
+
+    return RequestLog(app)
+
+
+def main() -> int:
+    try:
+        settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
+        configure_logging(settings.log_level, settings.log_format)
+        factory = "tests.server.fake_engine:FakeEngine.from_folder"
+        config = settings.engine_config(Path("no-folder"))
+        return processes.run(settings, config, build_app, name="the fake", engine_factory=factory)
+    except (SettingsError, processes.ServerGaveUp) as error:
+        return fail(str(error), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
