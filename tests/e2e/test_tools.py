@@ -1,0 +1,82 @@
+"""Programs that we did not write, unmodified, against the running server and the files of deploy/."""
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.processes import Server
+from tests.e2e.conftest import ALL
+
+pytestmark = [pytest.mark.tool, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROMETHEUS = "Debian's package prometheus"
+
+Program = Callable[[str, str], str]
+
+
+def test_promtool_finds_nothing_wrong_with_the_metrics(program: Program, server: Server) -> None:
+    promtool = program("promtool", PROMETHEUS)
+    body = json.dumps({"prompt": "Once upon a time", "max_tokens": 4}).encode()
+    request = urllib.request.Request(f"{server.url}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60):
+        pass
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
+        metrics = answer.read()
+    done = subprocess.run([promtool, "check", "metrics"], input=metrics, capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_prometheus_accepts_the_scrape_configuration(program: Program) -> None:
+    promtool = program("promtool", PROMETHEUS)
+    config = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+    done = subprocess.run([promtool, "check", "config", str(config)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_docs_page_draws_every_route_in_a_browser_without_network(program: Program, server: Server) -> None:
+    chromium = program("chromium", "Debian's package chromium")
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"{server.url}/docs"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
+        paths = json.load(answer)["paths"]
+    assert not [path for path in paths if f'data-path="{path}"' not in done.stdout]
+
+
+def test_vllm_bench_serve_completes_without_an_adapter(server: Server, tmp_path: Path) -> None:
+    if not ALL:
+        pytest.skip("vllm bench serve is tried by `make test-all` (tests/tools/install_vllm_bench.sh)")
+    vllm = ROOT / ".tools" / "vllm" / "bin" / "vllm"
+    command = [str(vllm), "bench", "serve", "--backend", "openai", "--base-url", server.url, "--model", "fables"]
+    command += ["--tokenizer", str(ROOT / "model" / "fables"), "--dataset-name", "random", "--random-input-len", "64"]
+    command += ["--random-output-len", "32", "--num-prompts", "32", "--max-concurrency", "8", "--ignore-eos"]
+    command += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json"]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["completed"], result["failed"]) == (32, 0)
+    assert result["total_output_tokens"] == 32 * 32
+
+
+def test_the_image_builds_and_serves_the_default_model() -> None:
+    build_image = os.environ.get("BUILD_IMAGE")
+    if not ALL:
+        pytest.skip("the image is built by `make test-all BUILD_IMAGE=SCRIPT`")
+    if not build_image:
+        pytest.skip("no BUILD_IMAGE: the script that builds the image (SCRIPT TAG) and runs in it (SCRIPT TAG -- CMD)")
+    subprocess.run([build_image, "lightwell-test"], cwd=ROOT, check=True, capture_output=True, timeout=1800)
+    check = ROOT / "tests" / "tools" / "serve_once.py"
+    command = [build_image, "lightwell-test", "--", "python", "-c", check.read_text()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["model"], answer["status"], answer["user"]) == ("fables", 0, "lightwell")
+    assert answer["text"]
