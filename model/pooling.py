@@ -1,0 +1,43 @@
+"""Turns the hidden states of one sequence into embedding vectors.
+
+Knows one sequence at a time, so a vector cannot depend on what else was in the batch; refuses to know of layers,
+requests or wire formats.
+
+Axes: T tokens, D numbers of a hidden state, n numbers kept.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Pooling = Literal["mean", "last", "cls", "none"]
+"""mean of all tokens, the last token, the first token, or one vector a token."""
+
+
+def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | None = None) -> Tensor:
+    """The embedding [n] of hidden states [T, D], or [T, n] when pooling is "none"; float32, float64 if the input is.
+
+    `dimensions` keeps the first n numbers, before normalisation (Kusupati et al., "Matryoshka representation learning",
+    arXiv 2205.13147). `normalize` scales to length 1; a vector of zeros stays zero. The result owns its memory.
+    Raises ValueError for an unknown pooling, an empty sequence, a tensor that is not [T, D], or dimensions not in 1..D.
+    """
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(get_args(Pooling))}")
+    if hidden.dim() != 2 or hidden.shape[0] == 0:
+        raise ValueError(f"hidden has shape {tuple(hidden.shape)}; expected [tokens, d] with at least one token")
+    if dimensions is not None and not 1 <= dimensions <= hidden.shape[1]:
+        raise ValueError(f"dimensions is {dimensions}; expected 1 to {hidden.shape[1]}")
+    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+    vectors = hidden[:, :dimensions].contiguous()  # T n
+    if pooling == "mean":
+        vectors = vectors.double().mean(0, keepdim=True)
+    elif pooling == "last":
+        vectors = vectors[-1:]
+    elif pooling == "cls":
+        vectors = vectors[:1]
+    if normalize:
+        length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
+        vectors = vectors / length.masked_fill(length == 0, 1.0)
+    vectors = vectors.to(dtype, copy=True)
+    return vectors if pooling == "none" else vectors[0]

@@ -1,0 +1,361 @@
+"""Chooses the next token of each sequence from its row of logits, and reports log-probabilities.
+
+Knows one row of logits and one `SamplerRow` per sequence; refuses to know what a sequence, a batch or a request is.
+
+A row's answer is a function of that row alone, bit for bit: every step below is either a torch kernel that treats the
+last dimension row by row (softmax, topk), an operation that rounds each element by itself (+, -, *, /), or a sum of
+integers, whose order cannot matter. A draw is an inverse CDF over probabilities held as integers in units of 2**-60;
+its random number comes from a counter-based generator keyed by (seed, position), so there is no generator state.
+
+Order, as in vLLM: banned ids -> logit_bias -> repetition, presence and frequency penalties -> temperature -> min_p,
+top_k -> top_p -> draw. Tokens are kept or dropped by value, so tokens of equal probability share their fate: top_k
+and top_p may keep more than the k, or the nucleus, when there are ties at the edge (as top_k in `transformers`).
+
+Axes: R rows, V vocabulary, N blocks of the vocabulary, B tokens of one block, K largest tokens.
+"""
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import repeat
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from model.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
+from model.row_search import BLOCK, argmax, in_blocks, locate, take, top
+
+__all__ = [
+    "SampledToken",
+    "Sampler",
+    "SamplerRow",
+    "SamplingOptions",
+    "TokenLogprob",
+    "logprob_rows",
+    "prompt_logprobs",
+    "random_unit",
+]
+
+GREEDY_BELOW = 1e-5
+"""Smaller temperatures are greedy (vLLM's bound): dividing by them would overflow float32."""
+
+_PROBABILITY_UNIT_BITS = 60
+"""Probabilities become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in int64."""
+
+_RADIX_BITS = 11
+"""Bits told apart at once when looking for the edge of a nucleus: three rounds for float32."""
+
+_CPU_CHUNK_ELEMENTS = 1 << 19
+"""Numbers of one working buffer: 2 MB in float32, which stays in a core's cache."""
+
+_GPU_CHUNK_ELEMENTS = 1 << 22
+"""The same on a GPU: enough to fill it, under 100 MB for all buffers."""
+
+
+class SamplingOptions(Protocol):
+    """What the sampler reads of a request's sampling parameters. Values were validated where they came in."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+    @property
+    def presence_penalty(self) -> float: ...
+    @property
+    def frequency_penalty(self) -> float: ...
+    @property
+    def logit_bias(self) -> Mapping[int, float]: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def min_tokens(self) -> int: ...
+    @property
+    def stopping_ids(self) -> Collection[int]: ...
+    @property
+    def logprobs(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerRow:
+    """What is known of the sequence that a row of logits belongs to."""
+
+    params: SamplingOptions
+    position: int
+    """The position that the new token will have; with the seed, the key of its random number."""
+    prompt_token_ids: Sequence[int] = ()
+    output_token_ids: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """The chosen token; logprob is None, rank 0 and top empty when `params.logprobs` is None."""
+
+    token_id: int
+    logprob: float | None = None
+    rank: int = 0
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class Sampler:
+    """Chooses tokens for a network of `vocab_size` tokens whose logits are on `device`.
+
+    Rows are worked on a few at a time in buffers kept from call to call: they stay in cache, and memory is not given
+    back to the kernel and faulted in again at each step, which cost ten times the arithmetic. Not thread-safe.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
+        self.vocab_size = vocab_size
+        self.device = torch.device(device)
+        elements = _CPU_CHUNK_ELEMENTS if self.device.type == "cpu" else _GPU_CHUNK_ELEMENTS
+        self._max_rows = max(1, elements // vocab_size)
+        self._buffers: dict[torch.dtype, _Buffers] = {}
+
+    def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken]:
+        """One token for each row of `logits` [R, V] (any float dtype; left unchanged), in order.
+
+        Raises ValueError if the shape is not (len(rows), vocab_size).
+        """
+        if logits.shape != (len(rows), self.vocab_size):
+            raise ValueError(f"logits have shape {tuple(logits.shape)}; expected {(len(rows), self.vocab_size)}")
+        groups: dict[_Way, list[int]] = {}
+        for r, row in enumerate(rows):
+            groups.setdefault(_way(row), []).append(r)
+        parts: list[Tensor] = []
+        for way, members in groups.items():
+            if way is _Way.ARGMAX:
+                parts.append(argmax(take(logits, members)))
+                continue
+            for start in range(0, len(members), self._max_rows):
+                chunk = members[start : start + self._max_rows]
+                parts.append(self._choose(way, take(logits, chunk), [rows[r] for r in chunk]))
+        token_ids = [0] * len(rows)
+        order = [r for members in groups.values() for r in members]
+        for r, token_id in zip(order, torch.cat(parts).tolist() if parts else (), strict=True):
+            # negative: no usable distribution (every logit -inf, or a NaN); a valid id all the same
+            token_ids[r] = token_id if token_id >= 0 else int(argmax(logits[r : r + 1]).item())
+        return _with_logprobs(logits, rows, token_ids)
+
+    def _choose(self, way: "_Way", logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
+        """Token ids [R] of rows that all go the same `way`; -1 where there is no distribution to draw from."""
+        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+        if dtype not in self._buffers:
+            self._buffers[dtype] = _Buffers(self._max_rows, self.vocab_size, dtype, self.device)
+        scores, probabilities, weights, digits = self._buffers[dtype].first(len(rows))
+        scores.copy_(logits)
+        _edit(scores, rows)
+        if way is _Way.EDIT_ARGMAX:
+            return argmax(scores)
+        params = [row.params for row in rows]
+        if any(p.temperature != 1.0 for p in params):
+            scores.div_(_column([p.temperature for p in params], scores))
+        _mask_top_k(scores, [p.top_k for p in params])
+        torch.softmax(scores, -1, out=probabilities)
+        if any(p.min_p for p in params):
+            floor = _column([p.min_p for p in params], scores) * probabilities.amax(-1, keepdim=True)
+            probabilities.masked_fill_(probabilities < floor, 0.0)
+        _weigh(probabilities, scores, weights)
+        if way is _Way.DRAW_NUCLEUS:
+            edge = _nucleus_edge(probabilities, [p.top_p for p in params], scores, weights, digits)
+            probabilities.masked_fill_(probabilities < edge, 0.0)
+            _weigh(probabilities, scores, weights)
+        return _pick(weights, [random_unit(row.params.seed, row.position) for row in rows])
+
+
+class _Way(Enum):
+    """What has to be done to a row to choose its token."""
+
+    ARGMAX = auto()
+    EDIT_ARGMAX = auto()
+    DRAW = auto()
+    DRAW_NUCLEUS = auto()
+
+
+def _way(row: SamplerRow) -> _Way:
+    params = row.params
+    if params.temperature >= GREEDY_BELOW:
+        return _Way.DRAW_NUCLEUS if params.top_p < 1.0 else _Way.DRAW
+    return _Way.EDIT_ARGMAX if _has_edits(row) else _Way.ARGMAX
+
+
+def _has_edits(row: SamplerRow) -> bool:
+    """Whether anything but temperature and the filters changes this row's scores."""
+    params = row.params
+    return bool(
+        params.logit_bias
+        or params.repetition_penalty != 1.0
+        or params.presence_penalty != 0.0
+        or params.frequency_penalty != 0.0
+        or len(row.output_token_ids) < params.min_tokens
+    )
+
+
+class _Buffers:
+    """Room for `max_rows` rows of work: scores, probabilities and digits [R, V], weights [R, V up to whole blocks]."""
+
+    def __init__(self, max_rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        padded = -(-vocab_size // BLOCK) * BLOCK
+        self._scores = torch.empty(max_rows, vocab_size, dtype=dtype, device=device)
+        self._probabilities = torch.empty(max_rows, vocab_size, dtype=dtype, device=device)
+        self._weights = torch.zeros(max_rows, padded, dtype=torch.long, device=device)  # the padding stays zero
+        self._digits = torch.empty(max_rows, vocab_size, dtype=torch.long, device=device)
+
+    def first(self, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self._scores[:rows], self._probabilities[:rows], self._weights[:rows], self._digits[:rows]
+
+
+def random_unit(seed: int, position: int) -> float:
+    """A uniform number in [0, 1), a multiple of 2**-53, that depends on (seed, position) alone.
+
+    The first word of Philox2x64-10, key = low 64 bits of the seed, counter = (position, next 64 bits of the seed).
+    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    """
+    return (philox2x64(position, seed >> 64, seed)[0] >> 11) * 2.0**-53
+
+
+def philox2x64(counter_low: int, counter_high: int, key: int) -> tuple[int, int]:
+    """Philox2x64-10: a 128-bit counter mixed under a 64-bit key, as two 64-bit words; arguments are cut to 64 bits."""
+    mask = 0xFFFFFFFFFFFFFFFF
+    low, high, key = counter_low & mask, counter_high & mask, key & mask
+    for _ in range(10):
+        product = 0xD2B74407B1CE6E93 * low
+        low, high = (product >> 64) ^ key ^ high, product & mask
+        key = (key + 0x9E3779B97F4A7C15) & mask
+    return low, high
+
+
+def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[SampledToken]:
+    """The chosen tokens, with the log-probabilities that were asked for."""
+    tokens = [SampledToken(token_id) for token_id in token_ids]
+    asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None]
+    if asked:
+        ks = [rows[r].params.logprobs or 0 for r in asked]
+        entries = logprob_rows(take(logits, asked), [token_ids[r] for r in asked], ks)
+        for r, entry in zip(asked, entries, strict=True):
+            tokens[r] = SampledToken(entry.token_id, entry.logprob, entry.rank, entry.top)
+    return tokens
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    """Per-row numbers as [R, 1] in the dtype and on the device of `like`."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
+
+
+class _Cells:
+    """Cells (row, token id) of the scores, each with a number: one kind of edit, applied to all rows at once."""
+
+    def __init__(self) -> None:
+        self.ids = array("q")
+        self.values: list[float] = []
+        self.rows: list[int] = []
+        self.lengths: list[int] = []
+
+    def add(self, row: int, ids: Collection[int], values: Iterable[float]) -> None:
+        """One row's cells; a cell may be named twice, with the same number."""
+        self.rows.append(row)
+        self.lengths.append(len(ids))
+        self.ids.extend(ids)
+        self.values.extend(values)
+
+    def apply(self, scores: Tensor, edit: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """scores[cell] = edit(scores[cell], number), in place."""
+        if not self.ids:
+            return
+        rows = torch.tensor(self.rows).repeat_interleave(torch.tensor(self.lengths))
+        cells = (rows * scores.shape[1] + torch.frombuffer(self.ids, dtype=torch.long)).to(scores.device)
+        values = torch.tensor(self.values, dtype=scores.dtype, device=scores.device)
+        flat = scores.view(-1)
+        flat.scatter_(0, cells, edit(flat[cells], values))
+
+
+def _edit(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
+    """Bans, biases and penalties, in place on scores [R, V]."""
+    biases, repetitions, counted = _Cells(), _Cells(), _Cells()
+    for r, row in enumerate(rows):
+        if not _has_edits(row):
+            continue
+        params = row.params
+        bias = dict(params.logit_bias)
+        if len(row.output_token_ids) < params.min_tokens:
+            bias.update((i, -math.inf) for i in params.stopping_ids if i < scores.shape[1])
+        biases.add(r, bias, bias.values())
+        if params.repetition_penalty != 1.0:
+            for ids in (row.prompt_token_ids, row.output_token_ids):
+                repetitions.add(r, ids, repeat(params.repetition_penalty, len(ids)))
+        if params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
+            counts = Counter(row.output_token_ids)
+            penalties = [params.frequency_penalty * n + params.presence_penalty for n in counts.values()]
+            counted.add(r, counts, penalties)
+    biases.apply(scores, torch.add)
+    # Keskar et al., "CTRL", arXiv 1909.05858, with the sign rule of transformers
+    repetitions.apply(scores, lambda old, penalty: torch.where(old < 0, old * penalty, old / penalty))
+    counted.apply(scores, torch.sub)
+
+
+def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
+    """-inf, in place, for every score [R, V] below its row's k-th largest. A k of 0, or of V and more, keeps all."""
+    limited = [r for r, k in enumerate(ks) if 0 < k < scores.shape[1]]
+    if not limited:
+        return
+    ordered = top(take(scores, limited), max(ks[r] for r in limited))[0]  # R K
+    edges = torch.full((len(ks), 1), -math.inf, dtype=scores.dtype, device=scores.device)
+    kth = torch.tensor([ks[r] - 1 for r in limited], device=scores.device).unsqueeze(1)
+    edges[torch.tensor(limited, device=scores.device)] = ordered.gather(1, kth)
+    scores.masked_fill_(scores < edges, -math.inf)
+
+
+def _weigh(probabilities: Tensor, scratch: Tensor, weights: Tensor) -> None:
+    """Writes probabilities [R, V] into weights [R, V and padding] as whole multiples of 2**-60, rounded down."""
+    torch.mul(probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=scratch)
+    weights[:, : probabilities.shape[1]].copy_(scratch)
+
+
+def _nucleus_edge(
+    probabilities: Tensor, top_ps: Sequence[float], scratch: Tensor, weights: Tensor, digits: Tensor
+) -> Tensor:
+    """The smallest probability [R, 1] in each row's nucleus: the likeliest tokens that together hold top_p of the mass.
+
+    A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does.
+    Instead of sorting, a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of
+    leading bits say which group holds the edge, then which group inside that one. Overwrites the last three arguments.
+    Source: Holtzman et al., "The curious case of neural text degeneration", arXiv 1904.09751.
+    """
+    integer = torch.int64 if probabilities.dtype == torch.float64 else torch.int32
+    bits, shifted = probabilities.view(integer), scratch.view(integer)
+    weights = weights[:, : bits.shape[1]]
+    total = weights.sum(-1, keepdim=True)
+    share = torch.tensor(top_ps, dtype=torch.float64, device=weights.device).unsqueeze(1)
+    kept = (share * total.double()).ceil().long().clamp_min(1).minimum(total)
+    dropped = total - kept  # R 1: mass that may go, from the least likely up
+    edge = torch.zeros_like(total)
+    for shift in range((bits.itemsize * 8 - 1) // _RADIX_BITS * _RADIX_BITS, -1, -_RADIX_BITS):
+        torch.bitwise_right_shift(bits, shift, out=shifted)
+        digits.copy_(shifted.bitwise_and_((1 << _RADIX_BITS) - 1))
+        mass = weights.new_zeros(len(top_ps), 1 << _RADIX_BITS).scatter_add_(1, digits, weights)
+        digit, dropped = locate(mass, dropped)
+        weights.masked_fill_(digits != digit, 0)
+        edge = (edge << _RADIX_BITS) | digit
+    return edge.to(integer).view(probabilities.dtype)
+
+
+def _pick(weights: Tensor, units: Sequence[float]) -> Tensor:
+    """Inverse CDF: the first id whose cumulated weight [R, V] exceeds unit * total; -1 where a row has no weight."""
+    blocks = in_blocks(weights)  # R N B
+    sums = blocks.sum(-1)  # R N
+    total = sums.sum(-1, keepdim=True)
+    unit = torch.tensor(units, dtype=torch.float64, device=weights.device).unsqueeze(1)
+    target = (unit * total.double()).long().minimum(total - 1)  # R 1
+    block, target = locate(sums, target)
+    inside, _ = locate(blocks[torch.arange(len(units), device=weights.device), block.squeeze(1)], target)
+    return (block * BLOCK + inside).masked_fill(total <= 0, -1).squeeze(1)
