@@ -2,14 +2,15 @@
 
 Knows torch's private oneDNN operators, which no other file may call; refuses to know what a layer means.
 
-Why packed: it is several times faster than `F.linear` on the CPUs we measured, and a row of the answer has the same bits
-whatever rows stand beside it, which the answers' independence of the batch rests on. That holds because
+Why packed: it is several times faster than `F.linear` on the CPUs we measured, and a row of the answer has the same
+bits whatever rows stand beside it, which the answers' independence of the batch rests on. That holds because
 
-- every row of an oneDNN product is summed over `in` in one order, fixed by the shape of the weight, as long as there are
-  at least two rows (one row alone takes a matrix-vector kernel, which cuts long sums differently: see `_PAIR_FROM`);
-- activations and the gate's product are done inside the kernel, on registers, the same way for each element. torch's own
-  silu, gelu and tanh are not safe: they treat whole vectors and the last few elements of each thread's share with
-  different code, so an element's last bit depends on where in the batch it falls.
+- every row of an oneDNN product is summed over `in` in one order, fixed by the shape of the weight, as long as
+  there are at least two rows (one row alone takes a matrix-vector kernel, which cuts long sums differently: see
+  `_PAIR_FROM`);
+- activations and the gate's product are done inside the kernel, on registers, the same way for each element.
+  torch's own silu, gelu and tanh are not safe: they treat whole vectors and the last few elements of each thread's
+  share with different code, so an element's last bit depends on where in the batch it falls.
 
 Axes: rows, in, out.
 """
@@ -23,7 +24,8 @@ from model.config import Activation
 
 _PAIR_FROM = 512
 """One row with more inputs than 1024 was measured to differ from the same row among others, in float32 and bfloat16
-(torch 2.13, AVX-512). Such a row is computed twice over, side by side. Half the threshold leaves room for other CPUs."""
+(torch 2.13, AVX-512). Such a row is computed twice over, side by side. Half the threshold leaves room for other
+CPUs."""
 
 _POST_OPS: dict[Activation | Literal["none"], tuple[str, str]] = {
     "none": ("none", ""),
@@ -38,7 +40,7 @@ _POST_OPS: dict[Activation | Literal["none"], tuple[str, str]] = {
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether oneDNN packs weights of this dtype on this device."""
     operators = torch.ops.mkldnn
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if not (hasattr(operators, "_linear_pointwise") and hasattr(operators, "_reorder_linear_weight")):
         return False
@@ -86,7 +88,7 @@ class Linear:
     def take(
         cls, weights: dict[str, torch.Tensor], name: str, *, packed: bool, activation: Activation | None = None
     ) -> "Linear":
-        """Build from `{name}.weight` and, where there is one, `{name}.bias`; both leave the dict, freeing the originals.
+        """Build from `{name}.weight` and, if there is one, `{name}.bias`; both leave the dict, freeing the originals.
 
         Raises KeyError when there is no such weight.
         """
@@ -95,7 +97,7 @@ class Linear:
         )
 
     def __call__(self, x: torch.Tensor, *, times: torch.Tensor | None = None) -> torch.Tensor:
-        """x [rows, in] -> [rows, out]; `times` [rows, out] multiplies the result, within the same kernel when packed."""
+        """x [rows, in] -> [rows, out]; `times` [rows, out] multiplies the result, within the kernel when packed."""
         if not self.packed:
             y = F.linear(x, self._weight, self.bias)
             y = y if self.activation is None else activate(y, self.activation)

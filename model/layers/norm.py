@@ -1,8 +1,8 @@
 """RMSNorm and LayerNorm over the last axis. Knows one row at a time; refuses to know where in a network it stands.
 
-Both give a row the same bits whatever rows stand beside it: the statistics are sums over one row in an order that depends
-on its length alone (torch splits a single row among threads only from 32768 elements on), and everything after them is
-adding, multiplying, dividing and square roots, which are correctly rounded wherever an element falls.
+Both give a row the same bits whatever rows stand beside it: the statistics are sums over one row in an order that
+depends on its length alone (torch splits a single row among threads only from 32768 elements on), and everything
+after them is adding, multiplying, dividing and square roots, which are correctly rounded wherever an element falls.
 
 Axes: rows, d.
 """
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from model.config import ModelConfig
 
 
-class NormLayer(Protocol):
+class Norm(Protocol):
     """x [rows, d] -> [rows, d], same dtype."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -50,9 +50,7 @@ class LayerNorm:
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
 
-def take_norm(
-    weights: dict[str, torch.Tensor], name: str, config: ModelConfig, *, float32_casts: bool = False
-) -> NormLayer:
+def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig, *, float32_casts: bool = False) -> Norm:
     """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which leave the dict.
 
     Raises KeyError when there is no such weight.

@@ -6,9 +6,10 @@ from tables made once, so nothing depends on what else is in the batch.
 Tables for float64 are made in float64. For every other dtype they are made in float32 with the operations of
 `transformers`, in its order, since at position 10000 another rounding of the frequency would already be seen.
 
-`dynamic` and `longrope` are defined by the length of the text so far, which would turn the keys already in the cache into
-stale ones as a text grows. As vLLM does, the frequencies are instead fixed once, from the context that is served: within
-the trained length they are the short ones, and a context set longer than that uses those of its full length throughout.
+`dynamic` and `longrope` are defined by the length of the text so far, which would turn the keys already in the
+cache into stale ones as a text grows. As vLLM does, the frequencies are instead fixed once, from the context that
+is served: within the trained length they are the short ones, and a context set longer than that uses those of its
+full length throughout.
 
 Axes: T rows, H heads, D head_dim.
 """
@@ -52,7 +53,7 @@ def _dynamic(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) 
 
 
 def _llama3(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Llama 3.1: waves longer than the trained context are slowed by the factor, short ones kept, those between blended.
+    """Llama 3.1: waves longer than the trained context are slowed, short ones kept, those between blended.
 
     Source: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
     """
@@ -75,8 +76,9 @@ def _yarn(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> 
 
     scaling = rope.attention_factor
     if scaling is None:
-        both = rope.mscale and rope.mscale_all_dim
-        scaling = temperature(rope.mscale) / temperature(rope.mscale_all_dim) if both else temperature(1.0)  # type: ignore[arg-type]
+        scaling = temperature(1.0)
+        if rope.mscale and rope.mscale_all_dim:
+            scaling = temperature(rope.mscale) / temperature(rope.mscale_all_dim)
 
     def dimension(turns: float) -> float:
         """The dimension whose wave turns this often within the original context."""
@@ -140,14 +142,14 @@ class Rope:
         self._half = head_dim // 2
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and signed sin of positions [T], [T, 1, D] each: look them up once a step, `turn` by them in every layer."""
+        """cos and signed sin of positions [T], both [T, 1, D]: looked up once a step, used by `turn` in every layer."""
         return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
 
     def turn(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """x [T, H, D] turned by what `at` gave; computed in the tables' dtype, rounded to x's once, at the end.
 
-        Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a vector and
-        in what remains beside it, and a row would then depend on its place in the batch.
+        Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
+        vector and in what remains beside it, and a row would then depend on its place in the batch.
         """
         return (x * cos + x.roll(self._half, -1) * sin).to(x.dtype)
 

@@ -1,0 +1,213 @@
+"""Reads the weights of a model folder into our names. Knows the file formats; refuses to know what a weight does.
+
+safetensors first, single or sharded; else pytorch_model.bin, opened with `weights_only=True`, which runs no code from
+the file. Tensors are copied one by one into their final place and dtype: the peak is one model and one tensor.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from model.config import ModelConfig
+from model.folder import ModelLoadError
+from model.weight_maps import WEIGHT_MAPS, Weight, weights_of
+
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all, counted as they stand in the file."""
+
+_SHOWN = 8
+"""Names told in one error; the rest are counted."""
+_ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_TORCH_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One tensor of the files, not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """safetensors' name of it."""
+    file: "_File"
+
+    @property
+    def num_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * _ITEM_SIZES[self.dtype]
+
+
+class _File(Protocol):
+    """An open weight file."""
+
+    def entries(self) -> dict[str, _Entry]: ...
+    def read(self, name: str) -> torch.Tensor: ...
+
+
+class _SafetensorsFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._handle: Any = safe_open(path, framework="pt", device="cpu")
+        except (SafetensorError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ModelLoadError:
+        return ModelLoadError(f"{self._path}: not a complete safetensors file ({error})")
+
+    def entries(self) -> dict[str, _Entry]:
+        found = {}
+        for name in self._handle.keys():  # noqa: SIM118 (not a mapping)
+            view = self._handle.get_slice(name)
+            found[name] = _Entry(tuple(view.get_shape()), view.get_dtype(), self)
+        return found
+
+    def read(self, name: str) -> torch.Tensor:
+        try:
+            tensor: torch.Tensor = self._handle.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise self._unreadable(error) from error
+        return tensor
+
+
+class _TorchFile:
+    def __init__(self, path: Path) -> None:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        # torch reports a damaged or hostile file by whatever its parts happen to raise.
+        except Exception as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it ({reason})") from error
+        if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+            raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
+        self._state: dict[str, torch.Tensor] = state
+
+    def entries(self) -> dict[str, _Entry]:
+        return {
+            name: _Entry(tuple(value.shape), _TORCH_DTYPES.get(value.dtype, str(value.dtype)), self)
+            for name, value in self._state.items()
+        }
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._state[name]
+
+
+def _is_zip(path: Path) -> bool:
+    """Only torch's zip format can be mapped; the one before 1.6 is read whole."""
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+_FORMATS: tuple[tuple[str, Callable[[Path], _File]], ...] = (
+    ("model.safetensors", _SafetensorsFile),
+    ("pytorch_model.bin", _TorchFile),
+)
+
+
+def load_weights(
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> dict[str, torch.Tensor]:
+    """Read every weight that `config` needs: our names (see weight_maps), `dtype`, contiguous, on `device`.
+
+    Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
+    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point.
+    """
+    entries = _open(folder)
+    weights = list(weights_of(config))
+    prefix = WEIGHT_MAPS[config.family].prefix
+    names = {name.removeprefix(prefix): name for name in entries}
+    _check(folder, config, weights, entries, names)
+
+    total = sum(entries[names[s.name.removeprefix(prefix)]].num_bytes for weight in weights for s in weight.sources)
+    done, loaded = 0, {}
+    for weight in weights:
+        target = torch.empty(weight.shape, dtype=dtype, device=device)
+        row = 0
+        for source in weight.sources:
+            name = names[source.name.removeprefix(prefix)]
+            tensor = entries[name].file.read(name)
+            tensor = tensor.T if weight.transpose else tensor
+            target[row : row + len(tensor)].copy_(tensor)
+            row += len(tensor)
+            done += entries[name].num_bytes
+        loaded[weight.name] = target
+        if progress is not None:
+            progress(done, total)
+    return loaded
+
+
+def _open(folder: Path) -> dict[str, _Entry]:
+    """The tensors of every weight file of the first format found."""
+    for single, opener in _FORMATS:
+        index = folder / f"{single}.index.json"
+        paths = [folder / single] if (folder / single).is_file() else _shards(index) if index.is_file() else []
+        if paths:
+            return {name: entry for path in paths for name, entry in opener(path).entries().items()}
+    accepted = ", ".join(f"{single} or {single}.index.json" for single, _ in _FORMATS)
+    raise ModelLoadError(f"model folder {str(folder)!r} holds no weights; looked for {accepted}")
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
+    # A name is a file beside the index: a path could reach anywhere.
+    paths = [index.parent / str(name) for name in files if Path(str(name)).name == name]
+    missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]
+    if missing:
+        raise ModelLoadError(f"{index}: names files that are not beside it: {_some(missing)}")
+    return paths
+
+
+def _check(
+    folder: Path,
+    config: ModelConfig,
+    weights: Iterable[Weight],
+    entries: Mapping[str, _Entry],
+    names: Mapping[str, str],
+) -> None:
+    """Raise one error that names everything in the files that does not fit."""
+    table = WEIGHT_MAPS[config.family]
+    sources = [source for weight in weights for source in weight.sources]
+    wanted = {source.name.removeprefix(table.prefix): source for source in sources}
+    missing = [source.name for short, source in wanted.items() if short not in names]
+    unexpected = [
+        name
+        for short, name in names.items()
+        if short not in wanted
+        and not table.ignored.fullmatch(short)
+        and not (short == "lm_head.weight" and config.tie_word_embeddings)
+    ]
+    present = [(source, names[short]) for short, source in wanted.items() if short in names]
+    misshaped = [
+        f"{name} {list(entries[name].shape)} (config.json says {list(source.shape)})"
+        for source, name in present
+        if entries[name].shape != source.shape
+    ]
+    strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in _ITEM_SIZES]
+    problems = [
+        f"{len(found)} {kind}: {_some(found)}"
+        for kind, found in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("misshaped", misshaped),
+            (f"not of {', '.join(_ITEM_SIZES)}", strange),
+        )
+        if found
+    ]
+    if problems:
+        raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
