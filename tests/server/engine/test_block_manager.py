@@ -1,0 +1,194 @@
+"""Blocks have one owner or an honest count of them, and a prefix hit is worth exactly what is shared."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engine.block_manager import NULL_BLOCK, BlockManager
+from server.engine.request import EmbedTask
+from server.engine.sequence import Sequence
+from tests.server.engine.toy_runner import attend, generate, sequence
+
+BLOCK_SIZE = 4
+
+
+def computed(blocks: BlockManager, seq: Sequence) -> Sequence:
+    """`seq` with its whole prompt computed in `blocks` and published."""
+    assert blocks.allocate(seq, seq.num_tokens, num_hit_tokens=blocks.match_prefix(seq))
+    seq.num_computed_tokens = seq.num_tokens
+    blocks.publish(seq)
+    return seq
+
+
+def test_every_block_but_the_null_block_can_be_had_once() -> None:
+    blocks = BlockManager(8, BLOCK_SIZE)
+    seq = sequence(1, range(28))
+    assert blocks.allocate(seq, 28)
+    assert sorted(seq.block_table) == list(range(1, 8))
+    assert NULL_BLOCK not in seq.block_table
+    assert (blocks.num_free_blocks, blocks.usage) == (0, 1.0)
+
+
+def test_a_table_grows_only_when_a_token_needs_a_new_block() -> None:
+    blocks = BlockManager(8, BLOCK_SIZE)
+    seq = sequence(1, range(4))
+    for num_tokens, num_blocks in [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)]:
+        assert blocks.allocate(seq, num_tokens)
+        assert len(seq.block_table) == num_blocks
+
+
+def test_a_refused_allocation_changes_nothing() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE)
+    first, second = sequence(1, range(8)), sequence(2, range(8))
+    assert blocks.allocate(first, 8)
+    assert not blocks.allocate(second, 8)
+    assert not blocks.allocate(second, 4, keep_free=1)
+    assert second.block_table == []
+    assert blocks.num_free_blocks == 1
+    blocks.check_integrity([first, second])
+
+
+def test_freeing_twice_is_harmless() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE)
+    seq = sequence(1, range(8))
+    assert blocks.allocate(seq, 8)
+    blocks.free(seq)
+    blocks.free(seq)
+    assert blocks.num_free_blocks == 3
+    blocks.check_integrity([])
+
+
+@given(
+    old=st.lists(st.integers(0, 1), min_size=1, max_size=20),
+    shared=st.integers(0, 20),
+    tail=st.lists(st.integers(0, 1), max_size=8),
+    old_lives=st.booleans(),
+)
+def test_a_hit_is_the_shared_prefix_in_whole_blocks_short_of_the_newest_token(
+    old: list[int], shared: int, tail: list[int], old_lives: bool
+) -> None:
+    blocks = BlockManager(32, BLOCK_SIZE)
+    holder = computed(blocks, sequence(1, old))
+    table = list(holder.block_table)
+    if not old_lives:
+        blocks.free(holder)
+    new = [*old[:shared], *tail] or [0]
+    num_shared = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    expected = min(num_shared // BLOCK_SIZE, (len(new) - 1) // BLOCK_SIZE) * BLOCK_SIZE
+
+    seq = sequence(2, new)
+    hit = blocks.match_prefix(seq)
+    assert hit == expected
+    assert blocks.allocate(seq, len(new), num_hit_tokens=hit)
+    assert seq.block_table[: hit // BLOCK_SIZE] == table[: hit // BLOCK_SIZE]
+    if old_lives:
+        assert not set(seq.block_table[hit // BLOCK_SIZE :]) & set(table)
+    blocks.check_integrity([holder, seq])
+
+
+def test_the_same_tokens_after_another_beginning_are_no_hit() -> None:
+    blocks = BlockManager(16, BLOCK_SIZE)
+    computed(blocks, sequence(1, [1, 1, 1, 1, 2, 2, 2, 2]))
+    assert blocks.match_prefix(sequence(2, [2, 2, 2, 2, 0])) == 0
+    assert blocks.match_prefix(sequence(3, [0, 0, 0, 0, 2, 2, 2, 2, 0])) == 0
+
+
+def test_a_hit_ends_before_the_first_position_to_be_captured() -> None:
+    blocks = BlockManager(16, BLOCK_SIZE)
+    computed(blocks, sequence(1, range(16)))
+    assert blocks.match_prefix(sequence(2, range(16), attend())) == 0
+    assert blocks.match_prefix(sequence(3, range(16), attend(9, 15))) == 8
+    assert blocks.match_prefix(sequence(4, range(16), EmbedTask(pooling="last"))) == 12
+    assert blocks.match_prefix(sequence(5, range(16), generate(prompt_logprobs=1))) == 0
+
+
+def test_blocks_that_lack_layers_are_never_shared() -> None:
+    blocks = BlockManager(16, BLOCK_SIZE)
+    computed(blocks, sequence(1, range(8), attend(layer=0)))
+    assert blocks.match_prefix(sequence(2, range(12))) == 0
+
+
+def test_a_block_is_shared_only_once_it_is_full() -> None:
+    blocks = BlockManager(16, BLOCK_SIZE)
+    seq = sequence(1, range(12))
+    assert blocks.allocate(seq, 12)
+    for num_computed, hit in [(3, 0), (4, 4), (7, 4), (12, 8)]:
+        seq.num_computed_tokens = num_computed
+        blocks.publish(seq)
+        assert blocks.match_prefix(sequence(2, range(12))) == hit
+
+
+def test_a_prefix_computed_twice_is_kept_once() -> None:
+    blocks = BlockManager(16, BLOCK_SIZE)
+    first = computed(blocks, sequence(1, range(8)))
+    twin = sequence(2, range(8))
+    assert blocks.allocate(twin, 8)
+    twin.num_computed_tokens = 8
+    blocks.publish(twin)
+    blocks.check_integrity([first, twin])
+    heir = sequence(3, range(9))
+    assert blocks.allocate(heir, 9, num_hit_tokens=blocks.match_prefix(heir))
+    assert heir.block_table[:2] == first.block_table
+    for seq in (twin, first, heir):
+        blocks.free(seq)
+    blocks.check_integrity([])
+    assert blocks.num_free_blocks == 15
+
+
+def test_eviction_takes_blank_blocks_first_then_the_least_recently_used_prefix() -> None:
+    blocks = BlockManager(7, BLOCK_SIZE)
+    old, recent = computed(blocks, sequence(1, range(8))), computed(blocks, sequence(2, range(10, 18)))
+    blocks.free(old)
+    blocks.free(recent)
+
+    def hits() -> tuple[int, int]:
+        return blocks.match_prefix(sequence(3, range(9))), blocks.match_prefix(sequence(4, range(10, 19)))
+
+    taker = sequence(5, range(20, 40))
+    expected = {1: (8, 8), 2: (8, 8), 3: (4, 8), 4: (0, 8), 5: (0, 4)}
+    for num_blocks, left in expected.items():
+        assert blocks.allocate(taker, num_blocks * BLOCK_SIZE)
+        assert hits() == left
+        blocks.check_integrity([taker])
+
+
+def test_the_end_of_a_prefix_that_lost_its_beginning_is_found_again_once_the_beginning_is_back() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE)
+    seq = computed(blocks, sequence(1, range(12)))
+    beginning, *rest = seq.block_table
+    seq.block_table[:] = rest
+    keeper = sequence(2, range(12))
+    keeper.block_table[:] = [beginning]
+    blocks.free(keeper)
+    filler = sequence(3, [99])
+    assert blocks.allocate(filler, 1)
+    assert blocks.match_prefix(sequence(4, range(13))) == 0
+    blocks.free(filler)
+    again = computed(blocks, sequence(5, range(4)))
+    assert blocks.match_prefix(sequence(4, range(13))) == 12
+    blocks.check_integrity([seq, again])
+
+
+def test_the_integrity_check_names_a_block_that_two_sequences_own() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE)
+    seq = sequence(1, range(4))
+    assert blocks.allocate(seq, 4)
+    thief = sequence(2, range(4))
+    thief.block_table.append(seq.block_table[0])
+    with pytest.raises(AssertionError, match=r"reference counts \{1: 1\}, but block tables hold \{1: 2\}"):
+        blocks.check_integrity([seq, thief])
+
+
+def test_the_integrity_check_names_a_block_that_was_lost() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE)
+    seq = sequence(1, range(4))
+    assert blocks.allocate(seq, 4)
+    seq.block_table.clear()
+    with pytest.raises(AssertionError, match=r"block tables hold \{\}"):
+        blocks.check_integrity([seq])
+
+
+@pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 32), (0, 32), (8, 0)])
+def test_a_cache_without_room_is_refused(num_blocks: int, block_size: int) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        BlockManager(num_blocks, block_size)

@@ -1,0 +1,410 @@
+"""Whatever arrives, into however small a cache: every request ends, rightly, and none waits for ever."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from server.engine.request import EmbedTask, GenerateTask, Task
+from server.engine.scheduler import SchedulerConfig
+from server.engine.sequence import Sequence, SequenceStatus
+from tests.server.engine.toy_runner import ToyRunner, answer_alone, attend, generate, scheduler, sequence
+
+
+def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
+    """Run one step; how many tokens it computed of each sequence."""
+    schedule = runner.scheduler.schedule()
+    runner.scheduler.commit(schedule, runner.run(schedule))
+    return {chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks}
+
+
+# --- the order of work ---
+
+
+def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
+    sched = scheduler(budget=8)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=20)))
+    assert chunk_sizes(runner) == {1: 4}
+    sched.add(sequence(2, range(100, 120)))
+    assert [chunk_sizes(runner) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
+
+
+def test_one_step_mixes_decode_prefill_capture_and_embedding() -> None:
+    sched = scheduler(budget=64)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=20)))
+    runner.step()
+    sched.add(sequence(2, range(10, 15)))
+    sched.add(sequence(3, range(20, 26), attend()))
+    sched.add(sequence(4, range(30, 37), EmbedTask()))
+    assert chunk_sizes(runner) == {1: 1, 2: 5, 3: 6, 4: 7}
+    assert (sched.num_running, sched.num_waiting) == (2, 0)
+
+
+def test_prompts_are_prefilled_in_order_of_arrival() -> None:
+    sched = scheduler(budget=8)
+    runner = ToyRunner(sched)
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + 6), EmbedTask()))
+    assert [chunk_sizes(runner) for _ in range(3)] == [{1: 6, 2: 2}, {2: 4, 3: 4}, {3: 2}]
+
+
+def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
+    sched = scheduler(max_num_seqs=2)
+    runner = ToyRunner(sched)
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=2)))
+    assert chunk_sizes(runner) == {1: 4, 2: 4}
+    assert (sched.num_running, sched.num_waiting) == (2, 1)
+    assert chunk_sizes(runner) == {1: 1, 2: 1}
+    assert chunk_sizes(runner) == {3: 4}
+
+
+def test_a_small_request_does_not_overtake_a_large_one_that_waits_for_room() -> None:
+    sched = scheduler(num_blocks=6)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(8), generate(max_tokens=9)))
+    runner.step()
+    sched.add(sequence(2, range(100, 116), EmbedTask()))
+    sched.add(sequence(3, range(4), EmbedTask()))
+    assert [seq.uid for seq in runner.drain()] == [1, 2, 3]
+
+
+def test_an_admission_leaves_room_for_running_sequences_to_grow() -> None:
+    sched = scheduler(num_blocks=5)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(8), generate(max_tokens=5)))
+    runner.step()
+    sched.add(sequence(2, range(100, 108), generate(max_tokens=1)))
+    runner.drain()
+    assert sched.num_preemptions == 0
+
+
+# --- preemption ---
+
+
+def test_the_latest_arrival_is_preempted_and_finishes_with_the_answer_it_gives_alone() -> None:
+    sched = scheduler(num_blocks=7)
+    runner = ToyRunner(sched)
+    seqs = [sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12)) for uid in (1, 2)]
+    for seq in seqs:
+        sched.add(seq)
+    ended = runner.drain()
+    assert [seq.uid for seq in ended] == [1, 2]
+    assert [seq.num_preemptions for seq in seqs] == [0, 1]
+    assert sched.num_preemptions == 1
+    for seq in seqs:
+        assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
+
+
+def test_a_preempted_sequence_goes_before_those_that_never_ran() -> None:
+    sched = scheduler(num_blocks=7, max_num_seqs=2)
+    runner = ToyRunner(sched)
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12)))
+    while not sched.num_preemptions:
+        runner.step()
+    assert [(seq.uid, seq.status.value) for seq in sched.sequences] == [(1, "running"), (2, "waiting"), (3, "waiting")]
+
+
+def test_a_preempted_capture_is_not_repeated() -> None:
+    sched = scheduler(num_blocks=8, max_num_seqs=2, budget=3)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(8), generate(max_tokens=20)))
+    capturing = sequence(2, range(50, 66), attend())
+    sched.add(capturing)
+    while not capturing.num_preemptions:
+        runner.step()
+    assert 0 < len(runner.captured[2]) < 16
+    runner.drain()
+    assert runner.captured[2] == list(range(16))
+
+
+# --- ends ---
+
+
+def test_blocks_are_free_in_the_step_that_ends_a_sequence() -> None:
+    sched = scheduler(num_blocks=9)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(10), generate(max_tokens=1)))
+    (ended,) = runner.step()
+    assert (ended.finish_reason, ended.status) == ("length", SequenceStatus.FINISHED)
+    assert sched.block_manager.num_free_blocks == 8
+
+
+def test_a_stop_token_ends_generation() -> None:
+    first, *_ = answer_alone(range(6), generate(max_tokens=5))
+    sched = scheduler()
+    sched.add(sequence(1, range(6), generate(max_tokens=5, stop=(first,))))
+    (ended,) = ToyRunner(sched).drain()
+    assert (ended.finish_reason, ended.generated_token_ids) == ("stop", [first])
+
+
+def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
+    sched = scheduler()
+    sched.add(sequence(1, range(6), generate(max_tokens=0)))
+    (ended,) = ToyRunner(sched).drain(max_steps=2)
+    assert (ended.finish_reason, ended.generated_token_ids) == ("length", [])
+
+
+def test_an_aborted_sequence_is_gone_at_once_waiting_or_running() -> None:
+    sched = scheduler(max_num_seqs=1)
+    sched.add(sequence(1, range(10)))
+    sched.add(sequence(2, range(10)))
+    ToyRunner(sched).step()
+    for uid in (1, 2):
+        seq = sched.abort(uid)
+        assert seq is not None
+        assert (seq.finish_reason, seq.block_table) == ("abort", [])
+    assert not sched.has_work
+    assert sched.block_manager.usage == 0
+    assert sched.abort(1) is None
+
+
+def test_a_sequence_aborted_during_its_step_is_passed_over() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(10)))
+    sched.add(sequence(2, range(20, 30), generate(max_tokens=1)))
+    schedule = sched.schedule()
+    new_tokens = runner.run(schedule)
+    sched.abort(1)
+    assert [seq.uid for seq in sched.commit(schedule, new_tokens)] == [2]
+    sched.check_integrity()
+
+
+def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    for uid, deadline in [(1, 30.0), (2, 10.0), (3, None), (4, 20.0)]:
+        sched.add(sequence(uid, range(4), generate(max_tokens=50), deadline))
+    runner.step()
+    assert sched.expired(9.9) == []
+    assert [(seq.uid, seq.finish_reason) for seq in sched.expired(20.0)] == [(2, "deadline"), (4, "deadline")]
+    assert sched.expired(20.0) == []
+    sched.abort(1)
+    assert sched.expired(1e9) == []
+    assert [seq.uid for seq in sched.sequences] == [3]
+
+
+def test_a_step_that_forgets_a_sampled_token_is_refused() -> None:
+    sched = scheduler()
+    sched.add(sequence(1, range(4)))
+    with pytest.raises(ValueError, match=r"uid=1.*sampled token None"):
+        sched.commit(sched.schedule(), {})
+
+
+# --- refusals ---
+
+
+def test_what_can_never_fit_is_refused_with_the_figures() -> None:
+    sched = scheduler(num_blocks=4, block_size=4)
+    sched.add(sequence(1, range(10), generate(max_tokens=3)))
+    with pytest.raises(ValueError, match=r"room for 13 tokens \(4 blocks of 4\).*holds 12 tokens \(3 blocks\)"):
+        sched.add(sequence(2, range(10), generate(max_tokens=4)))
+    assert len(ToyRunner(sched).drain()) == 1
+
+
+def test_a_uid_in_use_is_refused() -> None:
+    sched = scheduler()
+    sched.add(sequence(1, range(4)))
+    with pytest.raises(ValueError, match="uid 1 is already in use"):
+        sched.add(sequence(1, range(4)))
+
+
+@pytest.mark.parametrize(("max_num_seqs", "budget"), [(0, 16), (32, 16)])
+def test_limits_that_contradict_each_other_are_refused(max_num_seqs: int, budget: int) -> None:
+    with pytest.raises(ValueError, match="max_num_seqs"):
+        SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+
+
+# --- the prefix cache ---
+
+
+def test_a_repeated_prompt_is_taken_from_the_cache_and_counted() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    answers = []
+    for uid in (1, 2):
+        sched.add(sequence(uid, range(14), generate(max_tokens=6)))
+        answers += [seq.generated_token_ids for seq in runner.drain()]
+    assert answers[0] == answers[1]
+    assert runner.num_tokens_run == 19 + 19 - 12
+    assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (28, 12)
+
+
+def test_an_answer_is_reused_by_the_next_turn_of_a_conversation() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    first = sequence(1, range(6), generate(max_tokens=7))
+    sched.add(first)
+    runner.drain()
+    second = sequence(2, [*first.token_ids, 1, 2, 3])
+    sched.add(second)
+    runner.drain()
+    assert second.num_cached_tokens == 12  # of 13: the last token of the answer was never computed
+
+
+def test_without_prefix_caching_everything_is_computed_and_nothing_counted() -> None:
+    sched = scheduler(caching=False)
+    runner = ToyRunner(sched)
+    for uid in (1, 2):
+        sched.add(sequence(uid, range(14), generate(max_tokens=1)))
+        runner.drain()
+    assert runner.num_tokens_run == 28
+    assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (0, 0)
+
+
+def test_a_capture_recomputes_what_the_cache_already_holds() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(16), EmbedTask()))
+    sched.add(sequence(2, range(16), attend()))
+    sched.add(sequence(3, range(16), attend(9)))
+    runner.drain()
+    sched.add(sequence(4, range(16), attend()))
+    sched.add(sequence(5, range(16), attend(9)))
+    runner.drain()
+    assert runner.captured[4] == list(range(16))
+    assert runner.captured[5] == list(range(8, 16))
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=24), min_size=2, max_size=5),
+    budget=st.integers(8, 32),
+)
+def test_hits_are_exactly_what_earlier_requests_share(prompts: list[list[int]], budget: int) -> None:
+    sched = scheduler(num_blocks=200, budget=budget)
+    runner = ToyRunner(sched)
+    computed: list[list[int]] = []
+    for uid, prompt in enumerate(prompts):
+        seq = sequence(uid, prompt, generate(max_tokens=3))
+        shared = max((_num_common(prompt, earlier) for earlier in computed), default=0)
+        sched.add(seq)
+        runner.drain()
+        assert seq.num_cached_tokens == min(shared, len(prompt) - 1) // 4 * 4
+        computed.append(seq.token_ids[:-1])
+
+
+def _num_common(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+# --- everything at once ---
+
+SHARED_TEXT = [1, 2, 3, 4, 1, 1, 2, 2, 3, 3, 4, 4, 4, 3, 2, 1, 4, 3, 1, 2]
+
+tasks: st.SearchStrategy[Task] = st.one_of(
+    st.builds(generate, st.integers(0, 12)),
+    st.builds(generate, st.integers(1, 12), prompt_logprobs=st.just(1)),
+    st.builds(generate, st.integers(1, 12), stop=st.just((0,))),
+    st.sampled_from([attend(), attend(layer=0), attend(0), EmbedTask(), EmbedTask(pooling="mean"), EmbedTask(layer=1)]),
+)
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    """Random arrivals, aborts and steps over a random, mostly too small cache."""
+
+    @initialize(
+        num_blocks=st.integers(6, 24),
+        block_size=st.integers(1, 5),
+        max_num_seqs=st.integers(1, 6),
+        extra_budget=st.integers(0, 12),
+        caching=st.booleans(),
+    )
+    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, extra_budget: int, caching: bool) -> None:
+        self.scheduler = scheduler(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            budget=max_num_seqs + extra_budget,
+            caching=caching,
+        )
+        self.runner = ToyRunner(self.scheduler)
+        self.seqs: dict[int, Sequence] = {}
+        self.ended: set[int] = set()
+
+    @rule(num_shared=st.integers(0, 20), tail=st.lists(st.integers(0, 4), min_size=1, max_size=6), task=tasks)
+    def arrive(self, num_shared: int, tail: list[int], task: Task) -> None:
+        seq = sequence(len(self.seqs), [*SHARED_TEXT[:num_shared], *tail], task)
+        blocks = self.scheduler.block_manager
+        if seq.max_num_computed_tokens > blocks.num_usable_blocks * blocks.block_size:
+            with pytest.raises(ValueError, match="room for"):
+                self.scheduler.add(seq)
+        else:
+            self.scheduler.add(seq)
+            self.seqs[seq.uid] = seq
+
+    @precondition(lambda self: self.scheduler.has_work)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(self.scheduler.sequences))
+        assert self.scheduler.abort(seq.uid) is seq
+        self.ended.add(seq.uid)
+
+    @rule(num_steps=st.integers(1, 6))
+    def work(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.step()
+
+    def step(self) -> None:
+        decodes = [seq for seq in self.scheduler.sequences if seq.status.value == "running" and not seq.is_prefilling]
+        schedule = self.scheduler.schedule()
+        scheduled = [chunk.sequence for chunk in schedule.chunks]
+        assert bool(scheduled) == self.scheduler.has_work, "a step without progress"
+        assert len(set(scheduled)) == len(scheduled)
+        assert sum(chunk.num_tokens for chunk in schedule.chunks) == schedule.num_tokens
+        assert schedule.num_tokens <= self.scheduler.config.max_num_batched_tokens
+        assert len(scheduled) <= self.scheduler.config.max_num_seqs
+        assert all(chunk.num_tokens > 0 for chunk in schedule.chunks)
+        assert all(seq in scheduled or seq.status is SequenceStatus.WAITING for seq in decodes), "a stream was stalled"
+        oldest = next(iter(self.scheduler.sequences), None)
+        assert oldest is None or oldest.status is SequenceStatus.RUNNING, "the oldest request was preempted"
+        for seq in self.scheduler.commit(schedule, self.runner.run(schedule)):
+            self.check_answer(seq)
+            self.ended.add(seq.uid)
+
+    def check_answer(self, seq: Sequence) -> None:
+        task = seq.task
+        if isinstance(task, GenerateTask):
+            assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, task)
+        captured = self.runner.captured[seq.uid]
+        assert captured == list(range(captured[0], captured[-1] + 1)), "captured twice, or with a gap"
+        prompt_only = sequence(seq.uid, seq.request.prompt_token_ids, task)
+        assert captured[0] <= prompt_only.first_needed_position, "a wanted position came from the prefix cache"
+
+    @invariant()
+    def no_block_is_lost_or_owned_twice(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_integrity()
+
+    @invariant()
+    def arrival_is_priority(self) -> None:
+        if hasattr(self, "scheduler"):
+            uids = [seq.uid for seq in self.scheduler.sequences]
+            assert uids == sorted(uids)
+            assert set(uids) == set(self.seqs) - self.ended
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        left = sum(seq.max_num_computed_tokens for seq in self.scheduler.sequences)
+        for _ in range(50 * left):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert self.ended == set(self.seqs), "some requests never end"
+        assert self.scheduler.block_manager.usage == 0
+        self.scheduler.check_integrity()
+
+
+def test_any_traffic_ends_with_the_right_answers_and_an_empty_cache() -> None:
+    run_state_machine_as_test(AnyTraffic, settings=settings(max_examples=100, stateful_step_count=25, deadline=None))

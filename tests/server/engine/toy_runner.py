@@ -1,0 +1,131 @@
+"""A network small enough to follow by hand, run over a paged cache that notices every wrong read and write.
+
+Its K/V of a position are the position, the token and the number of layers that were run. The next token is a digest of
+all tokens that it finds in the cache, so one wrong block gives a wrong answer. It knows nothing of the policy that it
+checks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+from zlib import crc32
+
+from server.engine.block_manager import NULL_BLOCK, BlockManager
+from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Task
+from server.engine.sampling_params import SamplingParams
+from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
+from server.engine.sequence import Chunk, Sequence
+
+NUM_LAYERS = 3
+VOCAB_SIZE = 5
+
+
+def generate(max_tokens: int = 4, *, prompt_logprobs: int | None = None, stop: tuple[int, ...] = ()) -> GenerateTask:
+    params = SamplingParams(max_tokens=max_tokens, seed=0, prompt_logprobs=prompt_logprobs, stop_token_ids=stop)
+    return GenerateTask(sampling=params)
+
+
+def attend(*queries: int, layer: int = NUM_LAYERS - 1) -> AttentionTask:
+    """The attention rows of `queries` (none named: all) of one head of `layer`."""
+    return AttentionTask(capture=AttentionCapture(pairs=((layer, 0),), queries=queries or None))
+
+
+def sequence(uid: int, prompt: Iterable[int], task: Task | None = None, deadline: float | None = None) -> Sequence:
+    return Sequence(
+        EngineRequest(
+            uid=uid,
+            prompt_token_ids=tuple(prompt),
+            task=task or generate(),
+            arrival_time=float(uid),
+            deadline=deadline,
+        ),
+        NUM_LAYERS,
+    )
+
+
+def scheduler(
+    *, num_blocks: int = 64, block_size: int = 4, max_num_seqs: int = 8, budget: int = 64, caching: bool = True
+) -> Scheduler:
+    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, enable_prefix_caching=caching)
+    return Scheduler(config, BlockManager(num_blocks, block_size))
+
+
+def next_token(tokens: list[int]) -> int:
+    return crc32(repr(tokens).encode()) % VOCAB_SIZE
+
+
+def answer_alone(prompt: Iterable[int], task: GenerateTask) -> list[int]:
+    """What the toy network generates when it is asked without any cache, batch or scheduler."""
+    tokens = list(prompt)
+    num_prompt_tokens = len(tokens)
+    while len(tokens) - num_prompt_tokens < task.sampling.max_tokens:
+        tokens.append(next_token(tokens))
+        if tokens[-1] in task.sampling.stopping_ids:
+            break
+    return tokens[num_prompt_tokens:]
+
+
+class Slot(NamedTuple):
+    position: int
+    token: int
+    num_layers: int
+
+
+class ToyRunner:
+    """Computes schedules, and keeps what was captured of each sequence."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.num_tokens_run = 0
+        self.captured: dict[int, list[int]] = {}
+        """Positions in the order in which they were captured, by uid."""
+        self._block_size = scheduler.block_manager.block_size
+        self._cache: dict[tuple[int, int], Slot] = {}
+
+    def step(self) -> list[Sequence]:
+        """One engine step; the sequences that it completed."""
+        schedule = self.scheduler.schedule()
+        return self.scheduler.commit(schedule, self.run(schedule))
+
+    def drain(self, max_steps: int = 10_000) -> list[Sequence]:
+        """Step until nothing is left; the sequences in the order in which they ended."""
+        ended: list[Sequence] = []
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return ended
+            ended += self.step()
+        raise AssertionError(f"still at work after {max_steps} steps: {self.scheduler.sequences}")
+
+    def run(self, schedule: Schedule) -> dict[int, int]:
+        """The forward pass: the sampled token of each chunk that needs one."""
+        holders = Counter(block for seq in self.scheduler.sequences for block in seq.block_table)
+        for chunk in schedule.chunks:
+            self._write(chunk, holders)
+        new_tokens = {}
+        for chunk in schedule.chunks:
+            tokens = self._read(chunk)
+            if chunk.needs_sample:
+                new_tokens[chunk.sequence.uid] = next_token(tokens)
+        self.num_tokens_run += schedule.num_tokens
+        return new_tokens
+
+    def _write(self, chunk: Chunk, holders: Counter[int]) -> None:
+        seq = chunk.sequence
+        for position in range(chunk.start, chunk.end):
+            block = seq.block_table[position // self._block_size]
+            assert block != NULL_BLOCK, f"{seq} writes to the null block"
+            assert holders[block] == 1, f"{seq} writes position {position} to block {block}, which others hold too"
+            slot = Slot(position, seq.token_ids[position], seq.num_layers_needed)
+            self._cache[block, position % self._block_size] = slot
+        self.captured.setdefault(seq.uid, []).extend(range(chunk.capture_start, chunk.end))
+
+    def _read(self, chunk: Chunk) -> list[int]:
+        seq = chunk.sequence
+        tokens = []
+        for position in range(chunk.end):
+            slot = self._cache[seq.block_table[position // self._block_size], position % self._block_size]
+            assert slot.position == position, f"{seq} finds position {slot.position} at {position}"
+            assert slot.token == seq.token_ids[position], f"{seq} finds token {slot.token} at {position}"
+            assert slot.num_layers >= seq.num_layers_needed, f"{seq} finds {slot.num_layers} layers at {position}"
+            tokens.append(slot.token)
+        return tokens
