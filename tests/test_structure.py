@@ -4,7 +4,6 @@ Knows nothing of what the code does. A new file must be given its layer here, an
 """
 
 import ast
-import re
 import subprocess
 import sys
 import tarfile
@@ -240,34 +239,6 @@ def test_files_and_functions_stay_short() -> None:
                 if size > MAX_FUNCTION_LINES:
                     long.append(f"{name}:{node.lineno} {node.name}: {size} lines")
     assert not long
-
-
-def readme_tree() -> set[str]:
-    """Files named in the README's tree: two spaces a level, `name/` opens a folder, several names may share a line."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"^## Files\n+```\w*\n(.*?)^```", readme, re.DOTALL | re.MULTILINE)
-    assert found, "README.md has no tree under '## Files'"
-    files: set[str] = set()
-    folders: list[str] = []
-    for line in found[1].splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        name = line.split(maxsplit=1)[0] if line.strip() else ""
-        if name.endswith("/"):
-            folders = [*folders[:depth], name]
-        elif name:
-            files.add("".join(folders[:depth]) + name)
-    return files
-
-
-def test_the_readme_lists_every_file_of_model_and_server_and_no_other() -> None:
-    # An __init__.py that only marks a package says nothing, and needs no line.
-    there = {str(path.relative_to(ROOT)) for path in python_files("model", "server") if parse(path).body}
-    listed = {name for name in readme_tree() if name.startswith(("model/", "server/")) and name.endswith(".py")}
-    assert listed == there
-
-
-def test_what_the_readme_lists_exists() -> None:
-    assert not [name for name in sorted(readme_tree()) if not (ROOT / name).exists()]
 
 
 FABLES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",

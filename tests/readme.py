@@ -1,0 +1,208 @@
+"""Reads the README as its tests need it, and rewrites what in it follows from the code.
+
+    python -m tests.readme      rewrite the tables, the tree, and the output under each example
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. An example is a ```console block: lines after `$ ` are
+commands, the lines after them what they printed; a ```python block is followed by a ```text block with what it printed.
+Knows where the code keeps its tables; knows nothing of what they mean.
+"""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import Server, serve
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+ADDRESS = "localhost:8000"
+PYTHON_EXAMPLE = r"^```python\n(.*?)^```\n\n```text\n(.*?)^```"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One command of the README and the output that stands under it."""
+
+    command: str
+    output: str
+
+
+def settings_table() -> str:
+    from server.settings import settings_table
+
+    return settings_table()
+
+
+def metrics_table() -> str:
+    from server.engine.outputs import EngineStats
+    from server.metrics import Metrics
+
+    class Idle:
+        worker_restarts = 0
+
+        def stats(self) -> EngineStats:
+            return EngineStats()
+
+    metrics = Metrics()
+    metrics.watch(Idle())
+    lines = ["| metric | type | meaning |", "|---|---|---|"]
+    for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
+        if family.name.startswith("lightwell_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = getattr(metrics.registry._names_to_collectors.get(name), "_labelnames", ())
+            shown = f"{name}{{{', '.join(labels)}}}" if labels else name
+            lines.append(f"| `{shown}` | {family.type} | {family.documentation} |")
+    return "\n".join(lines)
+
+
+def routes_table(openapi: dict[str, Any]) -> str:
+    lines = ["| route | does |", "|---|---|"]
+    for path, methods in openapi["paths"].items():
+        lines += [f"| `{method.upper()} {path}` | {operation['summary']} |" for method, operation in methods.items()]
+    return "\n".join(lines)
+
+
+def table(name: str) -> str:
+    """What stands between the two marks of `name`."""
+    found = re.search(marks(name), README.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, f"README.md has no <!-- {name} --> ... <!-- /{name} -->"
+    return found[2].strip()
+
+
+def marks(name: str) -> str:
+    return rf"(<!-- {name} -->\n)(.*?)(\n?<!-- /{name} -->)"
+
+
+def console_examples(text: str) -> Iterator[Example]:
+    """Every command of every ```console block, with its output; commands go on after a backslash."""
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            lines = part.splitlines()
+            end = next(index for index, line in enumerate(lines, 1) if not line.endswith("\\"))
+            yield Example("\n".join(lines[:end]), "\n".join(lines[end:]).strip())
+
+
+def python_examples(text: str) -> Iterator[Example]:
+    for code, output in re.findall(PYTHON_EXAMPLE, text, re.DOTALL | re.MULTILINE):
+        yield Example(code, output.strip())
+
+
+def run_console(command: str, server: Server) -> str:
+    """What the command prints when the README's address is this server's. Raises CalledProcessError."""
+    shell = ["bash", "-o", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
+    return subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+
+
+def run_python(code: str, server: Server) -> str:
+    """What the code prints when the README's address is this server's. Raises CalledProcessError."""
+    command = [sys.executable, "-c", code.replace(ADDRESS, f"{server.host}:{server.port}")]
+    environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
+    return done.stdout.strip()
+
+
+def openapi(server: Server) -> dict[str, Any]:
+    """The schema as the running server gives it."""
+    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
+        schema: dict[str, Any] = json.load(answer)
+        return schema
+
+
+def tree_files(text: str) -> dict[str, str]:
+    """Path -> description of each file in the README's tree: two spaces a level, `name/` opens a folder."""
+    found = re.search(r"^## Files\n+```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found, "README.md has no tree under '## Files'"
+    files: dict[str, str] = {}
+    folders: list[str] = []
+    for line in found[1].splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, description = line.strip().partition(" ")
+        if name.endswith("/"):
+            folders = [*folders[:depth], name]
+        if name:
+            path = "".join(folders[: depth + 1]) if name.endswith("/") else "".join(folders[:depth]) + name
+            files[path] = description.strip()
+    return files
+
+
+def speaking_files(top: str) -> set[str]:
+    """Python files under `top` that hold anything; an __init__.py that only marks a package needs no line."""
+    files = (path for path in (ROOT / top).rglob("*.py") if "fables" not in path.parts)
+    return {str(path.relative_to(ROOT)) for path in files if path.read_text(encoding="utf-8").strip()}
+
+
+def tree_lines(top: str, known: dict[str, str]) -> Iterator[str]:
+    """The tree of one folder: descriptions that stand in the README stay, new files get their docstring's opening."""
+    opened: list[str] = []
+    paths = speaking_files(top) | {path for path in known if path.startswith(top) and path.endswith("/")}
+    for path in sorted(paths - {top}, key=lambda path: (path.count("/") > 1, path)):
+        folders = path.rstrip("/").split("/")[:-1]
+        for depth, folder in enumerate(folders):
+            if opened[depth : depth + 1] != [folder]:
+                opened[depth:] = [folder]
+                yield described("  " * depth + folder + "/", known.get("/".join(folders[: depth + 1]) + "/", ""))
+        name = path.rstrip("/").rpartition("/")[2]
+        if path.endswith("/"):
+            opened[len(folders) :] = [name]
+            yield described("  " * len(folders) + name + "/", known[path])
+        else:
+            yield described("  " * len(folders) + name, known.get(path) or opening(ROOT / path))
+
+
+def described(entry: str, description: str) -> str:
+    return f"{entry:<26}{description}".rstrip()
+
+
+def opening(path: Path) -> str:
+    first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").replace("\n", " ")
+    return re.split(r"[.:;] ", first)[0].rstrip(".")
+
+
+def tree(text: str) -> str:
+    known = tree_files(text)
+    rest = re.search(r"^clients/.*?(?=^```)", text, re.DOTALL | re.MULTILINE)
+    own = [line for top in ("model/", "server/") for line in tree_lines(top, known)]
+    return "\n".join(own) + "\n" + (rest[0] if rest else "")
+
+
+def rewrite_examples(text: str, server: Server) -> str:
+    for example in console_examples(text):
+        output = run_console(example.command, server)
+        text = text.replace(
+            f"$ {example.command}\n{example.output}".rstrip() + "\n", f"$ {example.command}\n{output}\n", 1
+        )
+    for example in python_examples(text):
+        before = f"{example.command}```\n\n```text\n{example.output}".rstrip() + "\n```"
+        output = run_python(example.command, server)
+        text = text.replace(before, f"{example.command}```\n\n```text\n{output}\n```", 1)
+    return text
+
+
+def rewrite() -> None:
+    text = README.read_text(encoding="utf-8")
+    with serve([]) as server:
+        tables: dict[str, Callable[[], str]] = {
+            "settings": settings_table,
+            "metrics": metrics_table,
+            "routes": lambda: routes_table(openapi(server)),
+        }
+        for name, make in tables.items():
+            found = re.search(marks(name), text, re.DOTALL)
+            assert found, f"README.md has no <!-- {name} --> ... <!-- /{name} -->"
+            text = text[: found.end(1)] + make() + f"\n<!-- /{name} -->" + text[found.end() :]
+        text = rewrite_examples(text, server)
+    found = re.search(r"^## Files\n+```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert found, "README.md has no tree under '## Files'"
+    README.write_text(text[: found.start(1)] + tree(text) + text[found.end(1) :], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite()

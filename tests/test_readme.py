@@ -1,0 +1,80 @@
+"""The README is true: its tables are the code's, its tree is the disk's, its examples run and print what they say.
+
+`python -m tests.readme` rewrites what these tests compare.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.processes import Server, serve
+from tests import readme
+from tests.readme import README, ROOT, Example
+
+TEXT = README.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve([]) as running:
+        yield running
+
+
+def test_every_setting_is_documented() -> None:
+    assert readme.table("settings") == readme.settings_table()
+
+
+def test_every_metric_is_documented() -> None:
+    assert readme.table("metrics") == readme.metrics_table()
+
+
+def test_every_route_is_documented(server: Server) -> None:
+    assert readme.table("routes") == readme.routes_table(readme.openapi(server))
+
+
+def test_the_tree_names_every_file_of_model_and_server_and_no_other() -> None:
+    listed = {path for path in readme.tree_files(TEXT) if re.match(r"(model|server)/.*\.py$", path)}
+    assert listed == readme.speaking_files("model") | readme.speaking_files("server")
+
+
+def test_what_the_tree_names_exists_and_is_described() -> None:
+    files = readme.tree_files(TEXT)
+    assert not [path for path in files if not (ROOT / path).exists()]
+    assert not [path for path, description in files.items() if not description]
+
+
+@pytest.mark.parametrize("example", list(readme.console_examples(TEXT)), ids=lambda example: example.command[8:60])
+def test_a_command_of_the_readme_prints_what_stands_under_it(example: Example, server: Server) -> None:
+    if not shutil.which("curl"):
+        pytest.skip("curl is not installed")
+    assert form(readme.run_console(example.command, server)) == form(example.output)
+
+
+@pytest.mark.parametrize("example", list(readme.python_examples(TEXT)), ids=lambda example: example.command[:40])
+def test_python_of_the_readme_prints_what_stands_under_it(example: Example, server: Server) -> None:
+    assert form(readme.run_python(example.command, server)) == form(example.output)
+
+
+def form(output: str) -> object:
+    """What must stay: the keys and types of JSON, tuples and metrics with their numbers blotted out, that text came.
+
+    Numbers and generated text may differ with the processor, whose products differ in the last bits; ids always do.
+    """
+    return [line_form(line.removeprefix("data: ")) for line in output.splitlines() if line.strip()]
+
+
+def line_form(line: str) -> object:
+    if line.startswith("{"):
+        return shape(json.loads(line))
+    return re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", line) if re.match(r"\[|\(|[a-z_]+[ {]", line) else "text"
+
+
+def shape(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: shape(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
