@@ -1,0 +1,237 @@
+"""Which tokenizer class a checkpoint means, and what that class changes in its `tokenizer.json`.
+
+`transformers.AutoTokenizer` does not always take `tokenizer.json` as it stands. Classes such as `LlamaTokenizer` and
+`GPT2Tokenizer` keep only the vocabulary, the merges and the post-processor of the file and put their own normaliser,
+pre-tokenizer and decoder around them. To give the same ids, we do the same here, as a table: each class is a function
+from its options to the JSON parts it puts in place. Classes that are not in the table use the file as it is.
+
+Knows the `tokenizers` JSON format and class names; refuses to know files and folders, encoding, and torch.
+Source of the facts: transformers 5.23, `models/auto/tokenization_auto.py` and `models/*/tokenization_*.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+_REGISTERED: dict[str, str] = (
+    dict.fromkeys(("gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2", "codegen", "dbrx", "jais2"), "GPT2Tokenizer")
+    | dict.fromkeys(("gpt_neox", "olmo", "olmoe", "mpt", "mamba", "mamba2", "falcon_mamba", "rwkv"), "GPTNeoXTokenizer")
+    | dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), "Qwen2Tokenizer")
+    | dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "t5gemma"), "GemmaTokenizer")
+    | dict.fromkeys(("bert", "distilbert", "electra", "squeezebert", "nomic_bert", "convbert"), "BertTokenizer")
+    | dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer")
+    | dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer")
+    | {"code_llama": "CodeLlamaTokenizer"}
+    | dict.fromkeys(
+        ("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite", "granitemoe", "stablelm", "glm")
+        + ("glm4", "gpt_bigcode", "persimmon", "umt5", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"),
+        "TokenizersBackend",
+    )
+)
+"""The class `AutoTokenizer` registers for a `model_type`; types that are missing trust what the folder declares."""
+
+_DECLARED_WRONGLY = frozenset({"qwen2", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"})
+"""Model types whose published folders name a wrong class; the registered one wins."""
+
+_PLAIN = frozenset({"TokenizersBackend", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "PythonBackend"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerClass:
+    """What one class does to a tokenizer file."""
+
+    name: str
+    rebuild: Callable[[Json, Mapping[str, Any]], Json] | None = None
+    """(the `tokenizer.json` object, the options) -> a new object; None takes the file as it is."""
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    """Named special tokens the class assumes where the folder says nothing."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Other options the class assumes where the folder says nothing."""
+    marks_special: bool = False
+    """Special tokens that the file holds as plain ones become special (and are skipped in output)."""
+    rebuilds_post_processor: bool = False
+    """The file's post-processor is replaced by one made from add_bos_token and add_eos_token."""
+    post_processor: Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json] | None = None
+    """(named special tokens as (content, id), options) -> the post-processor that replaces the file's."""
+
+
+PLAIN = TokenizerClass("TokenizersBackend")
+
+
+def choose_class(model_type: str | None, declared: str | None, *, byte_level: bool) -> TokenizerClass:
+    """The class `AutoTokenizer` picks.
+
+    `model_type` is config.json's; `declared` the folder's `tokenizer_class`; `byte_level` tells whether its
+    `tokenizer.json` has a ByteLevel part (Llama 3 folders declare LlamaTokenizer, which could not read them).
+    """
+    registered = _REGISTERED.get(model_type or "")
+    declared = declared.removesuffix("Fast") if declared else None
+    wrong = model_type in _DECLARED_WRONGLY
+    if declared == "LlamaTokenizer" and byte_level and not wrong:
+        return PLAIN
+    if declared is None or declared == registered:
+        chosen = registered
+    elif registered is None:
+        chosen = declared
+    elif registered in _PLAIN:
+        chosen = None
+    else:
+        chosen = registered if wrong else declared
+    return CLASSES.get(chosen or "", PLAIN)
+
+
+def _byte_level(options: Mapping[str, Any], *, use_regex: bool = True) -> Json:
+    prefix = bool(options.get("add_prefix_space"))
+    return {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": use_regex}
+
+
+_BYTE_LEVEL_DECODER: Json = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+_SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
+"""Stands for a space in sentencepiece vocabularies."""
+_FALLBACK_DECODERS: tuple[Json, ...] = (
+    {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+)
+
+
+def _bpe(file: Json, **flags: Any) -> Json:
+    """The file's vocabulary and merges under the class's own flags; the file's flags do not survive."""
+    defaults: Json = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
+    defaults |= {"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
+    model = file["model"]
+    return defaults | flags | {"vocab": model["vocab"], "merges": model.get("merges", [])}
+
+
+def _rebuilt(file: Json, model: Json, *, normalizer: Json | None, pre_tokenizer: Json, decoder: Json) -> Json:
+    # Added tokens are put back one by one afterwards, in AutoTokenizer's order, so that ids agree.
+    parts = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []} | parts | {
+        "post_processor": file.get("post_processor")
+    }
+
+
+def _gpt2(file: Json, options: Mapping[str, Any]) -> Json:
+    model = _bpe(file, continuing_subword_prefix="", end_of_word_suffix="")
+    return _rebuilt(
+        file, model, normalizer=None, pre_tokenizer=_byte_level(options), decoder=_BYTE_LEVEL_DECODER
+    )
+
+
+def _gpt_neox(file: Json, options: Mapping[str, Any]) -> Json:
+    return _gpt2(file, options) | {"normalizer": {"type": "NFC"}}
+
+
+_QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _qwen2(file: Json, options: Mapping[str, Any]) -> Json:
+    split = {"type": "Split", "pattern": {"Regex": _QWEN2_WORDS}, "behavior": "Isolated", "invert": False}
+    words = {"type": "Sequence", "pretokenizers": [split, _byte_level(options, use_regex=False)]}
+    model = _bpe(file, continuing_subword_prefix="", end_of_word_suffix="")
+    return _rebuilt(
+        file, model, normalizer={"type": "NFC"}, pre_tokenizer=words, decoder=_BYTE_LEVEL_DECODER
+    )
+
+
+def _llama(file: Json, options: Mapping[str, Any]) -> Json:
+    prefix = options.get("add_prefix_space")
+    prefix = True if prefix is None else bool(prefix)
+    scheme = "never" if not prefix else "always" if options.get("legacy") else "first"
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if prefix else []
+    return _rebuilt(
+        file,
+        _bpe(file, fuse_unk=True, byte_fallback=True),
+        normalizer=None,
+        pre_tokenizer={"type": "Metaspace", "replacement": _SPACE_MARK, "prepend_scheme": scheme, "split": False},
+        decoder={"type": "Sequence", "decoders": [*_FALLBACK_DECODERS, *strip]},
+    )
+
+
+def _gemma(file: Json, options: Mapping[str, Any]) -> Json:
+    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return _rebuilt(
+        file,
+        _bpe(file, fuse_unk=True, byte_fallback=True, unk_token=str(options["unk_token"])),
+        normalizer={"type": "Replace", "pattern": {"String": " "}, "content": _SPACE_MARK},
+        pre_tokenizer=split,
+        decoder={"type": "Sequence", "decoders": list(_FALLBACK_DECODERS)},
+    )
+
+
+def _bert(file: Json, options: Mapping[str, Any]) -> Json:
+    return _rebuilt(
+        file,
+        {
+            "type": "WordPiece",
+            "unk_token": str(options["unk_token"]),
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": file["model"]["vocab"],
+        },
+        normalizer={
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": bool(options.get("tokenize_chinese_chars", True)),
+            "strip_accents": options.get("strip_accents"),
+            "lowercase": bool(options.get("do_lower_case", True)),
+        },
+        pre_tokenizer={"type": "BertPreTokenizer"},
+        decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+    )
+
+
+def _bert_post(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
+    (cls, cls_id), (sep, sep_id) = special["cls_token"], special["sep_token"]
+    return {"type": "BertProcessing", "sep": [sep, sep_id], "cls": [cls, cls_id]}
+
+
+def _roberta_post(special: Mapping[str, tuple[str, int]], options: Mapping[str, Any]) -> Json:
+    return {
+        "type": "RobertaProcessing",
+        "sep": list(special["sep_token"]),
+        "cls": list(special["cls_token"]),
+        "trim_offsets": bool(options.get("trim_offsets", True)),
+        "add_prefix_space": bool(options.get("add_prefix_space", False)),
+    }
+
+
+_END_OF_TEXT = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+_SENTENCEPIECE = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+_BERT_TOKENS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+_BERT_TOKENS |= {"cls_token": "[CLS]", "mask_token": "[MASK]"}
+_ROBERTA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"}
+_ROBERTA_TOKENS |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
+
+CLASSES: dict[str, TokenizerClass] = {
+    row.name: row
+    for row in (
+        TokenizerClass("GPT2Tokenizer", _gpt2, _END_OF_TEXT),
+        TokenizerClass("LlamaTokenizer", _llama, _SENTENCEPIECE),
+        TokenizerClass(
+            "GPTNeoXTokenizer",
+            _gpt_neox,
+            _END_OF_TEXT | {"pad_token": "<|padding|>"},
+            rebuilds_post_processor=True,
+        ),
+        TokenizerClass(
+            "Qwen2Tokenizer",
+            _qwen2,
+            {"unk_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
+            marks_special=True,
+        ),
+        TokenizerClass(
+            "GemmaTokenizer",
+            _gemma,
+            {"unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>"}
+            | {"pad_token": "<pad>", "mask_token": "<mask>"},
+        ),
+        TokenizerClass("BertTokenizer", _bert, _BERT_TOKENS, post_processor=_bert_post),
+        TokenizerClass("RobertaTokenizer", _gpt2, _ROBERTA_TOKENS, post_processor=_roberta_post),
+    )
+}
+"""The classes whose parts differ from the file they load."""
