@@ -42,6 +42,7 @@ ENV PATH=/opt/lightwell/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/cache \
+    NUMBA_CACHE_DIR=/tmp/numba \
     LIGHTWELL_HOST=0.0.0.0 \
     LIGHTWELL_PORT=8000
 USER lightwell

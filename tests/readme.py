@@ -162,8 +162,12 @@ def described(entry: str, description: str) -> str:
 
 
 def opening(path: Path) -> str:
-    first = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").replace("\n", " ")
-    return re.split(r"[.:;] ", first)[0].rstrip(".")
+    """The docstring's first sentence, or as many of its clauses as a line takes."""
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+    sentence = re.split(r"(?<!et al)\.(?: |$)", text)[0]
+    while len(sentence) > 92 and (cut := max(map(sentence.rfind, (": ", "; ", ", ", " (")))) > 0:
+        sentence = sentence[:cut]
+    return sentence
 
 
 def tree(text: str) -> str:
