@@ -1,0 +1,86 @@
+"""One step's work as tensors: rows of several sequences, end to end. Knows positions and blocks, not requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+
+TILE_ROWS = 8
+"""Query rows that share one pass over their keys; enough to keep a block of keys in the first cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows that one sequence has in this step: consecutive positions, starting anywhere."""
+
+    token_ids: Sequence[int]
+    start: int
+    """Position of the first row."""
+    block_table: Sequence[int]
+    """Cache blocks of positions 0, block_size, ...; long enough for the last row's position."""
+    num_layers: int
+    """Layers this sequence needs; later layers skip its rows."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_keys(self) -> int:
+        """Positions known once the step has run: what the last row sees."""
+        return self.start + len(self.token_ids)
+
+
+class Batch:
+    """Spans laid end to end, those that need the most layers first, so that each layer works on the rows 0..n.
+
+    Raises ValueError when the spans are not in that order.
+    """
+
+    def __init__(self, spans: Sequence[Span], block_size: int, device: torch.device) -> None:
+        layers = [span.num_layers for span in spans]
+        if layers != sorted(layers, reverse=True):
+            raise ValueError(f"spans must come with the most layers first, not {layers}")
+        self.spans = tuple(spans)
+        self.block_size = block_size
+        self.device = device
+        counts = [span.num_rows for span in spans]
+        self.first_rows = [0, *np.cumsum(counts).tolist()]
+        """Row where each span begins, and the total."""
+        self.positions_array = np.concatenate([np.arange(s.start, s.num_keys) for s in spans]).astype(np.int64)
+        self.tables_array = np.zeros((len(spans), max(len(span.block_table) for span in spans)), np.int32)
+        for i, span in enumerate(spans):
+            self.tables_array[i, : len(span.block_table)] = span.block_table
+        owner = np.repeat(np.arange(len(spans)), counts)
+        blocks = self.tables_array[owner, self.positions_array // block_size]
+        self.slots_array = blocks.astype(np.int64) * block_size + self.positions_array % block_size
+        ids = np.fromiter((token for span in spans for token in span.token_ids), np.int64, count=self.num_rows)
+        self.token_ids = torch.from_numpy(ids).to(device)
+        self.positions = torch.from_numpy(self.positions_array).to(device)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.first_rows[-1])
+
+    def num_spans_at(self, layer: int) -> int:
+        """Spans that still need layer `layer` (0-based)."""
+        return sum(span.num_layers > layer for span in self.spans)
+
+    def num_rows_at(self, layer: int) -> int:
+        """Rows that still need layer `layer`."""
+        return int(self.first_rows[self.num_spans_at(layer)])
+
+    @cached_property
+    def tiles_array(self) -> np.ndarray:
+        """[tile, 3] int32: (span, first row, rows), at most TILE_ROWS rows each, in row order."""
+        tiles = []
+        for i, span in enumerate(self.spans):
+            for offset in range(0, span.num_rows, TILE_ROWS):
+                tiles.append((i, self.first_rows[i] + offset, min(TILE_ROWS, span.num_rows - offset)))
+        return np.array(tiles, np.int32).reshape(-1, 3)
+
+    def num_tiles_at(self, num_rows: int) -> int:
+        """Tiles that cover the first `num_rows` rows (a span's end)."""
+        return int(np.searchsorted(self.tiles_array[:, 1], num_rows))

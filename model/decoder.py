@@ -1,0 +1,131 @@
+"""A decoder-only transformer over a ragged batch. Knows rows, positions and the cache; knows no requests and no server.
+
+Axes: T rows (tokens of all sequences of the step), H query heads, K key heads, D head dimension, d model width.
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from model.batch import Batch
+from model.capture import Taps
+from model.config import ModelConfig
+from model.kv_cache import KVCache, LayerCache
+from model.layers.attention import Attention
+from model.layers.linear import Linear
+from model.layers.mlp import Mlp
+from model.layers.norm import Norm
+from model.layers.rope import Rope
+
+TAP_BYTES = 64 << 20
+"""Most bytes of attention rows in flight at a time: a long prompt's rows are handed out in pieces of this size."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One block, pre-norm: x + attention(norm(x)), then x + mlp(norm(x))."""
+
+    index: int
+    attn_norm: Norm
+    qkv: Linear
+    attn_out: Linear
+    mlp_norm: Norm
+    mlp: Mlp
+
+
+class Decoder:
+    """The network: `forward` runs one step, `logits` reads its result."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        embed: torch.Tensor,
+        pos_embed: torch.Tensor | None,
+        rope: Rope | None,
+        layers: list[DecoderLayer],
+        final_norm: Norm,
+        head: Linear,
+        attention: Attention,
+    ) -> None:
+        self.config = config
+        self.embed = embed  # [vocab, d]
+        self.pos_embed = pos_embed  # [context, d]
+        self.rope = rope
+        self.layers = layers
+        self.final_norm = final_norm
+        self.head = head
+        self.attention = attention
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embed.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embed.device
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: KVCache, taps: Taps | None = None) -> torch.Tensor:
+        """Run every row through the layers its span needs.
+
+        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers, and fills
+        `cache` at the rows' slots. Taps are served on the way.
+        """
+        taps = taps or Taps()
+        x = self.embed[batch.token_ids]  # [T, d]
+        if self.pos_embed is not None:
+            x = x + self.pos_embed[batch.positions]
+        taps.residual_at(0, x)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            rows = batch.num_rows_at(layer.index)
+            if rows == 0:
+                return self.final_norm(x[:0])
+            x = x[:rows]
+            x = x + self._attention(layer, layer_cache, x, batch, taps)
+            x = x + layer.mlp(layer.mlp_norm(x))
+            taps.residual_at(layer.index + 1, x)
+        hidden = self.final_norm(x)
+        taps.residual_at(None, hidden)
+        return hidden
+
+    def _attention(
+        self, layer: DecoderLayer, cache: LayerCache, x: torch.Tensor, batch: Batch, taps: Taps
+    ) -> torch.Tensor:
+        config = self.config
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        qkv = layer.qkv(layer.attn_norm(x))  # [T, (H + 2K) D]
+        q, k, v = qkv[:, :queries], qkv[:, queries : queries + keys], qkv[:, queries + keys :]
+        q = q.view(-1, config.num_heads, config.head_dim)  # [T, H, D]
+        k = k.view(-1, config.num_kv_heads, config.head_dim)  # [T, K, D]
+        v = v.view(-1, config.num_kv_heads, config.head_dim)
+        if self.rope is not None:
+            q, k = self.rope.apply(q, k, batch.positions[: len(x)])
+        self.attention.store(k, v, cache, batch)
+        if taps.attention:
+            self._serve_attention(layer.index, q, cache, batch, taps)
+        z = self.attention.attend(q, cache, batch, config.attention_scale)
+        return layer.attn_out(z.flatten(1))
+
+    def _serve_attention(self, layer: int, q: torch.Tensor, cache: LayerCache, batch: Batch, taps: Taps) -> None:
+        """Recompute the rows asked for from q [T, H, D] and the cached keys, a bounded piece at a time."""
+        began = time.perf_counter()
+        for tap in taps.attention:
+            heads = tap.heads.get(layer)
+            if not heads:
+                continue
+            piece = max(1, TAP_BYTES // (4 * len(heads) * batch.spans[tap.span].num_keys))
+            for i in range(0, len(tap.rows), piece):
+                where, positions = tap.rows[i : i + piece], tap.positions[i : i + piece]
+                found = self.attention.rows(
+                    q[where], heads, cache, batch, tap.span, positions, self.config.attention_scale, tap.kind
+                )
+                tap.deliver(layer, i, found)
+        taps.attention_seconds += time.perf_counter() - began
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [n, d] of `forward` -> logits [n, vocab], float32 (float64 in float64)."""
+        logits = self.head(hidden)
+        return logits if logits.dtype == torch.float64 else logits.float()

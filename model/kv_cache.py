@@ -1,0 +1,46 @@
+"""The keys and values of every running sequence, in blocks. Owns the memory; which block is whose is the scheduler's to
+say.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One layer's cache.
+
+    keys [block, key head, d_head, block_size]: a query meets a block of keys side by side;
+    values [block, key head, block_size, d_head].
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class KVCache:
+    """One `LayerCache` a layer. Memory is taken but not touched: the kernel hands out pages as blocks are first
+    written.
+    """
+
+    def __init__(
+        self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        heads, dim = config.num_kv_heads, config.head_dim
+        self.layers = [
+            LayerCache(
+                keys=torch.empty(num_blocks, heads, dim, block_size, dtype=dtype, device=device),
+                values=torch.empty(num_blocks, heads, block_size, dim, dtype=dtype, device=device),
+            )
+            for _ in range(config.num_layers)
+        ]
+
+    @staticmethod
+    def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
+        """Bytes that one block takes over all layers."""
+        return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize

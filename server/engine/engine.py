@@ -1,0 +1,238 @@
+"""The engine: requests in, steps out. Joins policy (scheduler) and numbers (model runner) and keeps each request's
+clock.
+
+Knows nothing of HTTP, sockets or text. Use it from one thread:
+
+    engine = Engine.from_folder(EngineConfig(model=folder))
+    engine.add_request(request)
+    while engine.has_work:
+        for output in engine.step().outputs: ...
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from model.config import ModelConfig
+from model.decoder import Decoder
+from model.kv_cache import KVCache
+from model.loader import load_decoder, resolve_device, resolve_dtype
+from server.engine.block_manager import BlockManager
+from server.engine.config import EngineConfig
+from server.engine.memory import num_cache_blocks
+from server.engine.model_runner import Findings, ModelRunner, StepResult
+from server.engine.outputs import Array, EngineStats, FinishReason, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.request import EngineRequest
+from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
+from server.engine.sequence import Sequence
+from server.engine.threads import use_threads
+from server.engine.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What was resolved at the start."""
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    dtype: str
+    device: str
+
+
+@dataclass(slots=True)
+class _Tracked:
+    """One request in the engine."""
+
+    sequence: Sequence
+    findings: Findings
+    timing: Timing
+
+
+class Engine:
+    """One model, one cache, one continuously batched loop."""
+
+    def __init__(self, model: Decoder, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
+        self._model_config = model.config
+        self._runner = ModelRunner(model, cache)
+        self._blocks = BlockManager(cache.num_blocks, cache.block_size)
+        self._scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                enable_prefix_caching=config.enable_prefix_caching,
+            ),
+            self._blocks,
+        )
+        self._tracked: dict[int, _Tracked] = {}
+        self._pending: list[RequestOutput] = []
+        """Ends that came between steps: the next step reports them."""
+        self._counted = EngineStats()
+        self.info = EngineInfo(
+            max_model_len=max_model_len,
+            num_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=str(model.device),
+        )
+
+    @classmethod
+    def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> "Engine":
+        """Load `config.model`, size the cache and run one step, so that the first request meets a warm engine.
+
+        Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
+        """
+        use_threads(config.threads)
+        model_config = ModelConfig.from_folder(config.model)
+        device = resolve_device(config.device)
+        dtype = resolve_dtype(config.dtype, model_config, device)
+        max_model_len = config.max_model_len or model_config.max_model_len
+        model = load_decoder(
+            config.model,
+            model_config,
+            dtype,
+            device,
+            max_model_len=max_model_len,
+            batch_invariant=config.batch_invariant,
+            progress=progress,
+        )
+        num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)
+        cache = KVCache(model_config, num_blocks, config.block_size, dtype, device)
+        warm_up(model, cache)
+        return cls(model, cache, config, max_model_len)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to compute or to report."""
+        return self._scheduler.has_work or bool(self._pending)
+
+    def add_request(self, request: EngineRequest) -> None:
+        """Queue a request.
+
+        Raises ValueError when it can never run: too long for the cache, an empty prompt, a uid in use.
+        """
+        seq = Sequence(request, self._model_config.num_layers)
+        self._scheduler.add(seq)
+        self._tracked[request.uid] = _Tracked(seq, Findings.of(seq), Timing(request.arrival_time))
+
+    def abort(self, uid: int) -> None:
+        """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
+        seq = self._scheduler.abort(uid)
+        if seq is not None:
+            self._pending.append(self._ending(uid, "abort"))
+
+    def step(self) -> StepOutput:
+        """Run one step. A step that fails ends the requests in it with finish_reason "error"; the engine goes on."""
+        outputs, self._pending = self._pending, []
+        for seq in self._scheduler.expired(time.monotonic()):
+            outputs.append(self._ending(seq.uid, "deadline"))
+        if not self._scheduler.has_work:
+            return StepOutput(outputs=tuple(outputs), stats=self.stats())
+        schedule = self._scheduler.schedule()
+        now = time.monotonic()
+        for chunk in schedule.chunks:
+            tracked = self._tracked[chunk.sequence.uid]
+            if tracked.timing.scheduled is None:
+                tracked.timing = replace(tracked.timing, scheduled=now)
+        findings = {chunk.sequence.uid: self._tracked[chunk.sequence.uid].findings for chunk in schedule.chunks}
+        try:
+            result = self._runner.run(schedule.chunks, findings)
+        except Exception as error:
+            logger.exception("a step over %d requests failed", len(schedule.chunks))
+            outputs.extend(self._failures(schedule, error))
+        else:
+            outputs.extend(self._book(schedule, result))
+        return StepOutput(outputs=tuple(outputs), stats=self.stats(schedule.num_tokens))
+
+    def stats(self, iteration_tokens: int = 0) -> EngineStats:
+        """A snapshot of gauges and counters."""
+        return replace(
+            self._counted,
+            num_requests_running=self._scheduler.num_running,
+            num_requests_waiting=self._scheduler.num_waiting,
+            kv_cache_usage_ratio=self._blocks.usage,
+            inflight_capture_bytes=sum(tracked.findings.num_bytes for tracked in self._tracked.values()),
+            num_preemptions_total=self._scheduler.num_preemptions,
+            prefix_cache_queries_total=self._blocks.prefix_cache_queries,
+            prefix_cache_hits_total=self._blocks.prefix_cache_hits,
+            iteration_tokens=iteration_tokens,
+        )
+
+    def check_integrity(self) -> None:
+        """Check the books against each other. Raises AssertionError with the facts."""
+        self._scheduler.check_integrity()
+
+    def _book(self, schedule: Schedule, result: StepResult) -> list[RequestOutput]:
+        """Commit a step that ran and write what each request is to be told."""
+        now = time.monotonic()
+        prompt_tokens = sum(
+            max(0, min(chunk.end, chunk.sequence.num_prompt_tokens) - max(chunk.start, chunk.sequence.captured_upto))
+            for chunk in schedule.chunks
+        )
+        self._scheduler.commit(schedule, result.tokens)
+        outputs = []
+        for chunk in schedule.chunks:
+            uid, seq = chunk.sequence.uid, chunk.sequence
+            if uid in result.tokens or seq.is_finished:
+                outputs.append(self._output(seq, result, now))
+        captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
+        self._count(
+            prompt_tokens_total=prompt_tokens,
+            generation_tokens_total=len(result.tokens),
+            computed_tokens_total=schedule.num_tokens,
+            engine_steps_total=1,
+            capture_bytes_total=captured,
+            capture_seconds_total=result.attention_seconds,
+        )
+        return outputs
+
+    def _output(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput:
+        uid, tracked = seq.uid, self._tracked[seq.uid]
+        token = result.tokens.get(uid)
+        tensors: dict[str, Array] = dict(result.rows.get(uid, {}))
+        scored: list[TokenLogprobs | None] | None = None
+        found = tracked.findings
+        if token is None or seq.num_generated_tokens == 1:  # the prompt is done, and so is all that it gave
+            tracked.timing = replace(tracked.timing, first_token=now)
+            if found.attention is not None:
+                in_stream = seq.sampling_params is not None
+                tensors.update(found.attention.arrays("attention.prompt" if in_stream else "attention"))
+            if found.embedding is not None:
+                tensors.update(found.embedding.arrays())
+            scored = found.prompt_logprobs
+            tracked.findings = Findings()
+        if seq.is_finished:
+            tracked.timing = replace(tracked.timing, finished=now)
+            del self._tracked[uid]
+        return RequestOutput(
+            uid=uid,
+            token_id=token,
+            logprobs=result.logprobs.get(uid),
+            prompt_logprobs=None if scored is None else tuple(scored),
+            tensors=tensors,
+            finish_reason=seq.finish_reason,
+            stop_token_id=token if seq.finish_reason == "stop" else None,
+            num_cached_tokens=seq.num_cached_tokens,
+            timing=tracked.timing if seq.is_finished else None,
+        )
+
+    def _ending(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
+        """The last word on a request that did not complete."""
+        tracked = self._tracked.pop(uid)
+        timing = replace(tracked.timing, finished=time.monotonic())
+        return RequestOutput(uid=uid, finish_reason=reason, error=error, timing=timing)
+
+    def _failures(self, schedule: Schedule, error: Exception) -> list[RequestOutput]:
+        message = f"{type(error).__name__}: {error}".splitlines()[0]
+        outputs = []
+        for chunk in schedule.chunks:
+            self._scheduler.finish(chunk.sequence, "error")
+            outputs.append(self._ending(chunk.sequence.uid, "error", message))
+        return outputs
+
+    def _count(self, **increments: float) -> None:
+        current = {name: getattr(self._counted, name) + value for name, value in increments.items()}
+        self._counted = replace(self._counted, **current)

@@ -1,0 +1,61 @@
+"""How many cache blocks to take. Reads what the machine has; knows nothing of requests."""
+
+from pathlib import Path
+
+import torch
+
+from model.config import ModelConfig
+from model.folder import ModelLoadError
+from model.kv_cache import KVCache
+from server.engine.config import EngineConfig
+
+CPU_SHARE = 0.4
+"""Of the memory that is free once the weights are loaded; the rest is for activations, captures and other processes."""
+GPU_SHARE = 0.85
+
+
+def num_cache_blocks(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device, max_model_len: int
+) -> int:
+    """Blocks for `max_num_seqs` full contexts, or what fits the memory set or found, with the null block.
+
+    Raises ModelLoadError when not even one full context fits.
+    """
+    block_bytes = KVCache.bytes_per_block(model, config.block_size, dtype)
+    one_context = -(-max_model_len // config.block_size)
+    if config.kv_cache_bytes is not None:
+        blocks = config.kv_cache_bytes // block_bytes
+    else:
+        share = CPU_SHARE if device.type == "cpu" else GPU_SHARE
+        blocks = min(config.max_num_seqs * one_context, int(free_memory(device) * share) // block_bytes)
+    if blocks < one_context:
+        raise ModelLoadError(
+            f"the KV cache holds {blocks * config.block_size} tokens in {blocks * block_bytes:,} bytes, fewer than "
+            f"one context of {max_model_len}; raise kv_cache_memory to {one_context * block_bytes:,} bytes "
+            "or lower max_model_len"
+        )
+    return blocks + 1
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that could be taken now, within the limits of the container if there is one."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = int(_meminfo("MemAvailable"))
+    limit, used = (_read_int(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
+    return free if limit is None or used is None else max(0, min(free, limit - used))
+
+
+def _meminfo(field: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return int(value.split()[0]) * 1024
+    raise ModelLoadError(f"/proc/meminfo has no {field}; set kv_cache_memory")
+
+
+def _read_int(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None

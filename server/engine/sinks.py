@@ -1,0 +1,209 @@
+"""Where captured numbers gather while a request runs: what was asked for and nothing else, in the type it will leave
+in.
+
+Knows requests and tensors; knows no scheduling and no wire. Each number depends on its own row alone, so an answer does
+not change with the chunks its prompt was cut into.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from model.capture import AttentionTap, ResidualTap
+from model.pooling import pool
+from server.engine.outputs import Array
+from server.engine.request import AttentionCapture, EmbedTask
+
+_TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
+
+
+class AttentionSink:
+    """The attention of one request over `num_tokens` positions: [pair or layer, query, key] once it is complete."""
+
+    def __init__(self, capture: AttentionCapture, num_tokens: int) -> None:
+        self._capture = capture
+        self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
+        self._heads, self._slots, count = _group_by_layer(capture)
+        self._queries = np.arange(num_tokens) if capture.queries is None else np.array(capture.queries, np.int64)
+        self._keys = None if capture.keys is None else torch.tensor(capture.keys)
+        num_keys = num_tokens if capture.keys is None else len(capture.keys)
+        self._columns = num_keys
+        dtype = _TORCH_DTYPES[capture.dtype]
+        width = capture.top_k or capture.resize or num_keys
+        # A thumbnail's rows stay float32 until the last of them is there.
+        self._values = torch.full(
+            (count, len(self._queries), width),
+            0 if dtype == torch.uint8 else self._hidden,
+            dtype=torch.float32 if capture.resize else dtype,
+        )
+        self._indices = torch.full(self._values.shape, -1, dtype=torch.int32) if capture.top_k else None
+
+    @property
+    def num_bytes(self) -> int:
+        return self._values.nbytes + (0 if self._indices is None else self._indices.nbytes)
+
+    def tap(self, span: int, first_row: int, start: int, num_rows: int, captured: int = 0) -> AttentionTap | None:
+        """The wish for a chunk of positions start..start+num_rows at batch row `first_row`; None when it has none of
+        ours.
+
+        Positions below `captured` were delivered before (the request was preempted since).
+        """
+        wanted = (self._queries >= max(start, captured)) & (self._queries < start + num_rows)
+        places = np.flatnonzero(wanted)
+        if not len(places):
+            return None
+        positions = self._queries[places]
+        where = torch.from_numpy(places)
+
+        def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
+            self._keep(layer, where[i : i + rows.shape[1]], positions[i : i + rows.shape[1]], rows)
+
+        rows = (positions - start + first_row).tolist()
+        return AttentionTap(
+            span=span,
+            rows=rows,
+            positions=positions.tolist(),
+            heads=self._heads,
+            kind=self._capture.kind,
+            deliver=deliver,
+        )
+
+    def _keep(self, layer: int, where: torch.Tensor, positions: np.ndarray, rows: torch.Tensor) -> None:
+        """rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""
+        rows = rows.float().cpu()
+        if self._capture.reduce == "mean":
+            rows = _mean_in_order(rows)
+        elif self._capture.reduce == "max":
+            rows = rows.amax(0, keepdim=True)
+        rows = self._select_keys(rows)
+        slots = torch.tensor(self._slots[layer])
+        if self._indices is not None:
+            rows, indices = self._largest(rows, positions)
+            self._indices[slots[:, None], where] = indices
+        elif self._capture.resize:
+            rows = torch.nn.functional.adaptive_avg_pool1d(rows, self._capture.resize)
+        self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
+
+    def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
+        """[.., keys so far] -> [.., columns of the answer]; keys not seen yet are hidden."""
+        out = torch.full((*rows.shape[:-1], self._columns), self._hidden)
+        if self._keys is None:
+            out[..., : rows.shape[-1]] = rows
+        else:
+            here = self._keys < rows.shape[-1]
+            out[..., here] = rows[..., self._keys[here]]
+        return out
+
+    def _largest(self, rows: torch.Tensor, positions: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """The top_k keys of each row, largest first, earlier keys first among equals; -1 where fewer are visible."""
+        k = self._values.shape[-1]
+        keys = torch.arange(self._columns) if self._keys is None else self._keys
+        unseen = keys > torch.from_numpy(positions)[:, None]  # [n, columns]
+        values, order = rows.masked_fill(unseen, float("-inf")).sort(dim=-1, descending=True, stable=True)
+        values, order = values[..., :k], order[..., :k]
+        empty = unseen.expand(rows.shape).gather(-1, order)
+        short = k - values.shape[-1]
+        values = torch.nn.functional.pad(values.masked_fill(empty, self._hidden), (0, short), value=self._hidden)
+        indices = torch.nn.functional.pad(keys[order].masked_fill(empty, -1), (0, short), value=-1)
+        return values, indices.int()
+
+    def arrays(self, name: str = "attention") -> dict[str, Array]:
+        """What was gathered, as `name` and, with top_k, `name`.indices."""
+        values = self._values
+        if self._capture.resize:
+            columns = torch.nn.functional.adaptive_avg_pool1d(values.transpose(1, 2), self._capture.resize)
+            values = _cast(columns.transpose(1, 2).contiguous(), _TORCH_DTYPES[self._capture.dtype])
+        found = {name: as_array(values)}
+        if self._indices is not None:
+            found[f"{name}.indices"] = as_array(self._indices)
+        return found
+
+
+class RowSink:
+    """The attention row that chooses one generated token: [pair or layer, key], keys up to the query's own position."""
+
+    def __init__(self, capture: AttentionCapture, position: int) -> None:
+        one = AttentionCapture(
+            pairs=capture.pairs,
+            queries=(position,),
+            kind=capture.kind,
+            reduce=capture.reduce,
+            top_k=capture.top_k,
+            dtype=capture.dtype,
+        )
+        self._sink = AttentionSink(one, position + 1)
+        self._position = position
+
+    def tap(self, span: int, row: int) -> AttentionTap:
+        tap = self._sink.tap(span, row, self._position, 1)
+        assert tap is not None
+        return tap
+
+    def arrays(self) -> dict[str, Array]:
+        return {
+            name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data)
+            for name, array in self._sink.arrays().items()
+        }
+
+
+class EmbeddingSink:
+    """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none."""
+
+    def __init__(self, task: EmbedTask) -> None:
+        self._task = task
+        self._pieces: list[torch.Tensor] = []
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(piece.nbytes for piece in self._pieces)
+
+    def tap(self, first_row: int, start: int, num_rows: int, captured: int = 0) -> ResidualTap | None:
+        """The wish for a chunk, as `AttentionSink.tap`'s."""
+        skip = max(0, captured - start)
+        if skip >= num_rows:
+            return None
+        return ResidualTap(self._task.layer, first_row + skip, first_row + num_rows, self._keep)
+
+    def _keep(self, hidden: torch.Tensor) -> None:
+        if self._task.pooling == "last":
+            self._pieces = [hidden[-1:].clone()]
+        elif self._task.pooling == "cls":
+            self._pieces = self._pieces or [hidden[:1].clone()]
+        else:
+            self._pieces.append(hidden)
+
+    def arrays(self) -> dict[str, Array]:
+        task = self._task
+        vector = pool(torch.cat(self._pieces), task.pooling, normalize=task.normalize, dimensions=task.dimensions)
+        return {"embedding": as_array(vector.float())}
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """A tensor as the engine's answers carry it, sharing memory where it can."""
+    array = np.ascontiguousarray(tensor.cpu().numpy())
+    return Array(array.dtype.name, array.shape, memoryview(array.data).cast("B") if array.size else b"")
+
+
+def _group_by_layer(capture: AttentionCapture) -> tuple[dict[int, list[int]], dict[int, Sequence[int]], int]:
+    """Heads of each layer, the answer's first-axis places they go to, and the length of that axis."""
+    heads: dict[int, list[int]] = {}
+    slots: dict[int, list[int]] = {}
+    for place, (layer, head) in enumerate(capture.pairs):
+        heads.setdefault(layer, []).append(head)
+        slots.setdefault(layer, []).append(place)
+    if capture.reduce is None:
+        return heads, dict(slots), len(capture.pairs)
+    return heads, {layer: [place] for place, layer in enumerate(heads)}, len(heads)
+
+
+def _mean_in_order(rows: torch.Tensor) -> torch.Tensor:
+    """Mean over the first axis, added head by head: the same sum however many rows there are."""
+    total = rows[0].clone()
+    for head in rows[1:]:
+        total += head
+    return (total / len(rows))[None]
+
+
+def _cast(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return (rows * 255).round().to(dtype) if dtype == torch.uint8 else rows.to(dtype)
