@@ -4,7 +4,7 @@ Built once by the application; the routes hold no state of their own. `Engine` a
 process that computes: they are described here so that routes can be tested against any engine that keeps the contract.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 from server.engine.outputs import EngineStats, RequestOutput
 from server.engine.request import Task
+from server.errors import Unavailable
 from server.metrics import Metrics
 from server.settings import Settings
 
@@ -43,7 +44,7 @@ class Engine(Protocol):
     """The API process's end of the engine. `submit` and the handles raise `server.errors.ApiError`."""
 
     async def submit(
-        self, task: Task, prompt_token_ids: tuple[int, ...], *, deadline: float | None = None, capture_bytes: int = 0
+        self, task: Task, prompt_token_ids: Sequence[int], *, deadline: float | None = None, capture_bytes: int = 0
     ) -> Handle: ...
     def ready(self) -> bool: ...
     def reason(self) -> str: ...
@@ -71,5 +72,11 @@ class AppContext:
     """The model's name on the wire."""
     model_root: str
     """The folder or hub id that it came from."""
-    max_model_len: int
-    """Most tokens of prompt and completion together."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and completion together: the worker's word once it is there, the model's before."""
+        try:
+            return self.engine.info().max_model_len
+        except Unavailable:
+            return min(self.config.max_model_len, self.settings.max_model_len or self.config.max_model_len)

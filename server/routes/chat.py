@@ -1,0 +1,154 @@
+"""POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.routes.choices import Piece
+from server.routes.context import AppContext
+from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
+from server.routes.logprobs import chat_entries, prompt_entries
+from server.routes.prompts import check_model, fit_generation, read_chat
+from server.routes.sampling import sampling_params
+from server.schemas import ChatCompletionAnswer, ChatCompletionRequest
+from server.sse import DONE, EventStream, event, unless_disconnected
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/chat/completions",
+        tags=["generation"],
+        summary="Answer a conversation",
+        response_model=ChatCompletionAnswer,
+    )
+    async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
+        """The assistant's next message. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
+        arrival = time.monotonic()
+        check_model(context, body.model)
+        job = await _job(context, body)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, job, arrival))
+        started, arrivals = await unless_disconnected(request, _begin(context, body, job, arrival))
+        return EventStream(_events(_Writer(context, body, job, started), arrivals), started.close)
+
+
+async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
+    prompt = await read_chat(context, body.messages, body.add_generation_prompt)
+    limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
+    prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
+    sampling = sampling_params(
+        context, body, max_tokens=max_tokens, logprobs=body.num_logprobs, prompt_logprobs=body.prompt_logprobs
+    )
+    return Job(prompt, sampling)
+
+
+async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float) -> Response:
+    started = await start(context, body, [job], arrival)
+    choices = await collect(started)
+    writer = _Writer(context, body, job, started)
+    answer = writer.head("chat.completion")
+    answer["choices"] = [writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["usage"] = usage([job], sum(len(choice.token_ids) for choice in choices), started.runs)
+    if body.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = writer.prompt_logprobs(choices[0].prompt_logprobs)
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _begin(
+    context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float
+) -> tuple[Started, AsyncIterator[Arrived]]:
+    started = await start(context, body, [job], arrival)
+    try:
+        return started, await from_first(merged(started.runs))
+    except BaseException:
+        started.close()
+        raise
+
+
+async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+    head = writer.head("chat.completion.chunk")
+    if writer.body.include_usage:
+        head["usage"] = None
+    for run in writer.started.runs:
+        yield event(orjson.dumps({**head, "choices": [writer.opening(run.index)]}))
+    num_tokens = 0
+    async for arrived in arrivals:
+        num_tokens += len(arrived.piece.token_ids)
+        chunk = {**head, "choices": [writer.chunk(arrived.run.index, arrived.piece)]}
+        if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
+            chunk["prompt_logprobs"] = writer.prompt_logprobs(arrived.piece.prompt_logprobs)
+        yield event(orjson.dumps(chunk))
+    if writer.body.include_usage:
+        total = usage([writer.job], num_tokens, writer.started.runs)
+        yield event(orjson.dumps({**head, "choices": [], "usage": total}))
+    yield DONE
+
+
+class _Writer:
+    """Writes the choices of one request; remembers how far each has come."""
+
+    def __init__(self, context: AppContext, body: ChatCompletionRequest, job: Job, started: Started) -> None:
+        self.context = context
+        self.body = body
+        self.job = job
+        self.started = started
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The fields before the choices."""
+        return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
+
+    def opening(self, index: int) -> dict[str, Any]:
+        """The first chunk of a choice, which says who speaks."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        """A choice in one piece."""
+        written: dict[str, Any] = {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text},
+            "logprobs": self._logprobs(choice.logprobs),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if self.body.return_token_ids:
+            written["token_ids"] = choice.token_ids
+        if self.started.rows is not None and choice.tensors:
+            written["attention"] = self.started.rows.whole(choice.tensors, len(self.job.prompt.ids) - 1)
+        return written
+
+    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a piece adds to a choice."""
+        query = len(self.job.prompt.ids) - 1 + self._num_tokens[index]
+        self._num_tokens[index] += len(piece.token_ids)
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": {"content": piece.text},
+            "logprobs": self._logprobs(piece.logprobs),
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
+        if self.body.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+        if self.started.rows is not None and piece.tensors:
+            choice["attention"] = self.started.rows.piece(piece.tensors, query)
+        return choice
+
+    def _logprobs(self, logprobs: Any) -> dict[str, Any] | None:
+        if self.body.num_logprobs is None:
+            return None
+        return {"content": chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
+
+    def prompt_logprobs(self, logprobs: Any) -> Any:
+        """vLLM's `prompt_logprobs`, which in chats stands beside the choices."""
+        return logprobs and prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)

@@ -1,0 +1,174 @@
+"""POST /v1/completions: text that continues a prompt, whole or as a stream, with log-probabilities and attention."""
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.routes.choices import Piece
+from server.routes.context import AppContext
+from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
+from server.routes.logprobs import LegacyLogprobs, prompt_entries
+from server.routes.prompts import Prompt, check_model, fit_generation, read_prompts
+from server.routes.sampling import sampling_params
+from server.schemas import CompletionAnswer, CompletionRequest
+from server.sse import DONE, EventStream, event, unless_disconnected
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/completions",
+        tags=["generation"],
+        summary="Continue a prompt",
+        response_model=CompletionAnswer,
+    )
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        """Text that continues each prompt. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
+        arrival = time.monotonic()
+        check_model(context, body.model)
+        jobs = await _jobs(context, body)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, jobs, arrival))
+        started, arrivals = await unless_disconnected(request, _begin(context, body, jobs, arrival))
+        return EventStream(_events(_Writer(context, body, jobs, started), arrivals), started.close)
+
+
+async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
+    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens)
+    is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
+    asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
+    jobs = []
+    for prompt in prompts:
+        # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
+        limit = None if body.max_tokens is None else max(body.max_tokens, 1)
+        fitted, max_tokens = fit_generation(context, prompt, limit, is_explicit, body.truncate, "prompt")
+        sampling = sampling_params(
+            context,
+            body,
+            max_tokens=max_tokens,
+            logprobs=body.num_logprobs,
+            prompt_logprobs=max(asked) if asked else None,
+        )
+        jobs.append(Job(fitted, sampling))
+    return jobs
+
+
+async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float) -> Response:
+    started = await start(context, body, jobs, arrival)
+    choices = await collect(started)
+    writer = _Writer(context, body, jobs, started)
+    answer = writer.head()
+    answer["choices"] = [writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["usage"] = usage(jobs, writer.num_completion_tokens, started.runs)
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _begin(
+    context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float
+) -> tuple[Started, AsyncIterator[Arrived]]:
+    started = await start(context, body, jobs, arrival)
+    try:
+        return started, await from_first(merged(started.runs))
+    except BaseException:
+        started.close()
+        raise
+
+
+async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+    head = writer.head()
+    if writer.body.include_usage:
+        head["usage"] = None
+    async for arrived in arrivals:
+        yield event(orjson.dumps({**head, "choices": [writer.chunk(arrived.run.index, arrived.piece)]}))
+    if writer.body.include_usage:
+        total = usage(writer.jobs, writer.num_completion_tokens, writer.started.runs)
+        yield event(orjson.dumps({**head, "choices": [], "usage": total}))
+    yield DONE
+
+
+class _Writer:
+    """Writes the choices of one request; remembers how far each has come."""
+
+    def __init__(self, context: AppContext, body: CompletionRequest, jobs: list[Job], started: Started) -> None:
+        self.context = context
+        self.body = body
+        self.jobs = jobs
+        self.started = started
+        self.num_completion_tokens = 0
+        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        self._legacy = {
+            run.index: LegacyLogprobs(context.tokenizer, body.logprobs or 0)
+            for run in started.runs
+            if body.logprobs is not None
+        }
+        self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
+
+    def head(self) -> dict[str, Any]:
+        """The fields before the choices."""
+        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self.context.model_id}
+
+    def _prompt(self, index: int) -> Prompt:
+        return self.jobs[index // (self.body.n or 1)].prompt
+
+    def _echo(self, index: int) -> str:
+        prompt = self._prompt(index)
+        if prompt.text is not None:
+            return prompt.text
+        known = [i for i in prompt.ids if i < self.context.tokenizer.vocab_size]
+        return self.context.tokenizer.decode(known, self.body.skip_special_tokens)
+
+    def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        """A choice in one piece."""
+        piece = Piece(
+            text=choice.text,
+            token_ids=tuple(choice.token_ids),
+            logprobs=tuple(choice.logprobs),
+            prompt_logprobs=choice.prompt_logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+        )
+        written = self.chunk(index, piece)
+        if self.started.rows is not None and choice.tensors:
+            written["attention"] = self.started.rows.whole(choice.tensors, len(self._prompt(index).ids) - 1)
+        return written
+
+    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a piece adds to a choice; the first brings the prompt, if that is echoed."""
+        is_first = self._num_tokens[index] == 0
+        if self.body.max_tokens == 0:
+            piece = Piece(prompt_logprobs=piece.prompt_logprobs, finish_reason=piece.finish_reason and "length")
+        query = len(self._prompt(index).ids) - 1 + self._num_tokens[index]
+        self._num_tokens[index] += max(len(piece.token_ids), 1)
+        self.num_completion_tokens += len(piece.token_ids)
+        echoes = bool(self.body.echo) and is_first
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": self._echo(index) + piece.text if echoes else piece.text,
+            "logprobs": self._logprobs(index, piece, echoes),
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
+        if self.body.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+        if self.body.prompt_logprobs is not None and piece.prompt_logprobs is not None:
+            entries = prompt_entries(self.context.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
+            choice["prompt_logprobs"] = entries
+        if self.started.rows is not None and piece.tensors:
+            choice["attention"] = self.started.rows.piece(piece.tensors, query)
+        return choice
+
+    def _logprobs(self, index: int, piece: Piece, echoes: bool) -> dict[str, Any] | None:
+        if index not in self._legacy:
+            return None
+        ids, entries = list(piece.token_ids), list(piece.logprobs)
+        if echoes and piece.prompt_logprobs is not None:
+            ids = [*self._prompt(index).ids, *ids]
+            return self._legacy[index].entries(ids, [*piece.prompt_logprobs, *entries])
+        return self._legacy[index].entries(ids, entries)

@@ -1,0 +1,207 @@
+"""What both generation routes share: n choices for each prompt, submitted together, merged, collected or streamed.
+
+The routes say how a choice is written; this file sees to it that every choice ends in an answer, an error or an abort.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from server.engine.outputs import Array, TokenLogprobs
+from server.engine.request import GenerateTask
+from server.engine.sampling_params import SamplingParams
+from server.errors import ApiError, PayloadTooLarge, QueueFull
+from server.routes.choices import ChoiceText, Piece, Run
+from server.routes.context import AppContext, Handle
+from server.routes.prompts import Prompt
+from server.routes.rows import RowWriter, check_rows, row_writer
+from server.routes.sampling import seed_of_choice
+from server.schemas import GenerationFields
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt of a request with what all its choices share."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+
+
+@dataclass
+class Started:
+    """The choices of a request, in flight."""
+
+    runs: list[Run]
+    rows: RowWriter | None
+
+    def close(self) -> None:
+        """Abort what is unfinished."""
+        for run in self.runs:
+            run.close()
+
+
+def deadline(context: AppContext) -> float | None:
+    """When a request that arrives now must have ended, on CLOCK_MONOTONIC; None is never."""
+    timeout = context.settings.request_timeout
+    return time.monotonic() + timeout if timeout else None
+
+
+async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float) -> Started:
+    """Submit every choice of every job. Raises ApiError; then none is left running."""
+    num_choices = body.n or 1
+    writer = None if body.attention is None else row_writer(body.attention, context.config)
+    ends = deadline(context)
+    started = Started([], writer)
+    try:
+        capture_bytes = [_capture_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
+        for number, job in enumerate(jobs):
+            for choice in range(num_choices):
+                sampling = replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
+                task = GenerateTask(
+                    sampling=sampling,
+                    attention=writer and writer.capture,
+                    attention_prompt=writer is not None and writer.with_prompt,
+                )
+                handle = await context.engine.submit(
+                    task, job.prompt.ids, deadline=ends, capture_bytes=capture_bytes[number]
+                )
+                index = number * num_choices + choice
+                started.runs.append(_run(context, body, index, job, handle, arrival))
+    except BaseException as error:
+        started.close()
+        if writer is not None and isinstance(error, ApiError):
+            count_rejection(context, error)
+        raise
+    return started
+
+
+def _capture_bytes(
+    context: AppContext, body: GenerationFields, job: Job, writer: RowWriter | None, num_choices: int
+) -> int:
+    if writer is None:
+        return 0
+    limit = context.settings.max_response_bytes
+    return check_rows(
+        writer, len(job.prompt.ids), job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit
+    )
+
+
+def count_rejection(context: AppContext, error: ApiError) -> None:
+    """Count a refusal to look inside, if that is what the error is."""
+    if isinstance(error, PayloadTooLarge):
+        context.metrics.capture_rejections.labels("answer_too_large").inc()
+    elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
+        context.metrics.capture_rejections.labels("budget_full").inc()
+
+
+def _run(context: AppContext, body: GenerationFields, index: int, job: Job, handle: Handle, arrival: float) -> Run:
+    text = ChoiceText(
+        context.tokenizer,
+        job.prompt.ids,
+        stop_strings=body.stop_strings,
+        include_stop=body.include_stop_str_in_output,
+        skip_special_tokens=body.skip_special_tokens,
+        end_of_text_ids=frozenset(job.sampling.eos_token_ids),
+    )
+    return Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A piece and the choice it belongs to."""
+
+    run: Run
+    piece: Piece
+
+
+async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
+    """The pieces of all runs as they come. The first failure ends the iteration."""
+    if len(runs) == 1:
+        async for piece in runs[0].pieces():
+            yield Arrived(runs[0], piece)
+        return
+    queue: asyncio.Queue[Arrived | Exception | None] = asyncio.Queue()
+
+    async def pump(run: Run) -> None:
+        try:
+            async for piece in run.pieces():
+                queue.put_nowait(Arrived(run, piece))
+        except Exception as error:
+            queue.put_nowait(error)
+        else:
+            queue.put_nowait(None)
+
+    pumps = [asyncio.create_task(pump(run)) for run in runs]
+    try:
+        remaining = len(pumps)
+        while remaining:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                remaining -= 1
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+
+
+async def from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]:
+    """The same pieces, the first of them awaited now: until then an error still has its own HTTP status."""
+    first = await anext(arrivals, None)
+
+    async def rest() -> AsyncIterator[Arrived]:
+        if first is not None:
+            yield first
+            async for arrived in arrivals:
+                yield arrived
+
+    return rest()
+
+
+@dataclass
+class Collected:
+    """All pieces of one choice, joined."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    tensors: list[dict[str, Array]] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+async def collect(started: Started) -> list[Collected]:
+    """Every choice to its end, in their order. Whatever happens, none is left running."""
+    choices = {run.index: Collected() for run in started.runs}
+    texts: dict[int, list[str]] = {index: [] for index in choices}
+    try:
+        async for arrived in merged(started.runs):
+            piece, choice = arrived.piece, choices[arrived.run.index]
+            texts[arrived.run.index].append(piece.text)
+            choice.token_ids += piece.token_ids
+            choice.logprobs += piece.logprobs
+            choice.prompt_logprobs = piece.prompt_logprobs or choice.prompt_logprobs
+            if piece.tensors:
+                choice.tensors.append(piece.tensors)
+            choice.finish_reason, choice.stop_reason = piece.finish_reason, piece.stop_reason
+    finally:
+        started.close()
+    for index, choice in choices.items():
+        choice.text = "".join(texts[index])
+    return [choices[run.index] for run in started.runs]
+
+
+def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
+    """Tokens of the whole request; a prompt counts once, however many choices it has."""
+    num_prompt_tokens = sum(len(job.prompt.ids) for job in jobs)
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": num_prompt_tokens + num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": max((run.num_cached_tokens for run in runs), default=0)},
+    }

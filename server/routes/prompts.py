@@ -1,0 +1,174 @@
+"""From the forms a prompt may take on the wire to token ids that fit the model. Knows no engine and no answer."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from model.chat import ChatTemplateError
+from server.errors import BadRequest, NotFound, shown
+from server.routes.context import AppContext
+from server.schemas import ChatMessage, PromptInput
+
+MAX_PROMPTS = 2048
+_THREAD_CHARACTERS = 20_000
+"""Longer texts are tokenised in a thread: they would hold up running streams."""
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt as the model sees it."""
+
+    ids: tuple[int, ...]
+    text: str | None = None
+    """None when token ids were given."""
+    offsets: tuple[Span, ...] | None = None
+    """Character span of each token in `text`."""
+
+
+def check_model(context: AppContext, model: str | None) -> None:
+    """Raise NotFound unless `model` is the one that is served; None is that one."""
+    if model is not None and model != context.model_id:
+        raise NotFound(
+            f"The model {shown(model)} does not exist here; {context.model_id!r} is served.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+async def read_prompts(
+    context: AppContext, value: PromptInput, field: str, add_special_tokens: bool = True
+) -> list[Prompt]:
+    """The prompts of a body's field. Raises BadRequest for empty ones and for ids the vocabulary lacks."""
+    if isinstance(value, str):
+        return [check_not_empty(await _encode_one(context, value, add_special_tokens), field)]
+    if not value:
+        raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
+    if isinstance(value[0], int):
+        return [Prompt(check_ids(context, [item for item in value if isinstance(item, int)], field))]
+    if len(value) > MAX_PROMPTS:
+        raise BadRequest(f"{field}: {len(value)} prompts; at most {MAX_PROMPTS} are accepted.", param=field)
+    if isinstance(value[0], str):
+        texts = [item for item in value if isinstance(item, str)]
+        prompts = await _encode_many(context, texts, add_special_tokens)
+        return [check_not_empty(prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
+    many = [item for item in value if isinstance(item, list)]
+    return [Prompt(check_ids(context, ids, f"{field}[{i}]")) for i, ids in enumerate(many)]
+
+
+def check_not_empty(prompt: Prompt, field: str) -> Prompt:
+    """The prompt; raises BadRequest if it has no token."""
+    if not prompt.ids:
+        got = "" if prompt.text is None else f", got {prompt.text!r}"
+        raise BadRequest(f"{field}: the prompt is empty; at least one token is accepted{got}.", param=_name(field))
+    return prompt
+
+
+def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int, ...]:
+    """The ids; raises BadRequest if there are none or one is outside the vocabulary."""
+    check_not_empty(Prompt(tuple(ids)), field)
+    if max(ids) >= context.config.vocab_size or min(ids) < 0:
+        wrong = next(i for i in ids if not 0 <= i < context.config.vocab_size)
+        raise BadRequest(
+            f"{field}: there is no token {wrong}; accepted are 0 to {context.config.vocab_size - 1}.",
+            param=_name(field),
+            code="invalid_token_id",
+        )
+    return tuple(ids)
+
+
+def _name(field: str) -> str:
+    return field.partition("[")[0]
+
+
+async def encode(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
+    """A text as a prompt, which may be empty."""
+    return await _encode_one(context, text, add_special_tokens)
+
+
+async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
+    encode = context.tokenizer.encode
+    if len(text) > _THREAD_CHARACTERS:
+        encoding = await asyncio.to_thread(encode, text, add_special_tokens)
+    else:
+        encoding = encode(text, add_special_tokens)
+    return Prompt(tuple(encoding.ids), text, tuple(encoding.offsets))
+
+
+async def _encode_many(context: AppContext, texts: list[str], add_special_tokens: bool) -> list[Prompt]:
+    encode = context.tokenizer.encode_batch
+    if sum(map(len, texts)) > _THREAD_CHARACTERS:
+        encodings = await asyncio.to_thread(encode, texts, add_special_tokens)
+    else:
+        encodings = encode(texts, add_special_tokens)
+    return [
+        Prompt(tuple(encoding.ids), text, tuple(encoding.offsets))
+        for text, encoding in zip(texts, encodings, strict=True)
+    ]
+
+
+def render_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
+    """The conversation as the model's template writes it. Raises BadRequest when there is none, or it refuses."""
+    if context.chat_template is None:
+        raise BadRequest(
+            f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
+            "start the server with --chat-template.",
+            param="messages",
+            code="no_chat_template",
+        )
+    try:
+        return context.chat_template.render([m.as_template_input() for m in messages], add_generation_prompt)
+    except ChatTemplateError as error:
+        raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
+
+
+async def read_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> Prompt:
+    """A conversation as one prompt. The template writes the special tokens itself: none are added."""
+    text = render_chat(context, messages, add_generation_prompt)
+    return check_not_empty(await _encode_one(context, text, False), "messages")
+
+
+def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str) -> Prompt:
+    """An input that is only read, never continued. Raises BadRequest over the context; `truncate` cuts the end."""
+    limit = context.max_model_len
+    if len(prompt.ids) <= limit:
+        return prompt
+    if not truncate:
+        raise _too_long(len(prompt.ids), limit, field, "")
+    return replace(prompt, ids=prompt.ids[:limit], offsets=prompt.offsets and prompt.offsets[:limit])
+
+
+def fit_generation(
+    context: AppContext, prompt: Prompt, max_tokens: int | None, is_explicit: bool, truncate: bool, field: str
+) -> tuple[Prompt, int]:
+    """The prompt and how many tokens may follow it: `max_tokens`, or the rest of the context if it is None.
+
+    A default that is not explicit is cut to the room left; an explicit one over it raises BadRequest. `truncate` drops
+    the beginning of the prompt to make room.
+    """
+    limit = context.max_model_len
+    wanted = (max_tokens if is_explicit else None) or 1
+    if truncate and len(prompt.ids) + wanted > limit > wanted:
+        prompt = Prompt(prompt.ids[-(limit - wanted) :])
+    room = limit - len(prompt.ids)
+    if room < 1:
+        raise _too_long(len(prompt.ids), limit - 1, field, f" and {limit} with the answer")
+    if max_tokens is None:
+        return prompt, room
+    if max_tokens > room and is_explicit:
+        raise BadRequest(
+            f"max_tokens: {max_tokens} is over the room left: the prompt has {len(prompt.ids)} of {limit} tokens; "
+            f"at most {room} are accepted.",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
+    return prompt, min(max_tokens, room)
+
+
+def _too_long(length: int, limit: int, field: str, rest: str) -> BadRequest:
+    return BadRequest(
+        f"{field}: the prompt has {length} tokens; at most {limit} are accepted{rest}. Set truncate to cut it.",
+        param=field,
+        code="context_length_exceeded",
+    )

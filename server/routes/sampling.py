@@ -1,0 +1,70 @@
+"""From a body's fields to the engine's SamplingParams, checked against the vocabulary."""
+
+import secrets
+
+from server.engine.sampling_params import SamplingParams
+from server.errors import BadRequest
+from server.routes.context import AppContext
+from server.schemas import GenerationFields
+
+_SEEDS = 2**63
+
+
+def sampling_params(
+    context: AppContext,
+    body: GenerationFields,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """What every choice of a request shares. Raises BadRequest for token ids outside the vocabulary."""
+    bias = {int(key): value for key, value in (body.logit_bias or {}).items()}
+    stop_ids = tuple(body.stop_token_ids or ())
+    _check_vocabulary(context, "logit_bias", bias)
+    _check_vocabulary(context, "stop_token_ids", stop_ids)
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise BadRequest(
+            f"min_tokens: {min_tokens} is over max_tokens, which is {max_tokens}; 0 to {max_tokens} are accepted.",
+            param="min_tokens",
+        )
+    eos = (*context.tokenizer.eos_token_ids, *context.config.eos_token_ids)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
+        temperature=_or(body.temperature, 1.0),
+        top_p=_or(body.top_p, 1.0),
+        top_k=max(body.top_k or 0, 0),
+        min_p=_or(body.min_p, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        logit_bias=bias,
+        min_tokens=min_tokens,
+        eos_token_ids=tuple(i for i in dict.fromkeys(eos) if i < context.config.vocab_size),
+        ignore_eos=body.ignore_eos,
+        stop_token_ids=stop_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def seed_of_choice(seed: int, choice: int) -> int:
+    """Each choice of a prompt draws its own numbers; the first has the seed that was asked for."""
+    return (seed + choice) % _SEEDS
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _check_vocabulary(context: AppContext, field: str, ids: dict[int, float] | tuple[int, ...]) -> None:
+    size = context.config.vocab_size
+    for token_id in ids:
+        if token_id >= size:
+            raise BadRequest(
+                f"{field}: there is no token {token_id}; accepted are 0 to {size - 1}.",
+                param=field,
+                code="invalid_token_id",
+            )

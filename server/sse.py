@@ -1,0 +1,93 @@
+"""Server-sent events, and the end of work for clients that left.
+
+A client can leave at any stage: before the first token, between two, before the stream's generator ever ran. Each
+stage must free the engine's slot; this file knows how, and nothing of what is generated.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from server.errors import ApiError, EngineError, error_json
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientGone(ApiError):
+    """The client closed the connection. 499 as in nginx: nobody reads it but the metrics and the log."""
+
+    def __init__(self) -> None:
+        super().__init__(499, "The client closed the connection.", "client_closed_request")
+
+
+def event(data: bytes) -> bytes:
+    """One event; `data` holds no newline."""
+    return b"data: " + data + b"\n\n"
+
+
+def error_event(error: ApiError) -> bytes:
+    """The last event of a stream that failed."""
+    return b"event: error\n" + event(error_json(error))
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled if the client leaves first: then ClientGone is raised.
+
+    The request's body must have been read: what comes after it can only be the disconnect.
+    """
+    task = asyncio.create_task(work)
+    watch = asyncio.create_task(_disconnected(request))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        for each in (task, watch):
+            each.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(StreamingResponse):
+    """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began."""
+
+    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
+        super().__init__(
+            _with_errors(events),
+            media_type="text/event-stream",
+            # Proxies that buffer would turn a stream into one late answer.
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+        self.on_close = on_close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.on_close()
+
+
+async def _with_errors(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events; a failure becomes the last of them, never a silent end."""
+    try:
+        async for data in events:
+            yield data
+    except ApiError as error:
+        yield error_event(error)
+    except Exception:
+        logger.exception("a stream failed")
+        yield error_event(EngineError("The server failed on this stream; its log says why.", code="internal_error"))
