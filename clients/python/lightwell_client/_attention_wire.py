@@ -56,32 +56,20 @@ def _from_file(answer: Answer, kind: str) -> list[AttentionResult]:
 
     def taker(index: int) -> TakeArray:
         def take(name: str) -> Array:
-            tensor = file.tensors.get(f"{name}.{index}") or file.tensors[f"attention.{index}.{name}"]
-            return array_of(tensor)
+            return array_of(file.tensors[f"{name}.{index}"])
 
         return take
 
-    return [_result(entry, common, kind, taker(entry["index"])) for entry in _entries(common)]
-
-
-def _entries(common: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The entries of a file's metadata: a list under "data", or one object under the name of each tensor."""
-    data = common.get("data")
-    if isinstance(data, list):
-        return data
-    entries = {
-        int(match[1]): entry
-        for name, entry in common.items()
-        if (match := re.fullmatch(r"(?:attention\.)?(\d+)", name)) and isinstance(entry, dict)
-    }
-    return [{"index": index, **entry} for index, entry in entries.items()]
+    entries = [entry for name, entry in common.items() if re.fullmatch(r"attention\.\d+", name)]
+    return [_result(entry, common, kind, taker(entry["index"])) for entry in entries]
 
 
 def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: TakeArray) -> AttentionResult:
     """The entry as a result, once its parts agree with each other."""
     axes = tuple(map(str, entry["axes"]))
-    sparse = bool(entry.get("top_k")) or "values" in entry or "k" in axes
-    key_tokens, offsets, pairs = entry.get("key_tokens"), entry.get("offsets"), entry.get("pairs")
+    sparse = "k" in axes
+    pairs = None if entry.get("pairs") is None else tuple((pair[0], pair[1]) for pair in entry["pairs"])
+    offsets = None if entry.get("offsets") is None else tuple((span[0], span[1]) for span in entry["offsets"])
     result = AttentionResult(
         index=int(entry["index"]),
         attention=take("values" if sparse else "attention"),
@@ -89,13 +77,13 @@ def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: T
         axes=axes,
         tokens=tuple(entry["tokens"]),
         token_ids=tuple(entry["token_ids"]),
-        offsets=None if offsets is None else tuple((span[0], span[1]) for span in offsets),
-        layers=tuple(entry["layers"]),
-        heads=tuple(entry["heads"]),
-        pairs=None if pairs is None else tuple((pair[0], pair[1]) for pair in pairs),
+        offsets=offsets,
+        layers=tuple(entry.get("layers") or dict.fromkeys(layer for layer, _ in pairs or ())),
+        heads=tuple(entry.get("heads") or dict.fromkeys(head for _, head in pairs or ())),
+        pairs=pairs,
         query_positions=tuple(entry["query_positions"]),
         key_positions=tuple(entry["key_positions"]),
-        key_tokens=None if key_tokens is None else tuple(key_tokens),
+        key_tokens=None if entry.get("key_tokens") is None else tuple(entry["key_tokens"]),
         key_token_ids=None if entry.get("key_token_ids") is None else tuple(entry["key_token_ids"]),
         kind=str(entry.get("kind", kind)),
         model=str(common.get("model", "")),

@@ -57,6 +57,10 @@ class SamplingOptions(ModelOptions, total=False):
     logit_bias: Mapping[int, float] | Mapping[str, float]
     prompt_logprobs: int
     skip_special_tokens: bool
+    include_stop_str_in_output: bool
+    truncate: bool
+    """Drop the beginning of a prompt that does not fit, instead of being refused."""
+    return_token_ids: bool
     attention: Mapping[str, Any]
     """Attention rows with each token: {"layers", "heads" or "pairs", "kind", "dtype", "top_k", "prompt"}."""
     include_usage: bool
@@ -78,6 +82,7 @@ class ChatOptions(SamplingOptions, total=False):
     logprobs: bool
     top_logprobs: int
     max_completion_tokens: int
+    add_generation_prompt: bool
 
 
 class AttentionOptions(ModelOptions, total=False):
