@@ -7,17 +7,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from server.settings import SettingsError, add_arguments, from_arguments, unknown_variables
-
-
-def lightwell_version() -> str:
-    """The version of the installed distribution, "0+unknown" when it runs from a bare checkout."""
-    try:
-        return version("lightwell")
-    except PackageNotFoundError:
-        return "0+unknown"
+from server.version import lightwell_version
 
 
 def build_parser() -> argparse.ArgumentParser:

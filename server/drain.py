@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 
 _LAST_ANSWERS = 0.05
 """Seconds for the answers of requests that were just failed to be written."""
+_FORCED_WRITES = 1
+"""Seconds, at a forced end, for clients that do not read."""
 
 
 class DrainServer(uvicorn.Server):
@@ -28,6 +30,8 @@ class DrainServer(uvicorn.Server):
         self._client = client
         self._grace = grace
         self._drain_started: float | None = None
+        self.is_forced = False
+        """It ended without waiting for what ran."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal handler: it only sets flags, `on_tick` acts on them."""
@@ -40,7 +44,8 @@ class DrainServer(uvicorn.Server):
     def stop_now(self) -> None:
         """End at the next tick, whatever runs."""
         self._client.begin_drain()
-        self.should_exit = self.force_exit = True
+        self.config.timeout_graceful_shutdown = _FORCED_WRITES
+        self.should_exit = self.is_forced = True
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether the server should end."""

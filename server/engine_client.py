@@ -331,7 +331,7 @@ class EngineClient:
         if worker is None:
             return
         logger.log(
-            logging.DEBUG if self.draining and not worker.requests else logging.WARNING,
+            logging.DEBUG if worker.load_error or (self.draining and not worker.requests) else logging.WARNING,
             "lost worker %d (pid %s) with %d requests in flight: %s",
             worker.worker_id,
             worker.pid,

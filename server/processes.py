@@ -84,7 +84,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         finally:
             # Whatever ended the loop: the workers leave when the link goes.
             self.client.remove_socket()
-            self.supervisor.reap(0.0 if self._http.force_exit else _REAP_TIMEOUT)
+            self.supervisor.reap(0.0 if self._http.is_forced else _REAP_TIMEOUT)
         return 0 if self.error is None else 1
 
     @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 
 from server.engine_client import EngineClient
 
@@ -141,6 +142,7 @@ def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process
 
     The mask is inherited from the very start, so that Ctrl-C in the middle of the worker's imports changes nothing.
     """
+    resource_tracker.ensure_running()  # multiprocessing would start it in between, and unblock both signals after that
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         return launch(worker_id)

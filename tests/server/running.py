@@ -1,0 +1,147 @@
+"""Starts a server process for a test, waits for conditions with a deadline, and leaves nothing running behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+"""Seconds after which a condition is taken to never come; only a failure waits that long."""
+
+
+def wait_for(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    """The first true value of `condition`."""
+    end = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"did not happen within {patience} s: {what}")
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def group_members(group: int) -> list[int]:
+    """Processes of a process group that run."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[2]) == group and fields[0] != "Z":
+                members.append(int(entry.name))
+    return members
+
+
+class RunningServer:
+    """A server process in a process group of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self._output = output
+        self.http = httpx.Client(timeout=PATIENCE)
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    @property
+    def url(self) -> str:
+        def find() -> str:
+            assert self.process.poll() is None, f"the server ended: {self.output}"
+            lines = [line for line in self.output.splitlines() if line.startswith("Lightwell is loading")]
+            return lines[0].rpartition(" ")[2] if lines else ""
+
+        return wait_for(find, "the server prints its address")
+
+    def get(self, path: str) -> httpx.Response:
+        return self.http.get(self.url + path)
+
+    def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        return self.http.post(self.url + path, json=body)
+
+    def status(self, path: str) -> int:
+        """0 when nobody answers."""
+        try:
+            return self.get(path).status_code
+        except httpx.TransportError:
+            return 0
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.get("/state").json()
+        return state
+
+    def worker_pid(self) -> int:
+        pid: int = wait_for(lambda: self.state()["pids"][0], "a worker is connected")
+        return pid
+
+    def wait_ready(self) -> None:
+        wait_for(lambda: self.status("/health/ready") == 200, "the server is ready")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait_exit(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def wait_all_gone(self) -> None:
+        """Workers and helpers too."""
+        wait_for(lambda: not group_members(self.process.pid), f"all of {group_members(self.process.pid)} leave")
+
+
+@contextmanager
+def running_server(*arguments: str, module: str = "tests.server.fake_server", **env: str) -> Iterator[RunningServer]:
+    """A server on a free loopback port; everything it started is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        with output.open("wb") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments, "--port", "0"],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **env},
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        server = RunningServer(process, output)
+        try:
+            yield server
+        except BaseException:
+            print(server.output)
+            raise
+        finally:
+            server.http.close()
+            for pid in group_members(process.pid):
+                os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def stream_lines(response: httpx.Response) -> Iterator[Any]:
+    """The `data:` and `event:` payloads of a stream; JSON where it is."""
+    for line in response.iter_lines():
+        name, _, text = line.partition(": ")
+        if name == "event":
+            yield text
+        elif name == "data":
+            yield json.loads(text) if text.startswith("{") else text
