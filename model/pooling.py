@@ -14,6 +14,8 @@ from torch import Tensor
 Pooling = Literal["mean", "last", "cls", "none"]
 """mean of all tokens, the last token, the first token, or one vector a token."""
 
+_TOKENS_AT_ONCE = 64
+
 
 def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | None = None) -> Tensor:
     """The embedding [n] of hidden states [T, D], or [T, n] when pooling is "none"; float32, float64 if the input is.
@@ -31,7 +33,7 @@ def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | No
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     vectors = hidden[:, :dimensions].contiguous()  # T n
     if pooling == "mean":
-        vectors = vectors.double().mean(0, keepdim=True)
+        vectors = _mean(vectors)
     elif pooling == "last":
         vectors = vectors[-1:]
     elif pooling == "cls":
@@ -41,3 +43,11 @@ def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | No
         vectors = vectors / length.masked_fill(length == 0, 1.0)
     vectors = vectors.to(dtype, copy=True)
     return vectors if pooling == "none" else vectors[0]
+
+
+def _mean(x: Tensor) -> Tensor:
+    """The mean [1, n] over the tokens of x [T, n] in float64, a few tokens at a time: no float64 copy of all of x."""
+    total = x.new_zeros(1, x.shape[1], dtype=torch.float64)
+    for start in range(0, x.shape[0], _TOKENS_AT_ONCE):
+        total += x[start : start + _TOKENS_AT_ONCE].double().sum(0)
+    return total / x.shape[0]

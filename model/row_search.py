@@ -5,6 +5,8 @@ Knows nothing of tokens or probabilities. Every answer depends on its own row al
 Axes: R rows, V values of a row, N blocks of a row, B values of a block, K largest values.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -55,7 +57,8 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     chosen = blocks.amax(-1).topk(k, dim=-1).indices  # R K
     candidates = blocks.gather(1, chosen.unsqueeze(2).expand(-1, -1, BLOCK)).flatten(1)  # R K*B
     values, at = torch.cat([candidates, x[:, full:]], 1).topk(k, dim=-1)
-    in_block = chosen.gather(1, (at // BLOCK).clamp_max(k - 1)) * BLOCK + at % BLOCK
+    nth = at // BLOCK
+    in_block = chosen.gather(1, nth.clamp_max(k - 1)) * BLOCK + (at - nth * BLOCK)
     return values, torch.where(at < k * BLOCK, in_block, at - k * BLOCK + full)
 
 
@@ -81,3 +84,18 @@ def locate(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     cumulated = weights.cumsum(-1)
     place = torch.searchsorted(cumulated, target, right=True).clamp_max(weights.shape[1] - 1)
     return place, target - (cumulated.gather(1, place) - weights.gather(1, place))
+
+
+def pick(weights: Tensor, units: Sequence[float]) -> Tensor:
+    """Inverse CDF: the first place [R] whose cumulated weight exceeds unit * total; -1 where a row weighs nothing.
+
+    weights [R, N * B] are integers >= 0 whose sum fits in int64; units are in [0, 1).
+    """
+    blocks = in_blocks(weights)  # R N B
+    sums = blocks.sum(-1)  # R N
+    total = sums.sum(-1, keepdim=True)
+    unit = torch.tensor(units, dtype=torch.float64, device=weights.device).unsqueeze(1)
+    target = (unit * total.double()).long().minimum(total - 1)  # R 1
+    block, target = locate(sums, target)
+    inside, _ = locate(blocks[torch.arange(len(units), device=weights.device), block.squeeze(1)], target)
+    return (block * BLOCK + inside).masked_fill(total <= 0, -1).squeeze(1)

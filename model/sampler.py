@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from model.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
-from model.row_search import BLOCK, argmax, in_blocks, locate, take, top
+from model.row_search import BLOCK, argmax, locate, pick, take, top
 
 __all__ = [
     "SampledToken",
@@ -151,26 +151,14 @@ class Sampler:
         """Token ids [R] of rows that all go the same `way`; -1 where there is no distribution to draw from."""
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         if dtype not in self._buffers:
-            self._buffers[dtype] = _Buffers(self._max_rows, self.vocab_size, dtype, self.device)
-        scores, probabilities, weights, digits = self._buffers[dtype].first(len(rows))
-        scores.copy_(logits)
-        _edit(scores, rows)
+            self._buffers[dtype] = _Buffers.empty(self._max_rows, self.vocab_size, dtype, self.device)
+        buffers = self._buffers[dtype].first(len(rows))
+        buffers.scores.copy_(logits)
+        _edit(buffers.scores, rows)
         if way is _Way.EDIT_ARGMAX:
-            return argmax(scores)
-        params = [row.params for row in rows]
-        if any(p.temperature != 1.0 for p in params):
-            scores.div_(_column([p.temperature for p in params], scores))
-        _mask_top_k(scores, [p.top_k for p in params])
-        torch.softmax(scores, -1, out=probabilities)
-        if any(p.min_p for p in params):
-            floor = _column([p.min_p for p in params], scores) * probabilities.amax(-1, keepdim=True)
-            probabilities.masked_fill_(probabilities < floor, 0.0)
-        _weigh(probabilities, scores, weights)
-        if way is _Way.DRAW_NUCLEUS:
-            edge = _nucleus_edge(probabilities, [p.top_p for p in params], scores, weights, digits)
-            probabilities.masked_fill_(probabilities < edge, 0.0)
-            _weigh(probabilities, scores, weights)
-        return _pick(weights, [random_unit(row.params.seed, row.position) for row in rows])
+            return argmax(buffers.scores)
+        _fill_weights(buffers, [row.params for row in rows])
+        return pick(buffers.weights, [random_unit(row.params.seed, row.position) for row in rows])
 
 
 class _Way(Enum):
@@ -201,18 +189,31 @@ def _has_edits(row: SamplerRow) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Room for `max_rows` rows of work: scores, probabilities and digits [R, V], weights [R, V up to whole blocks]."""
+    """Room to work on R rows."""
 
-    def __init__(self, max_rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> None:
-        padded = -(-vocab_size // BLOCK) * BLOCK
-        self._scores = torch.empty(max_rows, vocab_size, dtype=dtype, device=device)
-        self._probabilities = torch.empty(max_rows, vocab_size, dtype=dtype, device=device)
-        self._weights = torch.zeros(max_rows, padded, dtype=torch.long, device=device)  # the padding stays zero
-        self._digits = torch.empty(max_rows, vocab_size, dtype=torch.long, device=device)
+    scores: Tensor
+    """[R, V]"""
+    probabilities: Tensor
+    """[R, V]"""
+    weights: Tensor
+    """[R, V up to whole blocks]: probabilities as integers; the padding stays zero."""
+    digits: Tensor
+    """[R, V]"""
 
-    def first(self, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self._scores[:rows], self._probabilities[:rows], self._weights[:rows], self._digits[:rows]
+    @classmethod
+    def empty(cls, rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> "_Buffers":
+        return cls(
+            scores=torch.empty(rows, vocab_size, dtype=dtype, device=device),
+            probabilities=torch.empty(rows, vocab_size, dtype=dtype, device=device),
+            weights=torch.zeros(rows, -(-vocab_size // BLOCK) * BLOCK, dtype=torch.long, device=device),
+            digits=torch.empty(rows, vocab_size, dtype=torch.long, device=device),
+        )
+
+    def first(self, rows: int) -> "_Buffers":
+        """The same memory, the first rows of it."""
+        return _Buffers(self.scores[:rows], self.probabilities[:rows], self.weights[:rows], self.digits[:rows])
 
 
 def random_unit(seed: int, position: int) -> float:
@@ -315,47 +316,51 @@ def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
     scores.masked_fill_(scores < edges, -math.inf)
 
 
-def _weigh(probabilities: Tensor, scratch: Tensor, weights: Tensor) -> None:
-    """Writes probabilities [R, V] into weights [R, V and padding] as whole multiples of 2**-60, rounded down."""
-    torch.mul(probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=scratch)
-    weights[:, : probabilities.shape[1]].copy_(scratch)
+def _fill_weights(buffers: _Buffers, params: Sequence[SamplingOptions]) -> None:
+    """Turns edited scores into the weights to draw from: temperature, filters, softmax. Overwrites every buffer."""
+    scores, probabilities = buffers.scores, buffers.probabilities
+    if any(p.temperature != 1.0 for p in params):
+        scores.div_(_column([p.temperature for p in params], scores))
+    _mask_top_k(scores, [p.top_k for p in params])
+    torch.softmax(scores, -1, out=probabilities)
+    if any(p.min_p for p in params):
+        floor = _column([p.min_p for p in params], scores) * probabilities.amax(-1, keepdim=True)
+        probabilities.masked_fill_(probabilities < floor, 0.0)
+    _to_integers(buffers)
+    if any(p.top_p < 1.0 for p in params):
+        edge = _nucleus_edge(buffers, [p.top_p for p in params])
+        probabilities.masked_fill_(probabilities < edge, 0.0)
+        _to_integers(buffers)
 
 
-def _nucleus_edge(
-    probabilities: Tensor, top_ps: Sequence[float], scratch: Tensor, weights: Tensor, digits: Tensor
-) -> Tensor:
+def _to_integers(buffers: _Buffers) -> None:
+    """Writes the probabilities into the weights as whole multiples of 2**-60, rounded down; the scores are scratch."""
+    torch.mul(buffers.probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=buffers.scores)
+    buffers.weights[:, : buffers.scores.shape[1]].copy_(buffers.scores)
+
+
+def _nucleus_edge(buffers: _Buffers, top_ps: Sequence[float]) -> Tensor:
     """The smallest probability [R, 1] in each row's nucleus: the likeliest tokens that together hold top_p of the mass.
 
     A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does.
     Instead of sorting, a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of
-    leading bits say which group holds the edge, then which group inside that one. Overwrites the last three arguments.
+    leading bits say which group holds the edge, then which group inside that one. The scores and digits are scratch.
     Source: Holtzman et al., "The curious case of neural text degeneration", arXiv 1904.09751.
     """
-    integer = torch.int64 if probabilities.dtype == torch.float64 else torch.int32
-    bits, shifted = probabilities.view(integer), scratch.view(integer)
-    weights = weights[:, : bits.shape[1]]
+    dtype = buffers.probabilities.dtype
+    integer = torch.int64 if dtype == torch.float64 else torch.int32
+    bits, shifted, digits = buffers.probabilities.view(integer), buffers.scores.view(integer), buffers.digits
+    weights = buffers.weights[:, : bits.shape[1]]
     total = weights.sum(-1, keepdim=True)
     share = torch.tensor(top_ps, dtype=torch.float64, device=weights.device).unsqueeze(1)
     kept = (share * total.double()).ceil().long().clamp_min(1).minimum(total)
     dropped = total - kept  # R 1: mass that may go, from the least likely up
-    edge = torch.zeros_like(total)
+    edge = torch.zeros(len(top_ps), 1, dtype=integer, device=weights.device)  # its leading bits, as far as known
     for shift in range((bits.itemsize * 8 - 1) // _RADIX_BITS * _RADIX_BITS, -1, -_RADIX_BITS):
+        # Group 0 is everything below the known leading bits, the last group everything above.
         torch.bitwise_right_shift(bits, shift, out=shifted)
-        digits.copy_(shifted.bitwise_and_((1 << _RADIX_BITS) - 1))
-        mass = weights.new_zeros(len(top_ps), 1 << _RADIX_BITS).scatter_add_(1, digits, weights)
-        digit, dropped = locate(mass, dropped)
-        weights.masked_fill_(digits != digit, 0)
-        edge = (edge << _RADIX_BITS) | digit
-    return edge.to(integer).view(probabilities.dtype)
-
-
-def _pick(weights: Tensor, units: Sequence[float]) -> Tensor:
-    """Inverse CDF: the first id whose cumulated weight [R, V] exceeds unit * total; -1 where a row has no weight."""
-    blocks = in_blocks(weights)  # R N B
-    sums = blocks.sum(-1)  # R N
-    total = sums.sum(-1, keepdim=True)
-    unit = torch.tensor(units, dtype=torch.float64, device=weights.device).unsqueeze(1)
-    target = (unit * total.double()).long().minimum(total - 1)  # R 1
-    block, target = locate(sums, target)
-    inside, _ = locate(blocks[torch.arange(len(units), device=weights.device), block.squeeze(1)], target)
-    return (block * BLOCK + inside).masked_fill(total <= 0, -1).squeeze(1)
+        digits.copy_(shifted.sub_(edge << _RADIX_BITS).clamp_(-1, 1 << _RADIX_BITS).add_(1))
+        mass = weights.new_zeros(len(top_ps), (1 << _RADIX_BITS) + 2).scatter_add_(1, digits, weights)
+        place, _ = locate(mass, dropped)
+        edge = (edge << _RADIX_BITS) + (place - 1).to(integer)
+    return edge.view(dtype)
