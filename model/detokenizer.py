@@ -25,7 +25,9 @@ class Detokenizer:
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
-        self._text = _ByteStream(tokenizer) if tokenizer.byte_level else _WindowStream(tokenizer, self._tail(prompt_ids))
+        self._text = (
+            _ByteStream(tokenizer) if tokenizer.byte_level else _WindowStream(tokenizer, self._tail(prompt_ids))
+        )
         self._clean_ups = [_StreamReplace(old, new) for old, new in CLEAN_UPS] if tokenizer.cleans_up else []
 
     def push(self, token_id: int) -> str:

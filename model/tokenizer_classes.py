@@ -24,11 +24,9 @@ _REGISTERED: dict[str, str] = (
     | dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer")
     | dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer")
     | {"code_llama": "CodeLlamaTokenizer"}
-    | dict.fromkeys(
-        ("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite", "granitemoe", "stablelm", "glm")
-        + ("glm4", "gpt_bigcode", "persimmon", "umt5", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"),
-        "TokenizersBackend",
-    )
+    | dict.fromkeys(("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite"), "TokenizersBackend")
+    | dict.fromkeys(("granitemoe", "stablelm", "glm", "glm4", "gpt_bigcode", "persimmon", "umt5"), "TokenizersBackend")
+    | dict.fromkeys(("phi3", "phimoe", "nemotron", "modernbert", "internlm2"), "TokenizersBackend")
 )
 """The class `AutoTokenizer` registers for a `model_type`; types that are missing trust what the folder declares."""
 
@@ -108,16 +106,16 @@ def _bpe(file: Json, **flags: Any) -> Json:
 def _rebuilt(file: Json, model: Json, *, normalizer: Json | None, pre_tokenizer: Json, decoder: Json) -> Json:
     # Added tokens are put back one by one afterwards, in AutoTokenizer's order, so that ids agree.
     parts = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
-    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []} | parts | {
-        "post_processor": file.get("post_processor")
-    }
+    return (
+        {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+        | parts
+        | {"post_processor": file.get("post_processor")}
+    )
 
 
 def _gpt2(file: Json, options: Mapping[str, Any]) -> Json:
     model = _bpe(file, continuing_subword_prefix="", end_of_word_suffix="")
-    return _rebuilt(
-        file, model, normalizer=None, pre_tokenizer=_byte_level(options), decoder=_BYTE_LEVEL_DECODER
-    )
+    return _rebuilt(file, model, normalizer=None, pre_tokenizer=_byte_level(options), decoder=_BYTE_LEVEL_DECODER)
 
 
 def _gpt_neox(file: Json, options: Mapping[str, Any]) -> Json:
@@ -133,9 +131,7 @@ def _qwen2(file: Json, options: Mapping[str, Any]) -> Json:
     split = {"type": "Split", "pattern": {"Regex": _QWEN2_WORDS}, "behavior": "Isolated", "invert": False}
     words = {"type": "Sequence", "pretokenizers": [split, _byte_level(options, use_regex=False)]}
     model = _bpe(file, continuing_subword_prefix="", end_of_word_suffix="")
-    return _rebuilt(
-        file, model, normalizer={"type": "NFC"}, pre_tokenizer=words, decoder=_BYTE_LEVEL_DECODER
-    )
+    return _rebuilt(file, model, normalizer={"type": "NFC"}, pre_tokenizer=words, decoder=_BYTE_LEVEL_DECODER)
 
 
 def _llama(file: Json, options: Mapping[str, Any]) -> Json:

@@ -146,9 +146,9 @@ def _added_tokens(folder: Path, file: Json, config: Json, options: Json) -> dict
             raise TokenizerError(f"{folder / 'tokenizer_config.json'}: added_tokens_decoder: {error}") from error
     for key, value in _read_object(folder / "special_tokens_map.json").items():
         row = _added_token(value, special=True) if isinstance(value, dict) and "content" in value else value
-        options[key] = [_added_token(t, special=True) if isinstance(t, dict) else t for t in row] if isinstance(
-            row, list
-        ) else row
+        options[key] = (
+            [_added_token(t, special=True) if isinstance(t, dict) else t for t in row] if isinstance(row, list) else row
+        )
     added: dict[int, AddedToken] = {}
     special = {str(options[name]) for name in NAMED_TOKENS if options.get(name)}
     special |= {str(token) for token in _extra_tokens(options)}
@@ -201,9 +201,12 @@ def _set_post_processor(
     raw: tokenizers.Tokenizer, cls: TokenizerClass, options: Json, special: Mapping[str, str | AddedToken]
 ) -> None:
     if cls.post_processor is not None:
-        ids = {name: (str(token), raw.token_to_id(str(token))) for name, token in special.items()}
+        ids = {name: (str(token), _token_id(raw, str(token))) for name, token in special.items()}
         file = json.loads(raw.to_str())
-        file["post_processor"] = cls.post_processor(ids, options)
+        try:
+            file["post_processor"] = cls.post_processor(ids, options)
+        except KeyError as error:
+            raise TokenizerError(f"tokenizer_config.json: {cls.name} needs a {error.args[0]}") from error
         raw.post_processor = tokenizers.Tokenizer.from_str(json.dumps(file)).post_processor
         return
     if not (cls.rebuilds_post_processor or "add_bos_token" in options or "add_eos_token" in options):
@@ -216,8 +219,14 @@ def _set_post_processor(
         pieces.append(f"{special['eos_token']}:0")
         used.append(str(special["eos_token"]))
     raw.post_processor = processors.TemplateProcessing(
-        single=pieces, pair=[*pieces, "$B:1"], special_tokens=[(token, raw.token_to_id(token)) for token in set(used)]
+        single=pieces, pair=[*pieces, "$B:1"], special_tokens=[(token, _token_id(raw, token)) for token in set(used)]
     )
+
+
+def _token_id(raw: tokenizers.Tokenizer, token: str) -> int:
+    token_id: int | None = raw.token_to_id(token)
+    assert token_id is not None, f"{token!r} was added before"
+    return token_id
 
 
 def _cleans_up(raw: tokenizers.Tokenizer, options: Mapping[str, Any]) -> bool:

@@ -1,0 +1,207 @@
+"""Chat templates render as transformers renders them, and a bad one ends in one clear line instead of a hang."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model import chat
+from model.chat import ChatTemplate, ChatTemplateError, read_template_option
+from model.folder import resolve
+from model.tokenizer import Tokenizer
+from tests.model import tokenizer_folders as folders
+
+LLAMA_3 = """{{- bos_token }}
+{%- for message in messages %}
+    {{- '<|start|>' + message['role'] + '<|stop|>\n\n' + message['content'] | trim + '<|eot|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start|>assistant<|stop|>\n\n' }}
+{%- endif %}
+"""
+CHATML = """{% for message in messages %}
+{% if loop.first and messages[0]['role'] != 'system' %}
+<|im_start|>system
+You are a helpful assistant.<|im_end|>
+{% endif %}
+<|im_start|>{{ message['role'] }}
+{% generation %}
+{% set body = message['content'] %}
+{{ body }}<|im_end|>
+{% endgeneration %}
+{% endfor %}
+{% if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}
+"""
+ZEPHYR = """{% macro turn(role, text) %}<|{{ role }}|>
+{{ text }}{{ eos_token }}
+{% endmacro %}
+{% set ns = namespace(seen=0, roles=[]) %}
+{% for message in messages if message.role != 'tool' %}
+{% if message['role'] == 'stop' %}{% break %}{% endif %}
+{% set ns.seen = ns.seen + 1 %}
+{{ turn(message['role'], message['content']) }}
+{% if loop.last and add_generation_prompt %}<|assistant|>{% endif %}
+{% endfor %}
+{{ ns.seen ~ '/' ~ messages | length }} {{ range(3) | list }} {{ tools is none }} {{ loop is defined }}
+"""
+JSON = """{% for message in messages %}{{ message | tojson }} {{ message | tojson(indent=2) }}
+{% for key, value in message.items() | sort %}{{ loop.index }}/{{ loop.length }}{{ key }}={{ value }};{% endfor %}
+{%- for letter in message.role %}{{ loop.cycle('a', 'b') }}{{ letter }}{{ loop.nextitem }}{% else %}none{% endfor %}
+{{ dict(a=1, **{'b': 'x' * 3}) }}{{ undefined_name }}
+{% endfor %}"""
+STRICT = """{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Roles must alternate user/assistant/user/assistant') }}{% endif %}
+[INST] {{ message['content'] }} [/INST]{% endfor %}"""
+
+words = st.one_of(st.text(max_size=20), st.sampled_from(["<b>&'\"", "{{ 7 * 7 }}", "\u5929\u7a93\n", "  x  ", ""]))
+role = st.sampled_from(["user", "assistant", "system", "tool", "stop"])
+message = st.fixed_dictionaries({"role": role, "content": words}, optional={"name": st.one_of(st.none(), words)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    special = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    return folders.write(
+        tmp_path_factory.mktemp("chat") / "model",
+        folders.llama3_like(),
+        tokenizer_config=special | {"image_token": "<|end|>"},
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer.from_folder(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def rendered(tokenizer: Tokenizer, source: str, content: str = "Hi") -> str:
+    return ChatTemplate(source, tokenizer).render([{"role": "user", "content": content}])
+
+
+@pytest.mark.parametrize("source", [LLAMA_3, CHATML, ZEPHYR, JSON], ids=["llama 3", "chatml", "zephyr", "json"])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(messages=st.lists(message, min_size=1, max_size=4), prompt=st.booleans())
+def test_a_template_renders_as_in_transformers(
+    tokenizer: Tokenizer, theirs: Any, source: str, messages: list[dict[str, Any]], prompt: bool
+) -> None:
+    expected = theirs.apply_chat_template(messages, chat_template=source, tokenize=False, add_generation_prompt=prompt)
+    assert ChatTemplate(source, tokenizer).render(messages, prompt) == expected
+
+
+def test_the_packaged_model_renders_and_encodes_as_in_transformers() -> None:
+    path = resolve(None)
+    ours = Tokenizer.from_folder(path)
+    theirs: Any = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+    messages = [{"role": "user", "content": "Tell me of a fox."}, {"role": "assistant", "content": "Once"}]
+    assert ours.chat_template is not None
+    template = ChatTemplate(ours.chat_template, ours)
+    assert template.render(messages) == theirs.apply_chat_template(messages, tokenize=False)
+    assert (
+        template.encode(messages).ids == theirs.apply_chat_template(messages, add_generation_prompt=True)["input_ids"]
+    )
+
+
+def test_a_template_that_writes_the_first_token_gets_no_second_one(tokenizer: Tokenizer, theirs: Any) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    ids = ChatTemplate(LLAMA_3, tokenizer).encode(messages).ids
+    assert ids.count(tokenizer.bos_token_id or 0) == 1
+    expected = theirs.apply_chat_template(messages, chat_template=LLAMA_3, add_generation_prompt=True)
+    assert ids == expected["input_ids"]
+
+
+def test_a_template_reads_every_named_special_token(tokenizer: Tokenizer) -> None:
+    assert (
+        rendered(tokenizer, "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ pad_token }}")
+        == "<|begin|><|end|><|end|>"
+    )
+
+
+def test_the_date_is_there_for_templates_that_tell_it(tokenizer: Tokenizer) -> None:
+    assert len(rendered(tokenizer, "{{ strftime_now('%Y-%m-%d') }}")) == len("2024-01-31")
+
+
+def test_a_template_refuses_messages_in_its_own_words(tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(STRICT, tokenizer)
+    with pytest.raises(ChatTemplateError, match="Roles must alternate user/assistant/user/assistant"):
+        template.render([{"role": "assistant", "content": "Hi"}])
+    assert "[INST] Hi [/INST]" in template.render([{"role": "user", "content": "Hi"}]), "the next conversation works"
+
+
+def test_no_message_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ChatTemplateError, match="at least one message"):
+        ChatTemplate(CHATML, tokenizer).render([])
+
+
+def test_a_syntax_error_tells_its_line(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ChatTemplateError, match=r"chat template, line 2: .*endif"):
+        ChatTemplate("a\n{% endif %}", tokenizer)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ raise_exception.__globals__['jinja2'] }}",
+        "{{ namespace.__init__.__globals__['jinja2'] }}",
+        "{{ dict.__call__.__globals__['jinja2'] }}",
+        "{% set ns = namespace(_x=1) %}",
+        "{% set ns = namespace() %}{% set ns._x = 1 %}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='x') }}",
+        "{% include 'file' %}",
+        "{{ messages[0].content.nothing.at.all }}",
+        "{{ 1 / 0 }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    ],
+)
+def test_a_template_that_reaches_out_or_fails_ends_in_an_error(tokenizer: Tokenizer, source: str) -> None:
+    with pytest.raises(ChatTemplateError, match="chat template") as caught:
+        rendered(tokenizer, source)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% set r = range(9999) | list %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{% for a in range(9999) %}{% endfor %}{% endmacro %}{% for b in range(99) %}{{ f() }}{%endfor%}",
+        "{% for a in range(9999) %}{% for b in 'xy' * 999 | select %}{% endfor %}{% endfor %}",
+        "{% for a in range(999999999999) %}{% endfor %}",
+        "{{ 'x' * 10 ** 12 }}",
+        "{{ 10 ** 12 * [1] }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}",
+    ],
+)
+def test_a_template_that_would_hang_or_fill_memory_ends_in_an_error(
+    tokenizer: Tokenizer, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "MAX_LOOP_STEPS", 200_000)
+    monkeypatch.setattr(chat, "MAX_OUTPUT_CHARS", 200_000)
+    with pytest.raises(ChatTemplateError):
+        rendered(tokenizer, source)
+
+
+def test_a_template_may_be_given_as_a_file_or_as_itself(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jinja"
+    path.write_text("{{ messages }}")
+    assert read_template_option(str(path)) == "{{ messages }}"
+    assert read_template_option(CHATML) == CHATML
+    with pytest.raises(ChatTemplateError, match=r"'nowhere.jinja' is neither a jinja template nor a file"):
+        read_template_option("nowhere.jinja")
+    with pytest.raises(ChatTemplateError, match="neither"):
+        read_template_option("x" * 5000)

@@ -1,0 +1,222 @@
+"""The tokenizer gives AutoTokenizer's ids, offsets and text, and says clearly what it cannot load."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model.folder import ModelLoadError, resolve
+from model.tokenizer import Tokenizer, TokenizerError
+from tests.model import tokenizer_folders as folders
+
+SPECIAL = [
+    "<s>",
+    "</s>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<tool>",
+    "<extra>",
+    "<note>",
+    "<late>",
+    "[SEP]",
+]
+MARKS = ["\u2581", " ", "  ", "\n", " .", " n't", " 's", "<0x41>", "\u200d", "e\u0301", "\U0001f642", "\x00", "\u5929"]
+texts = st.lists(st.one_of(st.sampled_from(SPECIAL + MARKS), st.text(max_size=8)), max_size=8).map("".join)
+few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+Pair = tuple[Tokenizer, Any]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
+    """Our tokenizer beside transformers' for each kind of folder."""
+    made = folders.build_all(tmp_path_factory.mktemp("tokenizers"))
+    made["the packaged model"] = resolve(None)
+    return {
+        name: (Tokenizer.from_folder(path), transformers.AutoTokenizer.from_pretrained(path, local_files_only=True))
+        for name, path in made.items()
+    }
+
+
+def every(check: Callable[[Tokenizer, Any], None], pairs: dict[str, Pair]) -> None:
+    for name, (ours, theirs) in pairs.items():
+        try:
+            check(ours, theirs)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from error
+
+
+@few
+@given(text=texts, add_special_tokens=st.booleans())
+def test_text_becomes_the_ids_and_offsets_of_transformers(
+    pairs: dict[str, Pair], text: str, add_special_tokens: bool
+) -> None:
+    def check(ours: Tokenizer, theirs: Any) -> None:
+        expected = theirs(text, add_special_tokens=add_special_tokens, return_offsets_mapping=True)
+        encoding = ours.encode(text, add_special_tokens)
+        assert encoding.ids == expected["input_ids"]
+        assert encoding.offsets == [tuple(span) for span in expected["offset_mapping"]]
+
+    every(check, pairs)
+
+
+@few
+@given(data=st.data(), skip=st.booleans())
+def test_ids_become_the_text_of_transformers(pairs: dict[str, Pair], data: st.DataObject, skip: bool) -> None:
+    places = data.draw(st.lists(st.floats(0, 1, exclude_max=True), max_size=12))
+
+    def check(ours: Tokenizer, theirs: Any) -> None:
+        ids = [int(place * len(theirs)) for place in places]
+        assert ours.decode(ids, skip) == theirs.decode(ids, skip_special_tokens=skip)
+
+    every(check, pairs)
+
+
+def test_special_tokens_are_those_of_transformers(pairs: dict[str, Pair]) -> None:
+    def check(ours: Tokenizer, theirs: Any) -> None:
+        assert ours.special_tokens == theirs.special_tokens_map
+        assert ours.vocab_size == len(theirs)
+        assert ours.bos_token_id == theirs.bos_token_id
+        assert theirs.eos_token_id is None or theirs.eos_token_id in ours.eos_token_ids
+        assert all(ours.decode([token_id]) == "" for token_id in ours.special_ids)
+
+    every(check, pairs)
+
+
+@few
+@given(batch=st.lists(texts, max_size=3))
+def test_a_batch_is_encoded_as_each_text_alone(pairs: dict[str, Pair], batch: list[str]) -> None:
+    def check(ours: Tokenizer, _theirs: Any) -> None:
+        assert ours.encode_batch(batch) == [ours.encode(text) for text in batch]
+
+    every(check, pairs)
+
+
+@few
+@given(text=texts)
+def test_token_bytes_join_to_the_text(pairs: dict[str, Pair], text: str) -> None:
+    # Behind a first word, because tokenizers that mark spaces treat the very first token apart.
+    for name in ("byte level, plain class", "byte fallback, plain class", "byte fallback, Gemma class"):
+        ours, _ = pairs[name]
+        start = len(ours.encode("a", add_special_tokens=False).ids)
+        encoding = ours.encode("a" + text, add_special_tokens=False)
+        if ours.token_strings(encoding.ids[:start]) != ["a"] or set(encoding.ids) & ours.special_ids:
+            continue
+        data = b"".join(bytes(ours.token_bytes(token_id) or []) for token_id in encoding.ids[start:])
+        if "<0x41>" not in text:
+            assert data.decode() == ours.decode(encoding.ids)[1:]
+
+
+def test_token_strings_are_each_token_decoded_alone(pairs: dict[str, Pair]) -> None:
+    ours, theirs = pairs["byte level, late tokens"]
+    ids = theirs("Hi <|im_end|>\u5929", add_special_tokens=False)["input_ids"]
+    assert ours.token_strings(ids) == [theirs.decode([token_id]) for token_id in ids]
+    assert "<|im_end|>" in ours.token_strings(ids)
+
+
+def test_a_padded_id_beyond_the_vocabulary_has_no_text(pairs: dict[str, Pair]) -> None:
+    ours, _ = pairs["byte level, plain class"]
+    assert ours.token_strings([ours.vocab_size + 5]) == [""]
+    assert ours.token_bytes(ours.vocab_size + 5) is None
+
+
+def test_end_of_text_ids_come_from_the_generation_config_and_the_tokenizer(pairs: dict[str, Pair]) -> None:
+    assert pairs["byte level, Llama class declared"][0].eos_token_ids == (1, 7)
+    assert pairs["byte level, plain class"][0].eos_token_ids == (0,)
+
+
+@pytest.mark.parametrize("bad", [-1, 400, 2**40])
+def test_an_id_out_of_range_is_refused_with_the_range(pairs: dict[str, Pair], bad: int) -> None:
+    ours, _ = pairs["byte level, plain class"]
+    with pytest.raises(ValueError, match=rf"token id {bad} is out of range: accepted are 0 to 399"):
+        ours.decode([5, bad])
+
+
+def test_a_lone_surrogate_is_refused_by_name_and_place(pairs: dict[str, Pair]) -> None:
+    ours, _ = pairs["byte level, plain class"]
+    with pytest.raises(ValueError, match=r"lone surrogate U\+D83D at character 2"):
+        ours.encode("ab\ud83d")
+    with pytest.raises(ValueError, match=r"lone surrogate U\+D83D at character 0"):
+        ours.encode_batch(["fine", "\ud83d"])
+
+
+def test_the_default_chat_template_is_found_in_each_place_it_may_stand(tmp_path: Path) -> None:
+    tokenizer = folders.byte_level()
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "list"}]
+    in_config = folders.write(tmp_path / "config", tokenizer, tokenizer_config={"chat_template": "text"})
+    in_list = folders.write(tmp_path / "list", tokenizer, tokenizer_config={"chat_template": named})
+    in_file = folders.write(tmp_path / "file", tokenizer, tokenizer_config={"chat_template": "text"})
+    (in_file / "chat_template.jinja").write_text("file")
+    nowhere = folders.write(tmp_path / "nowhere", tokenizer)
+    found = [Tokenizer.from_folder(path).chat_template for path in (in_config, in_list, in_file, nowhere)]
+    assert found == ["text", "list", "file", None]
+
+
+def broken(folder: Path, **texts: str) -> Path:
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, r"has no tokenizer: need tokenizer.json, or vocab.json and merges.txt"),
+        ({"tokenizer__model": "x"}, r"only tokenizer.model.*AutoTokenizer.from_pretrained\(f\).save_pretrained\(f\)"),
+        ({"tokenizer__json": '{"model": '}, r"cannot read .*tokenizer.json: Expecting value"),
+        ({"tokenizer__json": "[]"}, r"tokenizer.json must hold a JSON object, not list"),
+        ({"tokenizer__json": "{}"}, r"tokenizer.json is not a tokenizer file"),
+        ({"tokenizer__json": '{"model": {"type": "BPE", "vocab": 3}}'}, r"cannot build the tokenizer of"),
+        ({"vocab__json": "{}", "merges__txt": "a b c"}, r"cannot read .*vocab.json and .*merges.txt"),
+        (
+            {"vocab__json": '{"a": 0}', "merges__txt": "", "generation_config__json": '{"eos_token_id": "x"}'},
+            r"generation_config.json: eos_token_id must be an integer or a list of them, not 'x'",
+        ),
+        (
+            {"vocab__json": '{"a": 0}', "merges__txt": "", "tokenizer_config__json": '{"added_tokens_decoder": 3}'},
+            r"tokenizer_config.json: added_tokens_decoder",
+        ),
+        (
+            {"vocab__json": '{"a": 0}', "merges__txt": "", "tokenizer_config__json": '{"chat_template": 3}'},
+            r"chat_template must be a text",
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_read_gives_one_clear_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message) as caught:
+        Tokenizer.from_folder(broken(tmp_path / "folder", **files))
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value, ModelLoadError)
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"nowhere does not exist"):
+        Tokenizer.from_folder(tmp_path / "nowhere")
+
+
+def test_a_truncated_tokenizer_file_gives_one_clear_line(tmp_path: Path) -> None:
+    folder = folders.write(tmp_path / "cut", folders.byte_level())
+    path = folder / "tokenizer.json"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(TokenizerError, match=r"cannot read .*tokenizer.json"):
+        Tokenizer.from_folder(folder)
+
+
+def test_vocab_and_merges_need_no_config_file(tmp_path: Path) -> None:
+    ours = Tokenizer.from_folder(folders.vocab_and_merges(tmp_path / "bare"))
+    assert ours.decode(ours.encode("Hello, world").ids) == "Hello, world"
+
+
+def test_the_text_modules_never_import_torch() -> None:
+    code = "import json, sys, model.tokenizer, model.chat, model.detokenizer; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(json.loads(done.stdout)) & {"torch", "transformers"}

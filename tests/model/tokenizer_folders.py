@@ -1,0 +1,240 @@
+"""Tiny tokenizers made in code, one folder each, in the shapes that checkpoints come in. Knows no test."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+CORPUS = [
+    "The sun lights the yard, and the well brings daylight into the middle of the house.",
+    "Don't stop; it's the year's first snow. They've gone, haven't they? I'm sure!",
+    "Die Sonne scheint über München, über den Fluß. Le garçon a été à l'école, où ça?",
+    "天窓は建物の中に光を運ぶ。光、光、光。",
+    "numbers 1 22 333 4444 55555 and    spaces\n\tand\r\nlines",
+    "🙂🙂 emoji 👩‍🚀 e\u0301 a\u0308",
+]
+
+LLAMA3_LIKE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def write(folder: Path, tokenizer: Tokenizer | None, **files: Any) -> Path:
+    """Write a tokenizer folder; `files` are its JSON files by stem, None for those to leave out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if tokenizer is not None:
+        tokenizer.save(str(folder / "tokenizer.json"))
+    for stem, value in files.items():
+        if value is not None:
+            (folder / f"{stem}.json").write_text(json.dumps(value), encoding="utf-8")
+    return folder
+
+
+def byte_level(special: tuple[str, ...] = ("<|endoftext|>",), *, prefix: bool = False) -> Tokenizer:
+    """GPT-2's kind: every byte is in the vocabulary."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def llama3_like() -> Tokenizer:
+    """Byte-level with a split pattern and a template that writes the first token."""
+    tokenizer = byte_level(("<|begin|>", "<|end|>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA3_LIKE), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=True),
+            processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]),
+        ]
+    )
+    return tokenizer
+
+
+def llama2_like(*, bos: bool = True) -> Tokenizer:
+    """Sentencepiece's BPE: spaces are marks, unknown characters are runs of byte tokens."""
+    special = ["<unk>", "<s>", "</s>"]
+    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
+    trained = Tokenizer(models.BPE(unk_token="<unk>"))
+    trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=[*special, *byte_tokens], show_progress=False)
+    trained.train_from_iterator([line for line in CORPUS if line.isascii()], trainer)
+    model = json.loads(trained.to_str())["model"]
+    merges = [tuple(pair) for pair in model["merges"]]
+    tokenizer = Tokenizer(
+        models.BPE(vocab=model["vocab"], merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    tokenizer.normalizer = trained.normalizer
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    """T5's kind: Unigram pieces behind a space mark, an end token after each text."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=300, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return tokenizer
+
+
+def word_piece() -> Tokenizer:
+    """BERT's kind, as its class saves it."""
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return tokenizer
+
+
+_BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+_SPM = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_GPT2 = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+
+
+def vocab_and_merges(folder: Path, **files: Any) -> Path:
+    """GPT-2's two files instead of tokenizer.json."""
+    model = json.loads(byte_level().to_str())["model"]
+    write(folder, None, vocab=model["vocab"], **files)
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
+    (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def build_all(root: Path) -> dict[str, Path]:
+    """One folder for each shape of tokenizer that checkpoints come with, by a name that says what is special."""
+    plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    late = {
+        "0": {"content": "<|endoftext|>", "special": True, "normalized": False},
+        "400": {"content": "<|im_start|>", "special": True, "normalized": False},
+        "401": {"content": "<|im_end|>", "special": True, "normalized": False},
+        "402": {"content": "<tool>", "special": False, "normalized": False},
+    }
+    legacy_map = {
+        "bos_token": {"content": "<s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
+        "eos_token": "</s>",
+        "additional_special_tokens": ["<note>"],
+    }
+    made: dict[str, Path] = {}
+
+    def add(name: str, tokenizer: Tokenizer, tokenizer_config: dict[str, Any] | None, **files: Any) -> None:
+        made[name] = write(root / name, tokenizer, tokenizer_config=tokenizer_config, **files)
+
+    add("byte level, plain class", byte_level(), plain | _GPT2 | {"clean_up_tokenization_spaces": True})
+    add("byte level, GPT-2 class", byte_level(), {"tokenizer_class": "GPT2Tokenizer"}, config={"model_type": "gpt2"})
+    add(
+        "byte level, GPT-2 class, prefix space",
+        byte_level(prefix=True),
+        {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True},
+        config={"model_type": "gpt2"},
+    )
+    add("byte level, class by model type only", byte_level(), None, config={"model_type": "gpt2"})
+    add(
+        "byte level, late tokens",
+        byte_level(),
+        plain | {"eos_token": "<|im_end|>", "added_tokens_decoder": late, "extra_special_tokens": ["<extra>"]},
+    )
+    add(
+        "byte level, Qwen class",
+        byte_level(),
+        {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "added_tokens_decoder": late},
+        config={"model_type": "qwen2"},
+    )
+    add(
+        "byte level, NeoX class",
+        byte_level(("<|endoftext|>", "<|padding|>")),
+        {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True},
+        config={"model_type": "gpt_neox"},
+    )
+    add(
+        "byte level, OPT",
+        byte_level(("<s>", "</s>", "<pad>", "<unk>")),
+        _SPM | {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<pad>", "add_bos_token": True},
+        config={"model_type": "opt"},
+    )
+    roberta = byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+    roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    add("byte level, RoBERTa class", roberta, {"tokenizer_class": "RobertaTokenizer"}, config={"model_type": "roberta"})
+    add(
+        "byte level, Llama class declared",
+        llama3_like(),
+        {"tokenizer_class": "LlamaTokenizer", "bos_token": "<|begin|>", "eos_token": "<|end|>"},
+        config={"model_type": "llama"},
+        generation_config={"eos_token_id": [1, 7]},
+    )
+    add("byte fallback, plain class", llama2_like(), plain | _SPM, config={"model_type": "llama"})
+    add(
+        "byte fallback, Llama class",
+        llama2_like(),
+        _SPM | {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": True, "legacy": True},
+        config={"model_type": "llama"},
+    )
+    add(
+        "byte fallback, Llama class, not legacy, no prefix",
+        llama2_like(bos=False),
+        _SPM | {"tokenizer_class": "LlamaTokenizerFast", "legacy": False, "add_prefix_space": False},
+        config={"model_type": "llama"},
+    )
+    add(
+        "byte fallback, Mistral",
+        llama2_like(),
+        _SPM | {"tokenizer_class": "LlamaTokenizer", "legacy": False},
+        config={"model_type": "mistral"},
+    )
+    add(
+        "byte fallback, special tokens map",
+        llama2_like(),
+        {"tokenizer_class": "LlamaTokenizer"},
+        config={"model_type": "llama"},
+        special_tokens_map=legacy_map,
+        added_tokens={"<late>": 500},
+    )
+    add(
+        "byte fallback, Gemma class",
+        llama2_like(),
+        _SPM | {"tokenizer_class": "GemmaTokenizer", "pad_token": "<unk>", "mask_token": None},
+        config={"model_type": "gemma"},
+    )
+    add("unigram", unigram(), plain | {"eos_token": "</s>", "clean_up_tokenization_spaces": True})
+    add("word piece, plain class", word_piece(), plain | _BERT | {"clean_up_tokenization_spaces": True})
+    add(
+        "word piece, BERT class",
+        word_piece(),
+        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 512},
+        config={"model_type": "bert"},
+    )
+    made["vocab and merges"] = vocab_and_merges(root / "vocab and merges", config={"model_type": "gpt2"})
+    made["vocab and merges, added tokens"] = vocab_and_merges(
+        root / "vocab and merges, added tokens",
+        config={"model_type": "gpt2"},
+        tokenizer_config={"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True},
+        added_tokens={"<|im_start|>": 400, "plain": 401},
+        special_tokens_map={"bos_token": "<|im_start|>", "eos_token": "<|endoftext|>"},
+    )
+    return made
