@@ -175,7 +175,7 @@ def test_a_template_that_reaches_out_or_fails_ends_in_an_error(tokenizer: Tokeni
     [
         "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
         "{% set r = range(9999) | list %}{% for a in r %}{% for b in r %}{% endfor %}{% endfor %}",
-        "{% macro f() %}{% for a in range(9999) %}{% endfor %}{% endmacro %}{% for b in range(99) %}{{ f() }}{%endfor%}",
+        "{% macro f() %}{% for a in range(9999) %}{%endfor%}{% endmacro %}{% for b in range(99) %}{{ f() }}{%endfor%}",
         "{% for a in range(9999) %}{% for b in 'xy' * 999 | select %}{% endfor %}{% endfor %}",
         "{% for a in range(999999999999) %}{% endfor %}",
         "{{ 'x' * 10 ** 12 }}",
