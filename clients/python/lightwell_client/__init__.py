@@ -44,6 +44,7 @@ from lightwell_client._results import (
     TopLogprob,
     Usage,
 )
+from lightwell_client._token_attention import TokenAttention
 from lightwell_client._version import __version__
 
 __all__ = [
@@ -83,6 +84,7 @@ __all__ = [
     "Stream",
     "StreamInterrupted",
     "TimedOut",
+    "TokenAttention",
     "TokenLogprob",
     "Tokens",
     "TooLarge",

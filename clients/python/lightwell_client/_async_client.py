@@ -25,7 +25,16 @@ from lightwell_client._options import (
 )
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._stream import EventReader, failure_of
-from lightwell_client._wire import DEFAULT_BASE_URL, DEFAULT_TIMEOUT, Answer, Call, Config, error_of
+from lightwell_client._wire import (
+    DEFAULT_BASE_URL,
+    DEFAULT_TIMEOUT,
+    LIMITS,
+    Answer,
+    Call,
+    Config,
+    error_of,
+    tls_context,
+)
 
 T = TypeVar("T")
 
@@ -74,7 +83,7 @@ class AsyncClient:
     ) -> None:
         self._config = Config.build(base_url, api_key, model, timeout, max_retries, http_client)
         self._owns_http = http_client is None
-        self._http = http_client or httpx.AsyncClient()
+        self._http = http_client or httpx.AsyncClient(verify=tls_context(), limits=LIMITS)
 
     async def __aenter__(self) -> Self:
         return self

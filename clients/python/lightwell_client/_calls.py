@@ -22,6 +22,7 @@ from lightwell_client._options import (
     Prompt,
     TokenizeOptions,
 )
+from lightwell_client._result import Result
 from lightwell_client._results import (
     ChatChunk,
     ChatCompletion,
@@ -29,7 +30,6 @@ from lightwell_client._results import (
     CompletionChunk,
     Health,
     Model,
-    Result,
     Tokens,
 )
 from lightwell_client._wire import EVENT_STREAM, JSON, SAFETENSORS, Answer, Call, plain
@@ -139,6 +139,10 @@ def _body(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -> 
     given = {name: value for name, value in (dict(fields) | named).items() if value is not None}
     body = plain(given | dict(options.get("extra_body") or {}))
     assert isinstance(body, dict)
+    rows = body.get("attention")
+    if isinstance(rows, dict):
+        # Base64 holds every bit in a third of the space that decimal numbers take.
+        rows.setdefault("encoding_format", "base64")
     return body
 
 

@@ -119,7 +119,7 @@ def _parse_entry(entry: dict[str, Any]) -> Embedding:
         data, num_vectors = _packed(value), 1 if tokens is None else len(tokens)
     if tokens is not None and num_vectors != len(tokens):
         raise ValueError(f"{num_vectors} vectors came for {len(tokens)} tokens")
-    if not data or len(data) % (FLOAT32_BYTES * num_vectors):
+    if not data or not num_vectors or len(data) % (FLOAT32_BYTES * num_vectors):
         raise ValueError(f"{len(data)} bytes do not make {num_vectors} vectors of float32")
     return Embedding(int(entry["index"]), data, num_vectors, None if tokens is None else tuple(tokens))
 

@@ -1,17 +1,14 @@
 """What the JSON routes answer, as frozen types. A field the server adds is kept in `model_extra`, never an error.
 
-Knows the wire's fields; does no input or output, and holds no arrays (see _attention and _embeddings).
+Knows the wire's fields; does no input or output. Answers that are arrays are in _attention and _embeddings.
 """
 
 from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
-
-class Result(BaseModel):
-    """Base of every parsed answer."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+from lightwell_client._result import Result
+from lightwell_client._token_attention import MaybeTokenAttention
 
 
 class Usage(Result):
@@ -25,10 +22,10 @@ class Usage(Result):
 class CompletionLogprobs(Result):
     """Natural logarithms, one entry a token; the first is None where there is nothing before it."""
 
-    tokens: list[str] = []
-    token_logprobs: list[float | None] = []
+    tokens: list[str] = Field(default_factory=list)
+    token_logprobs: list[float | None] = Field(default_factory=list)
     top_logprobs: list[dict[str, float] | None] | None = None
-    text_offset: list[int] = []
+    text_offset: list[int] = Field(default_factory=list)
 
 
 class CompletionChoice(Result):
@@ -40,8 +37,8 @@ class CompletionChoice(Result):
     stop_reason: str | int | None = None
     logprobs: CompletionLogprobs | None = None
     prompt_logprobs: list[Any] | None = None
-    attention: dict[str, Any] | None = None
-    """The rows that chose these tokens, when asked for; `attention_rows` makes arrays of them."""
+    attention: MaybeTokenAttention = None
+    """The rows that chose these tokens, when asked for."""
 
 
 class Completion(Result):
@@ -65,7 +62,7 @@ class CompletionChunk(Result):
     id: str = ""
     model: str = ""
     created: int = 0
-    choices: list[CompletionChoice] = []
+    choices: list[CompletionChoice] = Field(default_factory=list)
     usage: Usage | None = None
 
     @property
@@ -86,7 +83,7 @@ class TopLogprob(Result):
 
 
 class TokenLogprob(TopLogprob):
-    top_logprobs: list[TopLogprob] = []
+    top_logprobs: list[TopLogprob] = Field(default_factory=list)
 
 
 class ChatLogprobs(Result):
@@ -103,7 +100,7 @@ class ChatChoice(Result):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: ChatLogprobs | None = None
-    attention: dict[str, Any] | None = None
+    attention: MaybeTokenAttention = None
 
 
 class ChatCompletion(Result):
@@ -134,7 +131,7 @@ class ChatChunkChoice(Result):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: ChatLogprobs | None = None
-    attention: dict[str, Any] | None = None
+    attention: MaybeTokenAttention = None
 
 
 class ChatChunk(Result):
@@ -143,7 +140,7 @@ class ChatChunk(Result):
     id: str = ""
     model: str = ""
     created: int = 0
-    choices: list[ChatChunkChoice] = []
+    choices: list[ChatChunkChoice] = Field(default_factory=list)
     usage: Usage | None = None
 
     @property

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import platform
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -19,6 +21,8 @@ T = TypeVar("T")
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_TIMEOUT = httpx.Timeout(600.0, connect=5.0)
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+"""Streams hold a connection each: the server's queue is the limit, not the client's pool."""
 JSON = "application/json"
 SAFETENSORS = "application/vnd.safetensors"
 EVENT_STREAM = "text/event-stream"
@@ -107,6 +111,12 @@ class Config:
         headers.update(call.options.get("extra_headers") or {})
         timeout = httpx.Timeout(call.options["timeout"]) if "timeout" in call.options else self.timeout
         return http.build_request(call.method, self.root + call.path, headers=headers, json=call.body, timeout=timeout)
+
+
+@cache
+def tls_context() -> ssl.SSLContext:
+    """httpx's own, made once a process: reading the certificates takes longer than most requests."""
+    return httpx.create_ssl_context()
 
 
 def normalise_base_url(base_url: str) -> str:

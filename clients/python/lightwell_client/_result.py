@@ -1,0 +1,9 @@
+"""The base of every type that is read from JSON."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Result(BaseModel):
+    """Frozen; a field that the server adds is kept in `model_extra`, never an error."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())

@@ -1,0 +1,100 @@
+"""The public face: both clients alike, nothing hidden, nothing heavy, and numpy only where an array is wanted."""
+
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import lightwell_client
+from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
+from lightwell_client import _exceptions as exceptions
+
+ASYNC_NAMES = {
+    "_async_client": "_client",
+    "AsyncClient": "Client",
+    "AsyncStream": "Stream",
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+}
+ASYNC_NAMES |= {"__aiter__": "__iter__", "__anext__": "__next__"}
+
+
+def surface(kind: type) -> dict[str, str]:
+    """Each method of `kind` with its signature, written as its synchronous twin would be."""
+    methods = {name: value for name, value in vars(kind).items() if callable(value) and is_public(name)}
+    text = {name: str(inspect.signature(value)) for name, value in methods.items()}
+    for theirs, ours in ASYNC_NAMES.items():
+        text = {name.replace(theirs, ours): signature.replace(theirs, ours) for name, signature in text.items()}
+    return {
+        name: s.replace("AsyncIterator", "Iterator").replace("AsyncGenerator", "Generator") for name, s in text.items()
+    }
+
+
+def is_public(name: str) -> bool:
+    return not name.startswith("_") or name in ASYNC_NAMES or name in ASYNC_NAMES.values() or name == "__init__"
+
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    assert surface(AsyncClient) == surface(Client)
+    assert surface(AsyncStream).keys() == surface(Stream).keys()
+
+
+def test_every_public_method_says_what_it_does() -> None:
+    for kind in (Client, AsyncClient, Stream, AsyncStream):
+        for name, method in vars(kind).items():
+            assert name.startswith("_") or not callable(method) or inspect.getdoc(method), f"{kind.__name__}.{name}"
+
+
+def test_all_is_sorted_complete_and_true() -> None:
+    public = {name for name, value in vars(lightwell_client).items() if is_ours(value)}
+    assert set(lightwell_client.__all__) == public | {"__version__"}
+    assert lightwell_client.__all__ == sorted(lightwell_client.__all__)
+
+
+def is_ours(value: Any) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("lightwell_client")
+
+
+def test_the_tree_of_exceptions_is_drawn_as_it_is() -> None:
+    drawing = exceptions.__doc__ or ""
+    for name, kind in vars(exceptions).items():
+        if isinstance(kind, type):
+            assert issubclass(kind, LightwellError)
+            assert f"─ {name} " in drawing or name == "LightwellError", f"{name} is not drawn"
+    for status, kind in exceptions.ERROR_OF_STATUS.items():
+        [line] = [line for line in drawing.splitlines() if f"─ {kind.__name__} " in line]
+        assert str(status) in line
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_the_client_loads_no_arrays_and_no_server() -> None:
+    heavy = {"numpy", "torch", "matplotlib", "safetensors", "server", "model", "fastapi"}
+    loaded = run("import lightwell_client, sys; print(*{name.partition('.')[0] for name in sys.modules})")
+    assert not heavy & set(loaded.split())
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("client.attention('x')", "attention() needs numpy: pip install 'lightwell-client[numpy]'"),
+        ("parse_embeddings(body).matrix", "a matrix of embeddings needs numpy"),
+    ],
+)
+def test_without_numpy_arrays_name_the_extra_and_all_else_works(code: str, message: str) -> None:
+    output = run(
+        "import sys; sys.modules['numpy'] = None\n"
+        "from lightwell_client import Client, MissingDependency\n"
+        "from lightwell_client._embeddings import parse_embeddings\n"
+        "client = Client('http://127.0.0.1:9')\n"
+        "body = {'data': [{'index': 0, 'embedding': [1.5, 2]}]}\n"
+        "assert parse_embeddings(body).vectors == [(1.5, 2.0)]\n"
+        f"try:\n    {code}\nexcept MissingDependency as error:\n    print(error)\n"
+    )
+    assert output.startswith(message)
