@@ -24,12 +24,16 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "routes and processes",
         ("server.routes", "server.routes.*", "server.lit_api", "server.loop", "server.supervisor", "server.processes"),
     ),
-    ("reaching the worker", ("server.engine_client", "server.request_handle", "server.admission", "server.link", "server.drain")),
+    (
+        "reaching the worker",
+        ("server.engine_client", "server.request_handle", "server.admission", "server.link", "server.drain"),
+    ),
     (
         "words of the wire",
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
-            "server.settings", "server.selectors", "server.tensors", "server.sse", "server.request_log", "server.version",
+            "server.settings", "server.selectors", "server.tensors", "server.sse",
+            "server.request_log", "server.version",
         ),
     ),
     ("server", ("server",)),
