@@ -1,0 +1,99 @@
+"""Puts one server together: model files, application, processes. The only place that knows all of the parts.
+
+Reads what the API process needs of the model (config, tokenizer, chat template) before anything is started, so that
+a folder that cannot be served ends the start with one line. Imports no torch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from model import folder as model_folder
+from model.chat import ChatTemplate, ChatTemplateError, read_template_option
+from model.config import ModelConfig
+from model.folder import ModelLoadError
+from model.tokenizer import Tokenizer
+from server import processes
+from server.engine_client import EngineClient
+from server.lit_api import ENGINE_FACTORY
+from server.metrics import Metrics
+from server.request_log import RequestLog, configure_logging
+from server.routes import install
+from server.routes.context import AppContext
+from server.settings import Settings, SettingsError
+
+
+class ServeError(RuntimeError):
+    """The server cannot start or go on; the message is one line for the operator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """What the API process reads of a model."""
+
+    folder: Path
+    config: ModelConfig
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    model_id: str
+
+
+def load_model_files(settings: Settings) -> ModelFiles:
+    """Find and read the model's folder, weights apart. Raises ValueErrors of one line."""
+    folder = model_folder.resolve(settings.model)
+    config = ModelConfig.from_folder(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    asked = settings.max_model_len
+    if asked is not None and asked > config.max_model_len:
+        raise SettingsError(f"--max-model-len {asked} is over the model's context of {config.max_model_len} tokens")
+    source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)
+    return ModelFiles(
+        folder=folder,
+        config=config,
+        tokenizer=tokenizer,
+        chat_template=None if source is None else ChatTemplate(source, tokenizer),
+        model_id=settings.served_model_name or default_model_id(settings.model, folder),
+    )
+
+
+def default_model_id(model: str | None, folder: Path) -> str:
+    """A hub id as it is; of a folder the last part of its path."""
+    return model if model is not None and not Path(model).expanduser().exists() else folder.resolve().name
+
+
+def create_app(settings: Settings, files: ModelFiles, client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
+    """The application with every route, wrapped in the request log."""
+    metrics = Metrics()
+    metrics.watch(client)
+    client.on_step = metrics.observe_step
+    app = FastAPI(lifespan=lifespan)
+    context = AppContext(
+        settings=settings,
+        config=files.config,
+        tokenizer=files.tokenizer,
+        chat_template=files.chat_template,
+        engine=client,
+        metrics=metrics,
+        model_id=files.model_id,
+        model_root=settings.model or str(files.folder),
+    )
+    install(app, context)
+    return RequestLog(app)
+
+
+def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
+    """Serve until told to stop; the exit status. Raises ServeError, with one line that says why."""
+    configure_logging(settings.log_level, settings.log_format)
+    try:
+        files = load_model_files(settings)
+        return processes.run(
+            settings,
+            settings.engine_config(files.folder),
+            lambda client, lifespan: create_app(settings, files, client, lifespan),
+            name=files.model_id,
+            engine_factory=engine_factory,
+        )
+    except (ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:
+        raise ServeError(str(error)) from error

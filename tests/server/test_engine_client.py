@@ -1,0 +1,292 @@
+"""The engine client against a worker played in the same process over the real socket."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+
+from server import messages
+from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, TokenLogprobs
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Task
+from server.engine.sampling_params import SamplingParams
+from server.engine_client import EngineClient
+from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
+from server.link import WorkerLink
+from server.messages import Abort, Hello, NewRequest, Ready, Refusal, ToWorker, WorkerInfo
+from server.request_handle import RequestHandle
+from server.settings import Settings
+
+INFO = WorkerInfo(128, 8, 16, "float32", "cpu", 128)
+
+
+def generate(max_tokens: int = 4) -> GenerateTask:
+    return GenerateTask(sampling=SamplingParams(max_tokens=max_tokens, seed=0))
+
+
+class PlayedWorker:
+    """A worker that says what the test tells it to."""
+
+    def __init__(self, client: EngineClient, worker_id: int = 0) -> None:
+        self.client = client
+        self.worker_id = worker_id
+        self.link = WorkerLink.connect(client.socket_path)
+        self.inbox: list[ToWorker] = []
+        self.say(Hello(worker_id, os.getpid()))
+
+    def say(self, message: messages.FromWorker) -> None:
+        self.link.send(messages.encode(message))
+
+    async def become_ready(self) -> None:
+        self.say(Ready(INFO))
+        await until(lambda: self.client.workers[self.worker_id].is_ready)
+
+    def step(self, *outputs: RequestOutput, refusals: tuple[Refusal, ...] = (), **stats: int) -> None:
+        message, buffers = messages.step_message(
+            StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)),
+            refusals,
+        )
+        self.link.send(messages.encode(message), buffers)
+
+    async def receive(self) -> ToWorker:
+        while not self.inbox:
+            frames = await asyncio.to_thread(self.link.poll, 10.0)
+            assert frames, "nothing came from the client"
+            self.inbox += [messages.decode_to_worker(frame.header) for frame in frames]
+        return self.inbox.pop(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not happen within 10 s"
+        await asyncio.sleep(0.002)
+
+
+async def outputs_of(handle: RequestHandle) -> list[RequestOutput]:
+    return [output async for output in handle]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    settings = Settings(max_num_seqs=1, max_num_queued_requests=2, max_num_queued_tokens=100, max_capture_bytes=1000)
+    client = EngineClient(settings)
+    await client.start()
+    yield client
+    await client.stop()
+    client.remove_socket()
+
+
+@pytest.fixture
+async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
+    worker = PlayedWorker(client)
+    await worker.become_ready()
+    yield worker
+    worker.link.close()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        GenerateTask(
+            sampling=SamplingParams(max_tokens=3, seed=7, logit_bias={5: -1.5}, stop_token_ids=(1, 2), logprobs=2),
+            attention=AttentionCapture(pairs=((0, 1), (1, 0)), keys=(0, 3), top_k=2),
+        ),
+        AttentionTask(capture=AttentionCapture(pairs=((0, 0),), queries=(1,), reduce="mean", dtype="uint8")),
+        EmbedTask(layer=0, pooling="none", dimensions=3),
+    ],
+)
+async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
+    handle = await client.submit(task, (1, 2, 3), deadline=time.monotonic() + 60)
+    message = await worker.receive()
+    assert isinstance(message, NewRequest)
+    request = messages.engine_request(message)
+    assert request.task == task
+    assert request.prompt_token_ids == (1, 2, 3)
+    assert request.deadline is not None
+    handle.close()
+
+
+async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,))
+    logprobs = TokenLogprobs(token_id=4, logprob=-0.5, rank=1, top=((4, -0.5), (9, float("-inf"))))
+    array = Array("float16", (2, 3), bytes(range(12)))
+    first = RequestOutput(uid=handle.uid, token_id=4, logprobs=logprobs, prompt_logprobs=(None, logprobs))
+    last = RequestOutput(uid=handle.uid, token_id=5, tensors={"attention": array}, finish_reason="length")
+    worker.step(first)
+    worker.step(last)
+    got = await outputs_of(handle)
+    assert got[0] == first
+    tensor = got[1].tensors["attention"]
+    assert (tensor.dtype, tensor.shape, bytes(tensor.data)) == ("float16", (2, 3), bytes(range(12)))
+    assert replace(got[1], tensors={}) == replace(last, tensors={})
+    assert client.num_inflight == 0
+
+
+async def test_closing_an_unfinished_request_aborts_it_once(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,))
+    assert isinstance(await worker.receive(), NewRequest)
+    handle.close()
+    handle.close()
+    assert await worker.receive() == Abort(handle.uid)
+    assert client.num_inflight == 0
+    worker.step(RequestOutput(uid=handle.uid, token_id=1))  # the step that ran meanwhile
+    assert await outputs_of(handle) == []
+
+
+async def test_closing_wakes_who_waits_for_the_next_token(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,))
+    reader = asyncio.create_task(outputs_of(handle))
+    await asyncio.sleep(0)
+    handle.close()
+    assert await asyncio.wait_for(reader, 10) == []
+
+
+async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, worker: PlayedWorker) -> None:
+    handles = [await client.submit(generate(), (1,)) for _ in range(3)]
+    with pytest.raises(QueueFull) as caught:
+        await client.submit(generate(), (1,))
+    assert caught.value.retry_after is not None
+    assert caught.value.retry_after >= 1
+    worker.step(RequestOutput(uid=handles[0].uid, token_id=1, finish_reason="stop"))
+    await outputs_of(handles[0])
+    handles.append(await client.submit(generate(), (1,)))
+    for handle in handles:
+        handle.close()
+
+
+async def test_the_token_limit_counts_prompts_and_answers(client: EngineClient, worker: PlayedWorker) -> None:
+    first = await client.submit(generate(max_tokens=90), (1,) * 20)  # over the limit, and alone
+    with pytest.raises(QueueFull, match="110 tokens"):
+        await client.submit(generate(), (1,))
+    first.close()
+    second = await client.submit(generate(), (1,))
+    second.close()
+
+
+async def test_captured_bytes_count_until_they_are_read(client: EngineClient, worker: PlayedWorker) -> None:
+    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
+    with pytest.raises(PayloadTooLarge):
+        await client.submit(capture, (1,), capture_bytes=1001)
+    first = await client.submit(capture, (1,), capture_bytes=900)
+    with pytest.raises(QueueFull, match="900 bytes"):
+        await client.submit(capture, (1,), capture_bytes=200)
+    worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
+    await until(lambda: client.num_inflight == 0)
+    assert client.stats().inflight_capture_bytes == 900
+    await outputs_of(first)
+    assert client.stats().inflight_capture_bytes == 0
+
+
+async def test_a_lost_worker_fails_its_requests_after_the_tokens_that_came(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    handle = await client.submit(generate(), (1,))
+    worker.step(RequestOutput(uid=handle.uid, token_id=1), generation_tokens_total=1)
+    worker.link.flush(10)
+    worker.link.close()
+    assert (await anext(handle)).token_id == 1
+    with pytest.raises(WorkerLost):
+        await anext(handle)
+    assert not client.ready()
+    with pytest.raises(Unavailable):
+        await client.submit(generate(), (1,))
+    assert client.info() == INFO
+    assert client.stats().generation_tokens_total == 1
+
+
+async def test_counters_add_up_over_incarnations(client: EngineClient, worker: PlayedWorker) -> None:
+    worker.step(generation_tokens_total=5, num_requests_running=3)
+    await until(lambda: client.stats().num_requests_running == 3)
+    worker.link.close()
+    await until(lambda: not client.ready())
+    assert client.stats().num_requests_running == 0
+    second = PlayedWorker(client)
+    await second.become_ready()
+    second.step(generation_tokens_total=2, num_requests_running=1)
+    await until(lambda: client.stats().num_requests_running == 1)
+    assert client.stats().generation_tokens_total == 7
+    second.link.close()
+
+
+async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,))
+    worker.link.send(b"\xc1 no message")
+    with pytest.raises(WorkerLost):
+        await anext(handle)
+    second = PlayedWorker(client)
+    await second.become_ready()
+    assert client.ready()
+    second.link.close()
+
+
+async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineClient, worker: PlayedWorker) -> None:
+    handles = [await client.submit(generate(), (1,)) for _ in range(3)]
+    worker.step(
+        RequestOutput(uid=handles[0].uid, finish_reason="error", error="numbers ran out"),
+        RequestOutput(uid=handles[1].uid, finish_reason="deadline"),
+        refusals=(Refusal(handles[2].uid, "it can never fit"),),
+    )
+    with pytest.raises(EngineError, match="numbers ran out"):
+        await anext(handles[0])
+    with pytest.raises(DeadlineExceeded):
+        await anext(handles[1])
+    with pytest.raises(BadRequest, match="never fit"):
+        await anext(handles[2])
+    assert client.num_inflight == 0
+
+
+async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,), deadline=time.monotonic())
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(anext(handle), 10)
+    assert isinstance(await worker.receive(), NewRequest)
+    assert await worker.receive() == Abort(handle.uid)
+
+
+async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    handle = await client.submit(generate(), (1,))
+    client.begin_drain()
+    assert (client.ready(), client.reason()) == (False, "draining")
+    with pytest.raises(Unavailable):
+        await client.submit(generate(), (1,))
+    worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
+    assert len(await outputs_of(handle)) == 1
+
+
+async def test_each_step_is_observed_and_a_broken_observer_costs_nothing(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    seen: list[int] = []
+
+    def observe(stats: EngineStats) -> None:
+        seen.append(stats.iteration_tokens)
+        raise RuntimeError("a broken observer")
+
+    client.on_step = observe
+    worker.step(iteration_tokens=3)
+    worker.step(iteration_tokens=4)
+    await until(lambda: seen == [3, 4])
+    assert client.ready()
+
+
+async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
+    client = EngineClient(Settings(), num_workers=2)
+    await client.start()
+    workers = [PlayedWorker(client, i) for i in range(2)]
+    workers[1].say(Ready(INFO))
+    await until(lambda: client.workers[1].is_ready)
+    assert not client.ready(), "one of two is not enough"
+    await workers[0].become_ready()
+    handles = [await client.submit(generate(), (1,) * length) for length in (50, 10, 10)]
+    assert [len(worker.requests) for worker in client.workers] == [1, 2]
+    for handle in handles:
+        handle.close()
+    for worker in workers:
+        worker.link.close()
+    await client.stop()
+    client.remove_socket()

@@ -1,0 +1,162 @@
+"""Frames over a Unix socket: whole whatever the cuts, in order, and never a hang when one end is gone."""
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.link import Frame, FrameDecoder, FrameError, LinkProtocol, WorkerLink, frame_parts, listen
+
+frames = st.lists(
+    st.tuples(
+        st.one_of(st.binary(max_size=40), st.just(b"h" * 300_000)),
+        st.lists(st.one_of(st.binary(max_size=40), st.just(bytes(range(256)) * 2000)), max_size=4),
+    ),
+    max_size=6,
+)
+
+
+def feed(decoder: FrameDecoder, data: bytes) -> list[Frame]:
+    found = []
+    while data:
+        space = decoder.space()
+        taken = data[: len(space)]
+        space[: len(taken)] = taken
+        found.extend(decoder.advance(len(taken)))
+        data = data[len(taken) :]
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(frames, st.lists(st.integers(min_value=1, max_value=5000), min_size=1, max_size=50))
+def test_frames_come_out_whole_however_the_bytes_are_cut(
+    sent: list[tuple[bytes, list[bytes]]], cuts: list[int]
+) -> None:
+    data = b"".join(b"".join(frame_parts(header, buffers)) for header, buffers in sent)
+    decoder, received, position = FrameDecoder(), [], 0
+    for cut in cuts:
+        received += feed(decoder, data[position : position + cut])
+        position += cut
+    received += feed(decoder, data[position:])
+    assert [(frame.header, [bytes(buffer) for buffer in frame.buffers]) for frame in received] == sent
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [struct.pack("<II", 1 << 31, 0), struct.pack("<II", 0, 1 << 20), struct.pack("<IIQ", 0, 1, 1 << 60)],
+)
+def test_an_absurd_size_is_refused_before_memory_is_taken(nonsense: bytes) -> None:
+    with pytest.raises(FrameError, match="announces"):
+        feed(FrameDecoder(), nonsense)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[WorkerLink, socket.socket]]:
+    mine, theirs = socket.socketpair()
+    link = WorkerLink(mine)
+    yield link, theirs
+    link.close()
+    theirs.close()
+
+
+def read_frames(connected: socket.socket, count: int) -> list[Frame]:
+    decoder = FrameDecoder()
+    found: list[Frame] = []
+    while len(found) < count:
+        received = connected.recv_into(decoder.space())
+        assert received, "the link ended early"
+        found += decoder.advance(received)
+    return found
+
+
+def test_a_large_tensor_does_not_hold_up_the_sender(pair: tuple[WorkerLink, socket.socket]) -> None:
+    link, theirs = pair
+    large = bytes(range(256)) * 100_000
+    link.send(b"large", [large])  # nobody reads yet: this must return all the same
+    link.send(b"small")
+    assert not link.flush(timeout=0)
+    first, second = read_frames(theirs, 2)
+    assert (first.header, bytes(first.buffers[0])) == (b"large", large)
+    assert second.header == b"small"
+    assert link.flush(timeout=10)
+
+
+def test_many_buffers_are_more_than_one_system_call_takes(pair: tuple[WorkerLink, socket.socket]) -> None:
+    link, theirs = pair
+    buffers = [bytes([i % 256]) * 3 for i in range(3000)]
+    link.send(b"many", buffers)
+    assert [bytes(buffer) for buffer in read_frames(theirs, 1)[0].buffers] == buffers
+
+
+def test_the_worker_waits_no_longer_than_asked(pair: tuple[WorkerLink, socket.socket]) -> None:
+    link, theirs = pair
+    assert link.poll(0.0) == []
+    theirs.sendall(b"".join(frame_parts(b"one")) + b"".join(frame_parts(b"two")))
+    assert [frame.header for frame in link.poll(10.0)] == [b"one", b"two"]
+
+
+def test_the_worker_sees_that_the_other_end_is_gone(pair: tuple[WorkerLink, socket.socket]) -> None:
+    link, theirs = pair
+    lost = threading.Event()
+    link.watch(lost.set)
+    theirs.close()
+    assert lost.wait(10)
+    with pytest.raises(ConnectionError):
+        link.poll(10.0)
+    with pytest.raises(ConnectionError):
+        link.send(b"anyone?")
+
+
+def test_only_this_user_may_reach_the_socket(tmp_path: Path) -> None:
+    listener = listen(str(tmp_path))
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+    listener.close()
+
+
+async def test_both_ends_talk_and_nonsense_costs_its_own_link_only(tmp_path: Path) -> None:
+    received: list[bytes] = []
+    lost: list[str] = []
+    changed = asyncio.Event()
+    protocols: list[LinkProtocol] = []
+
+    def on_frame(protocol: LinkProtocol, frame: Frame) -> None:
+        if frame.header == b"nonsense":
+            raise ValueError("not understood")
+        received.append(frame.header)
+        protocols.append(protocol)
+        changed.set()
+
+    def on_lost(protocol: LinkProtocol, reason: str) -> None:
+        lost.append(reason)
+        changed.set()
+
+    async def until(text: bytes | None) -> None:
+        while (text not in received) if text else not lost:
+            await asyncio.wait_for(changed.wait(), 10)
+            changed.clear()
+
+    listener = listen(str(tmp_path))
+    path = listener.getsockname()
+    server = await asyncio.get_running_loop().create_unix_server(lambda: LinkProtocol(on_frame, on_lost), sock=listener)
+    good, bad = WorkerLink.connect(path), WorkerLink.connect(path)
+    good.send(b"hello", [b"x" * 1_000_000])
+    await until(b"hello")
+    bad.send(b"nonsense")
+    await until(None)
+    assert lost == ["it sent nonsense: not understood"]
+    good.send(b"still here")
+    await until(b"still here")
+    protocols[0].send(b"answer")
+    assert [frame.header for frame in await asyncio.to_thread(good.poll, 10.0)] == [b"answer"]
+    good.close()
+    bad.close()
+    server.close()
+    while len(lost) < 2:
+        await asyncio.wait_for(changed.wait(), 10)
+        changed.clear()

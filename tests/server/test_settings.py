@@ -1,0 +1,132 @@
+"""Settings: where they come from, what is refused and how the refusal reads."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.settings import (
+    Settings,
+    SettingsError,
+    add_arguments,
+    flag_name,
+    format_bytes,
+    from_arguments,
+    parse_bytes,
+    setting_names,
+    settings_table,
+    unknown_variables,
+)
+
+
+def read(*argv: str, **environ: str) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return from_arguments(parser.parse_args(argv), environ)
+
+
+def test_defaults_need_neither_flags_nor_variables() -> None:
+    assert read() == Settings()
+
+
+def test_a_flag_wins_over_its_variable_and_the_variable_over_the_default() -> None:
+    assert read(LIGHTWELL_PORT="9000").port == 9000
+    assert read("--port", "9001", LIGHTWELL_PORT="9000").port == 9001
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert read(LIGHTWELL_PORT="", LIGHTWELL_API_KEY="") == Settings()
+
+
+def test_the_model_is_an_argument_a_flag_or_a_variable() -> None:
+    assert read("some/model").model == "some/model"
+    assert read("--model", "some/model").model == "some/model"
+    assert read(LIGHTWELL_MODEL="some/model").model == "some/model"
+
+
+def test_two_models_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"'a'.*'b'"):
+        read("a", "--model", "b")
+
+
+def test_several_keys_come_from_repeated_flags_or_between_commas() -> None:
+    assert read("--api-key", "a", "--api-key", "b").api_key == ("a", "b")
+    assert read(LIGHTWELL_API_KEY="a, b").api_key == ("a", "b")
+
+
+def test_switches_are_off_until_named() -> None:
+    assert not read().no_prefix_caching
+    assert read("--no-prefix-caching").no_prefix_caching
+    assert read(LIGHTWELL_NO_PREFIX_CACHING="true").no_prefix_caching
+    assert not read(LIGHTWELL_NO_PREFIX_CACHING="0").no_prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("argv", "parts"),
+    [
+        (["--port", "70000"], ["--port", "'70000'", "0 to 65535"]),
+        (["--port", "http"], ["--port", "'http'", "integer"]),
+        (["--dtype", "int8"], ["--dtype", "'int8'", "bfloat16"]),
+        (["--kv-cache-memory", "lots"], ["--kv-cache-memory", "'lots'", "2GB"]),
+        (["--request-timeout", "-1"], ["--request-timeout", "'-1'", "seconds"]),
+        (["--request-timeout", "nan"], ["--request-timeout", "'nan'", "seconds"]),
+        (["--worker-timeout", "0"], ["--worker-timeout 0", "above 0"]),
+        (["--max-num-batched-tokens", "8"], ["--max-num-batched-tokens 8", "--max-num-seqs 64"]),
+        (["--root-path", "proxy/"], ["--root-path", "'proxy/'", "/lightwell"]),
+        (["--api-key", "a,,b"], ["--api-key", "empty"]),
+    ],
+)
+def test_a_bad_value_is_named_with_its_flag_and_what_is_accepted(argv: list[str], parts: list[str]) -> None:
+    with pytest.raises(SettingsError) as caught:
+        read(*argv)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_variable_is_named() -> None:
+    with pytest.raises(SettingsError, match="LIGHTWELL_MAX_NUM_SEQS: 'many'"):
+        read(LIGHTWELL_MAX_NUM_SEQS="many")
+
+
+def test_the_variables_of_a_kubernetes_service_named_lightwell_are_no_settings() -> None:
+    environ = {"LIGHTWELL_PORT": "tcp://10.0.0.1:8000", "LIGHTWELL_SERVICE_HOST": "10.0.0.1"}
+    assert read(**environ).port == 8000
+    assert unknown_variables(environ) == []
+
+
+def test_a_misspelt_variable_is_found() -> None:
+    assert unknown_variables({"LIGHTWELL_PROT": "1", "LIGHTWELL_PORT": "1", "OTHER": "1"}) == ["LIGHTWELL_PROT"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("2KiB", 2048), ("2kb", 2000), ("1.5GiB", 3 << 29), ("2G", 2_000_000_000), ("3 MiB", 3 << 20)],
+)
+def test_sizes_are_read_in_powers_of_1000_and_1024(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@given(st.integers(min_value=0, max_value=1 << 50))
+def test_a_size_written_out_is_read_back(size: int) -> None:
+    assert parse_bytes(format_bytes(size)) == size
+
+
+def test_help_and_table_hold_every_setting() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for text in (parser.format_help(), settings_table()):
+        for name in setting_names():
+            assert flag_name(name) in text
+            assert f"LIGHTWELL_{name.upper()}" in text
+
+
+def test_the_engine_gets_its_part() -> None:
+    settings = read("--no-prefix-caching", "--kv-cache-memory", "1MiB", "--threads", "3")
+    config = settings.engine_config(Path("folder"))
+    assert config.model == Path("folder")
+    assert config.kv_cache_bytes == 1 << 20
+    assert config.threads == 3
+    assert not config.enable_prefix_caching
+    assert config.batch_invariant
