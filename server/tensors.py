@@ -210,10 +210,9 @@ def ndjson_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format:
         yield orjson.dumps({**head, **entry.fields}) + b"\n"
         head = {}
         axis = entry.fields["axes"][0]
-        names = {"layer": "layers", "pair": "pairs"}
-        labels = entry.fields.get(names.get(axis, ""), range(next(iter(entry.arrays.values())).shape[0]))
+        num_slices, *shape = next(iter(entry.arrays.values())).shape
+        labels = entry.fields.get({"layer": "layers", "pair": "pairs"}.get(axis, ""), range(num_slices))
         for i, label in enumerate(labels):
-            shape = next(iter(entry.arrays.values())).shape[1:]
             yield orjson.dumps({"index": entry.index, axis: label, "shape": shape})[:-1]
             for name, value in entry.arrays.items():
                 yield b"," + orjson.dumps(name) + b":"

@@ -1,0 +1,50 @@
+"""Every HTTP route, each in its own file. They read and check requests, and write answers; they compute nothing.
+
+The application adds the error handlers (`server.errors`) and the HTTP metrics (`server.metrics`) around them, and
+leaves FastAPI's own /docs out: it would load its scripts from the network, and hide ours.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter, Security
+from fastapi.security import HTTPBearer
+
+from server.routes import attention, chat, completions, embeddings, health, models, page, tokenize
+from server.routes.context import AppContext
+from server.routes.guard import guarded_route
+from server.schemas import ErrorAnswer
+
+_STATUSES = {
+    400: "A value is wrong; the message names it and what is accepted.",
+    401: "No key, or a wrong one.",
+    404: "No such model.",
+    406: "No such answer format.",
+    413: "The body or the answer would be too large.",
+    415: "The body is not JSON.",
+    429: "As much work waits as is accepted; see Retry-After.",
+    500: "The engine failed on this request.",
+    503: "Loading, draining, or the worker was lost; see Retry-After.",
+    504: "The request took longer than allowed.",
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    # "default" also keeps FastAPI from announcing a 422 that this server never sends.
+    "default": {"model": ErrorAnswer, "description": "Any other error, in the same shape."},
+    **{status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()},
+}
+
+
+def build_router(context: AppContext) -> APIRouter:
+    """All routes: the API behind its key, health, metrics and pages open."""
+    api = APIRouter(route_class=guarded_route(context.settings), responses=_ERRORS, dependencies=[_bearer(context)])
+    for part in (completions, chat, attention, embeddings, tokenize, models):
+        part.add_routes(api, context)
+    router = APIRouter()
+    health.add_routes(router, context)
+    page.add_routes(router, context)
+    router.include_router(api)
+    return router
+
+
+def _bearer(context: AppContext) -> Any:
+    """Says in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
+    return Security(HTTPBearer(auto_error=False, description="Needed when the server was started with --api-key."))

@@ -108,6 +108,7 @@ class _Writer:
             for run in started.runs
             if body.logprobs is not None
         }
+        self._begun: set[int] = set()
         self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
 
     def head(self) -> dict[str, Any]:
@@ -141,11 +142,12 @@ class _Writer:
 
     def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
         """What a piece adds to a choice; the first brings the prompt, if that is echoed."""
-        is_first = self._num_tokens[index] == 0
+        is_first = index not in self._begun
+        self._begun.add(index)
         if self.body.max_tokens == 0:
             piece = Piece(prompt_logprobs=piece.prompt_logprobs, finish_reason=piece.finish_reason and "length")
         query = len(self._prompt(index).ids) - 1 + self._num_tokens[index]
-        self._num_tokens[index] += max(len(piece.token_ids), 1)
+        self._num_tokens[index] += len(piece.token_ids)
         self.num_completion_tokens += len(piece.token_ids)
         echoes = bool(self.body.echo) and is_first
         choice: dict[str, Any] = {

@@ -73,10 +73,13 @@ class AppContext:
     model_root: str
     """The folder or hub id that it came from."""
 
+    max_model_len: int
+    """Most tokens of prompt and completion together that model and settings allow."""
+
     @property
-    def max_model_len(self) -> int:
-        """Most tokens of prompt and completion together: the worker's word once it is there, the model's before."""
+    def context_limit(self) -> int:
+        """`max_model_len`, or less where the worker found room for less."""
         try:
-            return self.engine.info().max_model_len
+            return min(self.engine.info().max_model_len, self.max_model_len)
         except Unavailable:
-            return min(self.config.max_model_len, self.settings.max_model_len or self.config.max_model_len)
+            return self.max_model_len

@@ -61,7 +61,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 sampling = replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
                 task = GenerateTask(
                     sampling=sampling,
-                    attention=writer and writer.capture,
+                    attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
                 )
                 handle = await context.engine.submit(

@@ -131,7 +131,7 @@ async def read_chat(context: AppContext, messages: Sequence[ChatMessage], add_ge
 
 def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str) -> Prompt:
     """An input that is only read, never continued. Raises BadRequest over the context; `truncate` cuts the end."""
-    limit = context.max_model_len
+    limit = context.context_limit
     if len(prompt.ids) <= limit:
         return prompt
     if not truncate:
@@ -147,7 +147,7 @@ def fit_generation(
     A default that is not explicit is cut to the room left; an explicit one over it raises BadRequest. `truncate` drops
     the beginning of the prompt to make room.
     """
-    limit = context.max_model_len
+    limit = context.context_limit
     wanted = (max_tokens if is_explicit else None) or 1
     if truncate and len(prompt.ids) + wanted > limit > wanted:
         prompt = Prompt(prompt.ids[-(limit - wanted) :])

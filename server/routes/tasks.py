@@ -1,0 +1,76 @@
+"""Requests to the engine that end with tensors and no tokens: all of one HTTP request are answered, or none."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from server.engine.outputs import Array
+from server.engine.request import AttentionTask, EmbedTask
+from server.errors import ApiError, EngineError
+from server.routes.context import AppContext
+from server.routes.generation import count_rejection, deadline
+
+_MAX_TOGETHER = 64
+"""Inputs of one HTTP request in the engine at once: a long list must not fill everybody's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One input and what is to be taken from it."""
+
+    task: AttentionTask | EmbedTask
+    ids: tuple[int, ...]
+    capture_bytes: int
+
+
+@dataclass(slots=True)
+class Result:
+    """What the engine answered."""
+
+    tensors: dict[str, Array] = field(default_factory=dict)
+    num_cached_tokens: int = 0
+
+
+async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:
+    """The results of all works, in their order. Raises the first ApiError; then the others are aborted."""
+    places = asyncio.Semaphore(_MAX_TOGETHER)
+    ends = deadline(context)
+
+    async def run(work: Work) -> Result:
+        async with places:
+            return await _run_one(context, work, ends, arrival)
+
+    tasks = [asyncio.create_task(run(work)) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except ApiError as error:
+        count_rejection(context, error)
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run_one(context: AppContext, work: Work, ends: float | None, arrival: float) -> Result:
+    handle = await context.engine.submit(work.task, work.ids, deadline=ends, capture_bytes=work.capture_bytes)
+    result = Result()
+    outcome: str | None = "abort"
+    try:
+        async for output in handle:
+            result.tensors.update(output.tensors)
+            result.num_cached_tokens = max(result.num_cached_tokens, output.num_cached_tokens)
+            if output.finish_reason is not None:
+                outcome = None
+                context.metrics.observe_end(output.finish_reason, time.monotonic() - arrival, output.timing)
+                return result
+        outcome = None
+        raise EngineError("The engine ended this request without an answer.", code="engine_error")
+    except ApiError:
+        outcome = None  # it failed: not an abort by the client
+        raise
+    finally:
+        handle.close()
+        if outcome is not None:
+            context.metrics.observe_end(outcome, time.monotonic() - arrival, None)

@@ -1,0 +1,223 @@
+"""A small engine behind the EngineClient's contract, in process: known tokens, known arrays, scripted failures.
+
+It answers a prompt with the ids `script` (then repeats them), so tests know every byte of an answer before they ask.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Task
+from server.errors import ApiError
+
+NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
+
+
+@dataclass(frozen=True)
+class FakeInfo:
+    max_model_len: int = 64
+    num_blocks: int = 8
+    block_size: int = 16
+    dtype: str = "float32"
+    device: str = "cpu"
+
+
+@dataclass
+class Submitted:
+    """What the routes handed over."""
+
+    task: Task
+    prompt_token_ids: tuple[int, ...]
+    deadline: float | None
+    capture_bytes: int
+    handle: "FakeHandle"
+
+
+class FakeHandle:
+    """Outputs made beforehand; `gate` holds back those from `gate_at` on until it is set."""
+
+    def __init__(self, outputs: Sequence[RequestOutput], failure: ApiError | None, gate: asyncio.Event | None) -> None:
+        self._outputs = deque(outputs)
+        self._failure = failure
+        self._gate = gate
+        self.is_closed = False
+        self.was_aborted = False
+        self.num_read = 0
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if self.is_closed:
+            raise StopAsyncIteration
+        if self._gate is not None:
+            await self._gate.wait()
+        await asyncio.sleep(0)
+        if self._outputs:
+            self.num_read += 1
+            return self._outputs.popleft()
+        if self._failure is not None:
+            raise self._failure
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self.was_aborted = bool(self._outputs) or self._failure is not None
+
+
+@dataclass
+class FakeEngine:
+    """The client. Change its fields to script it."""
+
+    script: tuple[int, ...] = (104, 105)
+    """Token ids of every completion; a longer one repeats them."""
+    eos_after: int | None = None
+    """End with the first end-of-text id after this many tokens."""
+    refuse: ApiError | None = None
+    """Raised by `submit`, from the `refuse_from`-th on."""
+    refuse_from: int = 0
+    fail_after: int | None = None
+    """Fail with `failure` after this many tokens."""
+    failure: ApiError | None = None
+    gate: asyncio.Event | None = None
+    is_ready: bool = True
+    live: bool = True
+    draining: bool = False
+    worker_restarts: int = 0
+    submitted: list[Submitted] = field(default_factory=list)
+    counters: EngineStats = field(default_factory=EngineStats)
+
+    async def submit(
+        self,
+        task: Task,
+        prompt_token_ids: Sequence[int],
+        *,
+        deadline: float | None = None,
+        capture_bytes: int = 0,
+    ) -> FakeHandle:
+        if self.refuse is not None and len(self.submitted) >= self.refuse_from:
+            raise self.refuse
+        ids = tuple(prompt_token_ids)
+        fails = self.fail_after is not None or (self.failure is not None and not isinstance(task, GenerateTask))
+        outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids)
+        handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
+        self.submitted.append(Submitted(task, ids, deadline, capture_bytes, handle))
+        return handle
+
+    def ready(self) -> bool:
+        return self.is_ready
+
+    def reason(self) -> str:
+        return "ready" if self.is_ready else "worker 0 is starting"
+
+    def stats(self) -> EngineStats:
+        return self.counters
+
+    def info(self) -> FakeInfo:
+        return FakeInfo()
+
+    def _outputs(self, task: Task, ids: tuple[int, ...]) -> list[RequestOutput]:
+        now = time.monotonic()
+        timing = Timing(now, now, now, now)
+        if isinstance(task, AttentionTask):
+            tensors = capture_arrays(task.capture, len(ids))
+            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+        if isinstance(task, EmbedTask):
+            tensors = {"embedding": embedding(task, ids)}
+            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+        return [self._token(task, ids, i, timing) for i in range(self._num_tokens(task))]
+
+    def _num_tokens(self, task: GenerateTask) -> int:
+        if self.eos_after is None:
+            return task.sampling.max_tokens
+        return min(self.eos_after + 1, task.sampling.max_tokens)
+
+    def _token(self, task: GenerateTask, ids: tuple[int, ...], i: int, timing: Timing) -> RequestOutput:
+        sampling = task.sampling
+        is_last = i == self._num_tokens(task) - 1
+        token_id = self.script[i % len(self.script)]
+        reason = None
+        if is_last:
+            reason = "length"
+            if self.eos_after is not None and i == self.eos_after:
+                token_id, reason = (sampling.stop_token_ids or sampling.eos_token_ids)[0], "stop"
+        tensors = {}
+        if task.attention is not None:
+            tensors |= row_arrays(task.attention, len(ids) + i)
+            if i == 0 and task.attention_prompt:
+                prompt = capture_arrays(task.attention, len(ids))
+                tensors |= {name.replace("attention", "attention.prompt"): value for name, value in prompt.items()}
+        prompt_logprobs = None
+        if i == 0 and sampling.prompt_logprobs is not None:
+            prompt_logprobs = (None, *(logprobs(each, sampling.prompt_logprobs) for each in ids[1:]))
+        return RequestOutput(
+            uid=0,
+            token_id=token_id,
+            logprobs=None if sampling.logprobs is None else logprobs(token_id, sampling.logprobs),
+            prompt_logprobs=prompt_logprobs,
+            tensors=tensors,
+            finish_reason=reason,  # type: ignore[arg-type]
+            stop_token_id=token_id if reason == "stop" else None,
+            num_cached_tokens=2 if i == 0 else 0,
+            timing=timing if is_last else None,
+        )
+
+
+def logprobs(token_id: int, num_top: int) -> TokenLogprobs:
+    """The token itself is the likeliest, at -0.5; then come the ids from 65 on."""
+    top = [(token_id, -0.5), *((65 + i, -1.5 - i) for i in range(num_top))][:num_top]
+    return TokenLogprobs(token_id, -0.5, 1, tuple(top))
+
+
+def number(layer: int, head: int, query: int, key: int) -> float:
+    """The attention of the fake network: a multiple of 1/1024, exact in float16; nothing looks ahead."""
+    return 0.0 if key > query else (layer * 64 + head * 16 + query * 4 + key) / 1024
+
+
+def _array(value: np.ndarray) -> Array:
+    return Array(value.dtype.name, value.shape, value.tobytes())
+
+
+def capture_arrays(capture: AttentionCapture, length: int) -> dict[str, Array]:
+    """Arrays as the engine makes them, [first axis, query, key]."""
+    queries = range(length) if capture.queries is None else capture.queries
+    keys = range(length) if capture.keys is None else capture.keys
+    full = np.array([[[number(la, h, q, k) for k in keys] for q in queries] for la, h in capture.pairs], np.float32)
+    if capture.reduce is not None:
+        layers = list(dict.fromkeys(layer for layer, _ in capture.pairs))
+        of_layer = [[i for i, (layer, _) in enumerate(capture.pairs) if layer == each] for each in layers]
+        full = np.stack([getattr(full[chosen], capture.reduce)(axis=0) for chosen in of_layer])
+    if capture.kind == "scores":
+        full = np.where(np.array([[k > q for k in keys] for q in queries]), np.float32("-inf"), full)
+    if capture.resize is not None:
+        full = np.zeros((full.shape[0], capture.resize, capture.resize), np.float32)
+    return _finished(capture, full, np.array(list(keys), np.int32))
+
+
+def row_arrays(capture: AttentionCapture, length: int) -> dict[str, Array]:
+    """The row of a generated token: query = the last of `length` positions, [first axis, key]."""
+    rows = [[number(layer, head, length - 1, key) for key in range(length)] for layer, head in capture.pairs]
+    return _finished(capture, np.array(rows, np.float32), np.arange(length, dtype=np.int32))
+
+
+def _finished(capture: AttentionCapture, full: np.ndarray, keys: np.ndarray) -> dict[str, Array]:
+    if capture.top_k is None:
+        return {"attention": _array(full.astype(capture.dtype))}
+    order = np.argsort(-full, axis=-1, kind="stable")[..., : capture.top_k]
+    values, indices = np.take_along_axis(full, order, -1), keys[order].astype(np.int32)
+    missing = [(0, 0)] * (full.ndim - 1) + [(0, max(0, capture.top_k - full.shape[-1]))]
+    values, indices = np.pad(values, missing), np.pad(indices, missing, constant_values=-1)
+    return {"attention": _array(values.astype(capture.dtype)), "attention.indices": _array(indices)}
+
+
+def embedding(task: EmbedTask, ids: tuple[int, ...]) -> Array:
+    """Vectors that tell the token and the layer: [token, d] for pooling none, else the last token's."""
+    layer = -1 if task.layer is None else task.layer
+    rows = np.array([[i + layer + 0.25 * j for j in range(task.dimensions or HIDDEN_SIZE)] for i in ids], np.float32)
+    return _array(rows if task.pooling == "none" else rows[-1])

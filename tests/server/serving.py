@@ -1,0 +1,163 @@
+"""An application around the fake engine and a byte-level tokenizer made in code, for tests that speak HTTP in process."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from model.chat import ChatTemplate
+from model.config import ModelConfig
+from model.tokenizer import Tokenizer
+from server.errors import install_error_handlers
+from server.metrics import HttpMetrics, Metrics
+from server.routes import build_router
+from server.routes.context import AppContext
+from server.settings import Settings
+from tests.server.fake_client import HIDDEN_SIZE, NUM_HEADS, NUM_LAYERS, FakeEngine, FakeInfo
+
+END_OF_TEXT = 256
+VOCAB_SIZE = 257
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
+)
+
+
+def byte_alphabet() -> list[str]:
+    """GPT-2's character of each byte, so that token id = byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = iter(range(256, 512))
+    return [chr(byte) if byte in printable else chr(next(hidden)) for byte in range(256)]
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level tokenizer: token id = byte, and 256 ends the text."""
+    vocab = {char: byte for byte, char in enumerate(byte_alphabet())}
+    added = {"id": END_OF_TEXT, "content": "<|end|>", "special": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{**added, **flags}],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {**vocab, "<|end|>": END_OF_TEXT}, "merges": []},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def tiny_config() -> ModelConfig:
+    """The shape of the fake network."""
+    return ModelConfig(
+        architecture="GPT2LMHeadModel",
+        family="gpt2",
+        vocab_size=VOCAB_SIZE,
+        hidden_size=HIDDEN_SIZE,
+        num_layers=NUM_LAYERS,
+        num_heads=NUM_HEADS,
+        num_kv_heads=NUM_HEADS,
+        head_dim=2,
+        intermediate_size=16,
+        max_model_len=FakeInfo.max_model_len,
+        norm="layernorm",
+        norm_eps=1e-5,
+        activation="gelu",
+        gated_mlp=False,
+        attention_bias=True,
+        attention_out_bias=True,
+        mlp_bias=True,
+        rope=None,
+        learned_positions=True,
+        tie_word_embeddings=True,
+        attention_scale=1.0,
+    )
+
+
+@dataclass
+class Site:
+    """A running application and what stands behind it."""
+
+    app: Any
+    engine: FakeEngine
+    context: AppContext
+    http: httpx.AsyncClient
+
+    async def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return await self.http.post(path, json=body, **options)
+
+    async def error(self, path: str, body: Any, status: int) -> dict[str, Any]:
+        """The error object of an answer that must have this status; checks the one shape."""
+        answer = await self.post(path, body)
+        assert answer.status_code == status, answer.text
+        return error_of(answer)
+
+    async def metric(self, name: str) -> float:
+        """The value of one line of /metrics, by its name and labels."""
+        text = (await self.http.get("/metrics")).text
+        lines = [line.rpartition(" ") for line in text.splitlines() if not line.startswith("#")]
+        return next((float(value) for label, _, value in lines if label == name), 0.0)
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    """The error object, once its shape is checked."""
+    assert answer.headers["content-type"] == "application/json"
+    assert set(answer.json()) == {"error"}
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"]
+    return dict(error)
+
+
+def build_site(folder: Path, engine: FakeEngine, template: str | None = TEMPLATE, **settings: Any) -> Site:
+    """An application around `engine`. The folder receives the tokenizer."""
+    write_tokenizer(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    metrics = Metrics()
+    metrics.watch(engine)
+    context = AppContext(
+        settings=Settings(**settings),
+        config=tiny_config(),
+        tokenizer=tokenizer,
+        chat_template=None if template is None else ChatTemplate(template, tokenizer),
+        engine=engine,
+        metrics=metrics,
+        model_id="org/tiny",
+        model_root="/models/tiny",
+        max_model_len=FakeInfo.max_model_len,
+    )
+    app = FastAPI(docs_url=None, redoc_url=None)
+    install_error_handlers(app)
+    app.include_router(build_router(context))
+    counted = HttpMetrics(app, metrics)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=counted, raise_app_exceptions=False)  # type: ignore[arg-type]
+    return Site(counted, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
+
+
+@asynccontextmanager
+async def site(folder: Path, engine: FakeEngine | None = None, **options: Any) -> AsyncIterator[Site]:
+    """`build_site`, with its HTTP client closed at the end."""
+    built = build_site(folder, engine or FakeEngine(), **options)
+    async with built.http:
+        yield built
+
+
+def events_of(answer: httpx.Response) -> list[Any]:
+    """The data of each event of a stream; [DONE] stays text."""
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    data = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
+    return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+only_async = pytest.mark.asyncio
