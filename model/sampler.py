@@ -149,16 +149,33 @@ class Sampler:
 
     def _choose(self, way: "_Way", logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
         """Token ids [R] of rows that all go the same `way`; -1 where there is no distribution to draw from."""
+        buffers = self._edited(logits, rows)
+        if way is _Way.EDIT_ARGMAX:
+            return argmax(buffers.scores)
+        _fill_weights(buffers, [row.params for row in rows])
+        return pick(buffers.weights, [random_unit(row.params.seed, row.position) for row in rows])
+
+    def distribution(self, logits: Tensor, row: SamplerRow) -> Tensor:
+        """The probability [V], in float64, with which `sample` chooses each token from one row of raw `logits` [V].
+
+        A greedy row has one certain token. All zeros when there is no usable distribution.
+        """
+        buffers = self._edited(logits.unsqueeze(0), [row])
+        if _way(row) in {_Way.ARGMAX, _Way.EDIT_ARGMAX}:
+            return torch.nn.functional.one_hot(argmax(buffers.scores), self.vocab_size)[0].double()
+        _fill_weights(buffers, [row.params])
+        weights = buffers.weights[0, : self.vocab_size].clamp_min(0)  # a NaN became the least integer
+        return weights / weights.sum().clamp_min(1).double()
+
+    def _edited(self, logits: Tensor, rows: Sequence[SamplerRow]) -> "_Buffers":
+        """Buffers whose scores are the logits [R, V] after bans, biases and penalties."""
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         if dtype not in self._buffers:
             self._buffers[dtype] = _Buffers.empty(self._max_rows, self.vocab_size, dtype, self.device)
         buffers = self._buffers[dtype].first(len(rows))
         buffers.scores.copy_(logits)
         _edit(buffers.scores, rows)
-        if way is _Way.EDIT_ARGMAX:
-            return argmax(buffers.scores)
-        _fill_weights(buffers, [row.params for row in rows])
-        return pick(buffers.weights, [random_unit(row.params.seed, row.position) for row in rows])
+        return buffers
 
 
 class _Way(Enum):

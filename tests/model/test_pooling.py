@@ -1,0 +1,118 @@
+"""Pooling gives the embeddings that its words promise, and each sequence its own."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.pooling import Pooling, pool
+
+HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])
+
+
+def make_hidden(tokens: int, d: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(tokens, d, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("pooling", "expected"),
+    [
+        ("mean", [2.0, 2.0, 7.0]),
+        ("last", [1.0, 0.0, 2.0]),
+        ("cls", [3.0, 4.0, 12.0]),
+        ("none", [[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]]),
+    ],
+)
+def test_each_pooling_gives_its_vector(pooling: Pooling, expected: list[float]) -> None:
+    assert pool(HIDDEN, pooling, normalize=False).tolist() == expected
+
+
+def test_dimensions_are_cut_before_the_length_is_set_to_one() -> None:
+    torch.testing.assert_close(pool(HIDDEN, "cls", normalize=True, dimensions=2), torch.tensor([0.6, 0.8]))
+
+
+def test_every_token_s_vector_is_normalised_on_its_own() -> None:
+    lengths = pool(make_hidden(7, 33), "none", normalize=True).norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.ones(7))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_answer_is_float32(dtype: torch.dtype) -> None:
+    hidden = make_hidden(5, 8).to(dtype)
+    vector = pool(hidden, "mean", normalize=False)
+    assert vector.dtype == torch.float32
+    torch.testing.assert_close(vector, hidden.double().mean(0).float())
+
+
+def test_float64_stays_float64() -> None:
+    hidden = make_hidden(300, 8).double()
+    vector = pool(hidden, "mean", normalize=True)
+    assert vector.dtype == torch.float64
+    torch.testing.assert_close(vector, torch.nn.functional.normalize(hidden.mean(0), dim=0), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "none"])
+def test_zeros_stay_zero(pooling: Pooling) -> None:
+    assert not pool(torch.zeros(3, 4), pooling, normalize=True).any()
+
+
+@pytest.mark.parametrize("size", [1e-40, 1e30])
+def test_extreme_lengths_do_not_lose_the_direction(size: float) -> None:
+    vector = pool(torch.full((1, 4), size), "last", normalize=True)
+    torch.testing.assert_close(vector, torch.full((4,), 0.5))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "cls", "none"])
+def test_the_answer_outlives_its_input(pooling: Pooling) -> None:
+    hidden = make_hidden(3, 4)
+    vector = pool(hidden, pooling, normalize=False)
+    before = vector.clone()
+    hidden.zero_()
+    assert torch.equal(vector, before)
+
+
+@given(
+    tokens=st.integers(1, 300),
+    d=st.sampled_from([1, 7, 64, 257]),
+    before=st.integers(0, 5),
+    pooling=st.sampled_from(["mean", "last", "cls", "none"]),
+    seed=st.integers(0, 2**32),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_sequence_pools_the_same_wherever_it_lies_in_the_batch(
+    tokens: int, d: int, before: int, pooling: Pooling, seed: int
+) -> None:
+    batch = make_hidden(before + tokens + 3, d, seed)
+    alone = pool(batch[before : before + tokens].clone(), pooling, normalize=True)
+    threads = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            assert torch.equal(pool(batch[before : before + tokens], pooling, normalize=True), alone)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "pooling", "dimensions", "message"),
+    [
+        (HIDDEN, "max", None, "pooling is 'max'; expected one of mean, last, cls, none"),
+        (HIDDEN, "mean", 0, "dimensions is 0; expected 1 to 3"),
+        (HIDDEN, "mean", 4, "dimensions is 4; expected 1 to 3"),
+        (torch.zeros(0, 3), "mean", None, r"shape \(0, 3\); expected \[tokens, d\]"),
+        (torch.zeros(3), "last", None, r"shape \(3,\); expected \[tokens, d\]"),
+    ],
+)
+def test_what_cannot_be_pooled_is_refused(
+    hidden: torch.Tensor, pooling: Pooling, dimensions: int | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pool(hidden, pooling, normalize=True, dimensions=dimensions)
+
+
+def test_one_token_is_its_own_mean() -> None:
+    hidden = make_hidden(1, 9)
+    assert torch.equal(pool(hidden, "mean", normalize=False), hidden[0])
+    assert math.isclose(pool(hidden, "mean", normalize=True).norm().item(), 1.0, rel_tol=1e-6)

@@ -1,0 +1,300 @@
+"""What a request may expect of its sampling parameters, and that the answer is its own whatever the batch."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from transformers.generation.logits_process import (
+    LogitsProcessor,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from model.sampler import SampledToken, Sampler, SamplerRow, philox2x64, random_unit
+from tests.model import sampling_reference as reference
+from tests.model.sampling_reference import Params
+
+seeds = st.integers(0, 2**63 - 1)
+
+
+def make_logits(rows: int, vocab_size: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    return (torch.randn(rows, vocab_size, generator=generator, dtype=torch.float64) * 3).to(dtype)
+
+
+def make_row(vocab_size: int, rng: random.Random) -> SamplerRow:
+    """A row with any mixture of parameters; each is left neutral half of the time."""
+
+    def maybe(value: float, neutral: float) -> float:
+        return value if rng.random() < 0.5 else neutral
+
+    def some_ids(most: int) -> list[int]:
+        return [rng.randrange(vocab_size) for _ in range(rng.randrange(most))]
+
+    return SamplerRow(
+        params=Params(
+            temperature=rng.choice([0.0, 0.0, 0.3, 0.7, 1.0, 1.0, 2.5]),
+            top_p=maybe(rng.uniform(0.01, 1), 1.0),
+            top_k=int(maybe(rng.randrange(1, vocab_size + 5), 0)),
+            min_p=maybe(rng.uniform(0, 0.5), 0.0),
+            repetition_penalty=maybe(rng.uniform(0.5, 2), 1.0),
+            presence_penalty=maybe(rng.uniform(-2, 2), 0.0),
+            frequency_penalty=maybe(rng.uniform(-2, 2), 0.0),
+            logit_bias={i: rng.uniform(-100, 100) for i in some_ids(4)} if rng.random() < 0.3 else {},
+            seed=rng.getrandbits(63),
+            min_tokens=rng.choice([0, 0, 9]),
+            stopping_ids=tuple(some_ids(3)),
+            logprobs=rng.choice([None, None, 0, 1, 5, 20]),
+        ),
+        position=rng.randrange(10_000),
+        prompt_token_ids=tuple(some_ids(30)),
+        output_token_ids=some_ids(30),
+    )
+
+
+def sample_one(logits: list[float], **params: object) -> SampledToken:
+    history = {k: params.pop(k) for k in ("prompt_token_ids", "output_token_ids") if k in params}
+    row = SamplerRow(Params(**params), 0, **history)  # type: ignore[arg-type]
+    return Sampler(len(logits)).sample(torch.tensor([logits]), [row])[0]
+
+
+# --- the batch ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    vocab_size=st.sampled_from([37, 1000, 4096, 50257]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    seed=seeds,
+)
+@example(vocab_size=50257, dtype=torch.float32, seed=1)
+@example(vocab_size=50257, dtype=torch.bfloat16, seed=2)
+@settings(max_examples=25, deadline=None)
+def test_a_row_answers_the_same_alone_among_others_and_with_more_threads(
+    vocab_size: int, dtype: torch.dtype, seed: int
+) -> None:
+    rng = random.Random(seed)
+    num_rows = rng.choice([2, 3, 7, 24])
+    sampler, lone = Sampler(vocab_size), Sampler(vocab_size)
+    logits = make_logits(num_rows, vocab_size, seed, dtype)
+    rows = [make_row(vocab_size, rng) for _ in range(num_rows)]
+    alone = [lone.sample(logits[r : r + 1].clone(), [rows[r]])[0] for r in range(num_rows)]
+    assert sampler.sample(logits, rows) == alone
+    order = rng.sample(range(num_rows), num_rows)
+    assert sampler.sample(logits[order], [rows[r] for r in order]) == [alone[r] for r in order]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2 if threads == 1 else 1)
+        assert sampler.sample(logits, rows) == alone
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_logits_are_left_as_they_were() -> None:
+    rng = random.Random(3)
+    logits = make_logits(16, 500, 3)
+    before = logits.clone()
+    Sampler(500).sample(logits, [make_row(500, rng) for _ in range(16)])
+    assert torch.equal(logits, before)
+
+
+def test_an_unusable_row_gets_a_valid_id_and_leaves_its_neighbours_alone() -> None:
+    logits = make_logits(3, 300, 1)
+    rows = [SamplerRow(Params(seed=i, top_p=0.9, top_k=40), 0) for i in range(3)]
+    before = Sampler(300).sample(logits, rows)
+    for bad in (math.nan, -math.inf, math.inf):
+        logits[1] = bad
+        after = Sampler(300).sample(logits, rows)
+        assert 0 <= after[1].token_id < 300
+        assert [after[0], after[2]] == [before[0], before[2]]
+
+
+def test_a_wrong_shape_is_refused_with_both_shapes() -> None:
+    with pytest.raises(ValueError, match=r"\(2, 10\); expected \(1, 10\)"):
+        Sampler(10).sample(torch.zeros(2, 10), [SamplerRow(Params(), 0)])
+
+
+def test_no_rows_give_no_tokens() -> None:
+    assert Sampler(10).sample(torch.zeros(0, 10), []) == []
+
+
+# --- greedy ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-6])
+@pytest.mark.parametrize("extra", [{}, {"logit_bias": {0: -1.0}}, {"logprobs": 1}])
+def test_temperature_zero_takes_the_lowest_id_among_the_largest_logits(
+    temperature: float, extra: dict[str, object]
+) -> None:
+    logits = [0.0] * 200
+    for i in (70, 71, 150):
+        logits[i] = 4.0
+    assert sample_one(logits, temperature=temperature, **extra).token_id == 70
+
+
+def test_filters_do_not_disturb_greedy() -> None:
+    assert sample_one([1.0, 3.0, 2.0], temperature=0.0, top_k=1, top_p=0.1, min_p=1.0).token_id == 1
+
+
+def test_top_k_of_one_and_a_tiny_top_p_are_greedy_when_nothing_ties() -> None:
+    logits = make_logits(50, 1000, 5)
+    best = logits.argmax(-1).tolist()
+    for params in (Params(top_k=1), Params(top_p=1e-12), Params(min_p=1.0)):
+        rows = [SamplerRow(replace(params, seed=r), r) for r in range(50)]
+        assert [t.token_id for t in Sampler(1000).sample(logits, rows)] == best
+
+
+# --- edits -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("num_output", "expected"), [(0, 1), (2, 1), (3, 0), (4, 0)])
+def test_stopping_ids_cannot_come_before_min_tokens(num_output: int, expected: int) -> None:
+    token = sample_one(
+        [9.0, 8.0, 1.0],
+        temperature=0.0,
+        min_tokens=3,
+        stopping_ids=(0, 99),  # 99: an end token that this vocabulary does not have
+        output_token_ids=[2] * num_output,
+    )
+    assert token.token_id == expected
+
+
+def test_a_bias_cannot_bring_back_a_banned_token() -> None:
+    token = sample_one([0.0, 1.0], temperature=0.0, min_tokens=1, stopping_ids=(0,), logit_bias={0: 100.0})
+    assert token.token_id == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logit_bias_forces_and_forbids(temperature: float) -> None:
+    assert sample_one([0.0, 5.0, 1.0], temperature=temperature, logit_bias={2: 100.0}).token_id == 2
+    assert sample_one([0.0, 90.0, -20.0], temperature=temperature, logit_bias={1: -100.0, 2: -100.0}).token_id == 0
+
+
+def test_presence_counts_once_and_frequency_every_time_and_only_what_was_generated() -> None:
+    history = {"prompt_token_ids": [1, 1, 1], "output_token_ids": [0, 0, 0, 2]}
+    assert sample_one([5.0, 4.0, 4.5], temperature=0.0, presence_penalty=0.25, **history).token_id == 0
+    chosen = sample_one([5.0, 4.0, 4.5], temperature=0.0, frequency_penalty=0.3, **history).token_id
+    assert chosen == 2  # 5 - 3 * 0.3 = 4.1; 4.0; 4.5 - 0.3 = 4.2
+    assert sample_one([5.0, 4.0, 4.5], temperature=0.0, presence_penalty=1.5, **history).token_id == 1
+
+
+def test_penalties_with_no_history_change_nothing() -> None:
+    assert sample_one([1.0, 2.0], temperature=0.0, repetition_penalty=5.0, frequency_penalty=2.0).token_id == 1
+
+
+# --- the distribution drawn from ---------------------------------------------------------------------------------
+
+
+@given(seed=seeds, vocab_size=st.sampled_from([1, 2, 10, 64, 65, 300]))
+@settings(max_examples=100, deadline=None)
+def test_the_distribution_is_the_reference_s(seed: int, vocab_size: int) -> None:
+    """float64: an edge of top_p or min_p falls on the other side of a token with odds of about 1e-11 an example."""
+    row = make_row(vocab_size, random.Random(seed))
+    logits = make_logits(1, vocab_size, seed, torch.float64)[0]
+    expected = reference.distribution(logits.tolist(), row)
+    np.testing.assert_allclose(Sampler(vocab_size).distribution(logits, row).numpy(), expected, rtol=1e-9, atol=1e-14)
+
+
+@given(seed=seeds, top_p=st.floats(0.001, 0.999), vocab_size=st.sampled_from([5, 1000, 50257]))
+@settings(max_examples=50, deadline=None)
+def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: float, vocab_size: int) -> None:
+    logits = make_logits(1, vocab_size, seed)[0]
+    kept = Sampler(vocab_size).distribution(logits, SamplerRow(Params(top_p=top_p), 0)) > 0
+    p = logits.double().softmax(-1)
+    assert p[kept].sum() > top_p - 1e-5
+    assert p[kept].sum() - p[kept].min() < top_p + 1e-5
+    if kept.all():
+        return
+    assert p[kept].min() >= p[~kept].max()
+
+
+@given(seed=seeds, vocab_size=st.sampled_from([10, 300, 4096]), dtype=st.sampled_from([torch.float32, torch.float64]))
+@example(seed=0, vocab_size=50257, dtype=torch.float32)
+@settings(max_examples=30, deadline=None)
+def test_kept_tokens_are_those_of_transformers(seed: int, vocab_size: int, dtype: torch.dtype) -> None:
+    """The same tokens survive top_k, min_p and temperature, and in float64 top_p.
+
+    Differences on purpose: transformers keeps only some of several equal tokens at the edge of top_p, which its
+    unstable sort picks, where we keep all (the logits here have no ties); and its float32 sums move that edge by about
+    1e-6 of the mass, hence float64 there.
+    """
+    rng = random.Random(seed)
+    logits = make_logits(1, vocab_size, seed, dtype)
+    top_k, top_p, min_p = rng.randrange(1, vocab_size), rng.uniform(0.01, 0.99), rng.uniform(0.001, 0.9)
+    temperature = rng.uniform(0.2, 3)
+    cases: list[tuple[Params, LogitsProcessor]] = [
+        (Params(top_k=top_k), TopKLogitsWarper(top_k)),
+        (Params(min_p=min_p), MinPLogitsWarper(min_p)),
+        (Params(temperature=temperature), TemperatureLogitsWarper(temperature)),
+    ]
+    if dtype == torch.float64:
+        cases.append((Params(top_p=top_p), TopPLogitsWarper(top_p)))
+    for params, warper in cases:
+        theirs = warper(torch.empty(1, 0, dtype=torch.long), logits.clone()).softmax(-1)[0].double()
+        ours = Sampler(vocab_size).distribution(logits[0], SamplerRow(params, 0))
+        assert torch.equal(ours > 2.0**-60, theirs > 2.0**-60), params
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-12)
+
+
+def test_top_k_keeps_ties_at_its_edge_as_transformers_does() -> None:
+    logits = torch.tensor([3.0, 1.0, 2.0, 2.0, 2.0, 0.0])
+    kept = Sampler(6).distribution(logits, SamplerRow(Params(top_k=2), 0)) > 0
+    theirs = TopKLogitsWarper(2)(torch.empty(1, 0, dtype=torch.long), logits[None].clone())[0] > -torch.inf
+    assert kept.tolist() == theirs.tolist() == [True, False, True, True, True, False]
+
+
+def test_top_p_keeps_all_of_several_equal_tokens() -> None:
+    kept = Sampler(4).distribution(torch.tensor([0.0, 1.0, 1.0, 1.0]), SamplerRow(Params(top_p=0.5), 0)) > 0
+    assert kept.tolist() == [False, True, True, True]
+
+
+@given(seed=seeds, penalty=st.floats(0.3, 3))
+@settings(max_examples=30, deadline=None)
+def test_the_repetition_penalty_is_that_of_transformers(seed: int, penalty: float) -> None:
+    rng = random.Random(seed)
+    prompt, output = ([rng.randrange(300) for _ in range(40)] for _ in range(2))
+    logits = make_logits(1, 300, seed)
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + output]), logits.clone())
+    row = SamplerRow(Params(repetition_penalty=penalty), 0, prompt, output)
+    expected = Sampler(300).distribution(theirs[0], SamplerRow(Params(), 0))
+    assert torch.equal(Sampler(300).distribution(logits[0], row), expected)
+
+
+# --- random numbers ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counter_low", "counter_high", "key", "expected"),
+    [
+        (0, 0, 0, (0xCA00A0459843D731, 0x66C24222C9A845B5)),
+        (2**64 - 1, 2**64 - 1, 2**64 - 1, (0x65B021D60CD8310F, 0x4D02F3222F86DF20)),
+        (
+            0x243F6A8885A308D3,
+            0x13198A2E03707344,
+            0xA4093822299F31D0,
+            (0x0A5E742C2997341C, 0xB0F883D38000DE5D),
+        ),
+    ],
+)
+def test_philox_gives_the_published_answers(
+    counter_low: int, counter_high: int, key: int, expected: tuple[int, int]
+) -> None:
+    """Known answers of philox2x64-10 in Random123's kat_vectors."""
+    assert philox2x64(counter_low, counter_high, key) == expected
+
+
+@given(st.integers(-(2**80), 2**80), st.integers(0, 2**40))
+def test_a_random_unit_depends_on_seed_and_position_alone(seed: int, position: int) -> None:
+    unit = random_unit(seed, position)
+    torch.manual_seed(1)
+    assert random_unit(seed, position) == unit
+    assert 0 <= unit < 1
+    assert unit != random_unit(seed + 1, position)
+    assert unit != random_unit(seed, position + 1)
