@@ -17,12 +17,19 @@ from model.folder import ModelLoadError
 from model.tokenizer import Tokenizer
 from server import processes
 from server.engine_client import EngineClient
+from server.errors import install_error_handlers
 from server.lit_api import ENGINE_FACTORY
-from server.metrics import Metrics
+from server.metrics import HttpMetrics, Metrics
 from server.request_log import RequestLog, configure_logging
-from server.routes import install
+from server.routes import build_router
 from server.routes.context import AppContext
 from server.settings import Settings, SettingsError
+from server.version import lightwell_version
+
+_DESCRIPTION = (
+    "Generation, attention patterns and embeddings from one running transformer. OpenAI-compatible where OpenAI has a "
+    "route; fields beyond it are additive."
+)
 
 
 class ServeError(RuntimeError):
@@ -64,11 +71,18 @@ def default_model_id(model: str | None, folder: Path) -> str:
 
 
 def create_app(settings: Settings, files: ModelFiles, client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
-    """The application with every route, wrapped in the request log."""
+    """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
     metrics = Metrics()
     metrics.watch(client)
     client.on_step = metrics.observe_step
-    app = FastAPI(lifespan=lifespan)
+    app = FastAPI(
+        title="Lightwell",
+        version=lightwell_version(),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's own pages load their scripts from the network; ours are routes
+        redoc_url=None,
+    )
     context = AppContext(
         settings=settings,
         config=files.config,
@@ -78,9 +92,11 @@ def create_app(settings: Settings, files: ModelFiles, client: EngineClient, life
         metrics=metrics,
         model_id=files.model_id,
         model_root=settings.model or str(files.folder),
+        max_model_len=settings.max_model_len or files.config.max_model_len,
     )
-    install(app, context)
-    return RequestLog(app)
+    install_error_handlers(app)
+    app.include_router(build_router(context))
+    return RequestLog(HttpMetrics(app, metrics))
 
 
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:

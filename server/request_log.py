@@ -70,7 +70,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _log_end(scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
-    path = scope["path"]
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
     is_probe = path.startswith("/health") or path == "/metrics"
     logger.log(
         logging.DEBUG if is_probe else logging.INFO,
