@@ -1,0 +1,149 @@
+"""Linear layers and what is built on them: the same numbers as torch, and rows that do not depend on the batch."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.config import Activation
+from model.layers.linear import Linear, activate, can_pack
+from model.layers.mlp import Mlp
+from tests.invariance import assert_rows_do_not_depend_on_the_batch
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.bfloat16)
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
+# Widths of the models we serve, and some that no vector length divides.
+SHAPES = ((256, 768), (256, 1376), (688, 256), (768, 768), (2048, 256), (100, 60), (171, 333), (1025, 17))
+
+
+@pytest.fixture(params=DTYPES, ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    if not can_pack(request.param, CPU):
+        pytest.skip(f"oneDNN does not pack {request.param} on this processor")
+    packable: torch.dtype = request.param
+    return packable
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_a_packed_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(inputs)
+    layer = Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), torch.randn(outputs).to(dtype), packed=True)
+    assert_rows_do_not_depend_on_the_batch(layer, torch.randn(1024 if inputs <= 256 else 130, inputs).to(dtype))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("outputs", [688, 172, 33])
+def test_a_packed_activation_has_the_same_bits_in_every_batch(
+    activation: Activation, outputs: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(outputs)
+    layer = Linear(torch.randn(outputs, 64).to(dtype), packed=True, activation=activation)
+    assert_rows_do_not_depend_on_the_batch(layer, torch.randn(257, 64).to(dtype))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(("width", "ff"), [(256, 688), (60, 100), (64, 1100)])
+def test_a_packed_mlp_row_has_the_same_bits_in_every_batch(
+    gated: bool, width: int, ff: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(ff)
+
+    def linear(outputs: int, inputs: int, activation: Activation | None = None) -> Linear:
+        return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), packed=True, activation=activation)
+
+    gate = linear(ff, width, "silu") if gated else None
+    mlp = Mlp(linear(ff, width, None if gated else "gelu_tanh"), linear(width, ff), gate)
+    assert_rows_do_not_depend_on_the_batch(mlp, 3 * torch.randn(131, width).to(dtype))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    inputs=st.integers(1, 1500),
+    outputs=st.integers(1, 80),
+    rows=st.integers(1, 70),
+    row=st.integers(0, 69),
+    which=st.sampled_from([dtype for dtype in DTYPES if can_pack(dtype, CPU)] or [torch.float32]),
+)
+def test_a_packed_row_alone_equals_itself_among_others_for_any_shape(
+    inputs: int, outputs: int, rows: int, row: int, which: torch.dtype
+) -> None:
+    if not can_pack(which, CPU):
+        pytest.skip("oneDNN does not pack on this processor")
+    row %= rows
+    x = torch.randn(rows, inputs).to(which)
+    layer = Linear(torch.randn(outputs, inputs).to(which), torch.randn(outputs).to(which), packed=True)
+    assert torch.equal(layer(x[row : row + 1]), layer(x)[row : row + 1])
+
+
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows", [1, 2, 9, 200])
+def test_packed_and_plain_layers_agree_with_float64(
+    activation: Activation | None, bias: bool, rows: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(rows)
+    weight, x = (torch.randn(90, 70) / 8).to(dtype), torch.randn(rows, 70).to(dtype)
+    offset, gate = torch.randn(90).to(dtype) if bias else None, torch.randn(rows, 90).to(dtype)
+    exact = x.double() @ weight.double().T + (offset.double() if offset is not None else 0)
+    exact = exact if activation is None else activate(exact, activation)
+    tolerance = 2e-5 if dtype == torch.float32 else 0.02
+    for packed in (True, False):
+        layer = Linear(weight, offset, packed=packed, activation=activation)
+        assert layer.packed == packed
+        torch.testing.assert_close(layer(x).double(), exact, atol=tolerance, rtol=tolerance)
+        expected = exact * gate.double()
+        torch.testing.assert_close(layer(x, times=gate).double(), expected, atol=2 * tolerance, rtol=2 * tolerance)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_an_mlp_computes_what_its_formula_says(gated: bool, bias: bool) -> None:
+    up, down, gate = torch.randn(20, 12).double(), torch.randn(12, 20).double(), torch.randn(20, 12).double()
+    offsets = [torch.randn(size).double() if bias else torch.zeros(size).double() for size in (20, 12, 20)]
+    x = torch.randn(5, 12).double()
+
+    def layer(weight: torch.Tensor, offset: torch.Tensor, activation: Activation | None = None) -> Linear:
+        return Linear(weight, offset if bias else None, packed=False, activation=activation)
+
+    mlp = Mlp(
+        layer(up, offsets[0], None if gated else "relu"),
+        layer(down, offsets[1]),
+        layer(gate, offsets[2], "silu") if gated else None,
+    )
+    hidden = x @ up.T + offsets[0]
+    gates = x @ gate.T + offsets[2]
+    hidden = gates * torch.sigmoid(gates) * hidden if gated else hidden.clamp_min(0)
+    torch.testing.assert_close(mlp(x), hidden @ down.T + offsets[1])
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (768, 2048), (4096, 256)])
+def test_a_packed_weight_can_be_read_back_bit_for_bit(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    weight = torch.randn(shape).to(dtype)
+    layer = Linear(weight.clone(), packed=True)
+    assert layer.packed
+    assert torch.equal(layer.to_dense(), weight)
+
+
+def test_a_layer_takes_no_rows_and_rows_that_are_not_contiguous(dtype: torch.dtype) -> None:
+    layer = Linear(torch.randn(6, 8).to(dtype), packed=True)
+    assert layer(torch.empty(0, 8, dtype=dtype)).shape == (0, 6)
+    x = torch.randn(8, 10).to(dtype)
+    assert torch.equal(layer(x.T), layer(x.T.contiguous()))
+    wide = torch.randn(4, 20).to(dtype)
+    assert torch.equal(layer(wide[:, 3:11]), layer(wide[:, 3:11].contiguous()))
+
+
+@pytest.mark.parametrize("unpackable", [torch.float64, torch.float16])
+def test_dtypes_that_onednn_refuses_are_computed_plainly(unpackable: torch.dtype) -> None:
+    layer = Linear(torch.randn(6, 8).to(unpackable), packed=True)
+    assert not layer.packed
+    assert layer(torch.randn(3, 8).to(unpackable)).dtype == unpackable
+
+
+def test_taking_a_layer_removes_its_tensors_so_that_originals_are_freed() -> None:
+    weights = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3), "b.weight": torch.randn(4, 2)}
+    Linear.take(weights, "a", packed=True)
+    assert list(weights) == ["b.weight"]
+    with pytest.raises(KeyError):
+        Linear.take(weights, "c", packed=True)

@@ -1,0 +1,61 @@
+"""Norms: the formulas, the precision that transformers uses, and rows that do not depend on the batch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from model.layers.norm import LayerNorm, RmsNorm
+from tests.invariance import assert_rows_do_not_depend_on_the_batch
+
+WIDTHS = (16, 48, 100, 171, 256, 768, 2048)
+
+
+def rms(width: int, dtype: torch.dtype) -> RmsNorm:
+    return RmsNorm((1 + torch.randn(width) / 3).to(dtype), 1e-5)
+
+
+def layer_norm(width: int, dtype: torch.dtype) -> LayerNorm:
+    return LayerNorm((1 + torch.randn(width) / 3).to(dtype), torch.randn(width).to(dtype), 1e-5)
+
+
+@pytest.mark.parametrize("make", [rms, layer_norm])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_normed_row_has_the_same_bits_in_every_batch(
+    make: Callable[[int, torch.dtype], RmsNorm | LayerNorm], dtype: torch.dtype, width: int
+) -> None:
+    torch.manual_seed(width)
+    assert_rows_do_not_depend_on_the_batch(make(width, dtype), (5 * torch.randn(300, width)).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_rms_norm_equals_the_one_of_transformers(dtype: torch.dtype) -> None:
+    ours = rms(100, dtype)
+    theirs = LlamaRMSNorm(100, eps=1e-5).to(dtype)
+    theirs.weight.data = ours.weight
+    x = (3 * torch.randn(40, 100)).to(dtype)
+    # Both round at the same two places; only the order of the sum of squares may differ.
+    torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=2 * torch.finfo(dtype).eps)
+
+
+def test_rms_norm_in_float64_is_exact_unless_told_to_imitate_transformers() -> None:
+    x, weight = torch.randn(30, 64).double(), torch.randn(64).double()
+    exact = x / torch.sqrt((x**2).mean(-1, keepdim=True) + 1e-6) * weight
+    assert (RmsNorm(weight, 1e-6)(x) - exact).abs().max() < 1e-13
+    theirs = LlamaRMSNorm(64, eps=1e-6).double()
+    theirs.weight.data = weight
+    imitation = RmsNorm(weight, 1e-6, float32_casts=True)(x)
+    assert (imitation - theirs(x)).abs().max() < 1e-6
+    assert imitation.dtype == torch.float64
+    assert (imitation - exact).abs().max() > 1e-9
+
+
+def test_layer_norm_in_float64_follows_its_formula() -> None:
+    x = torch.randn(30, 64).double()
+    norm = layer_norm(64, torch.float64)
+    centred = x - x.mean(-1, keepdim=True)
+    assert norm.bias is not None
+    exact = centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-5) * norm.weight + norm.bias
+    assert (norm(x) - exact).abs().max() < 1e-13
