@@ -45,8 +45,6 @@ class TokenizerClass:
     """(the `tokenizer.json` object, the options) -> a new object; None takes the file as it is."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """Named special tokens the class assumes where the folder says nothing."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Other options the class assumes where the folder says nothing."""
     marks_special: bool = False
     """Special tokens that the file holds as plain ones become special (and are skipped in output)."""
     rebuilds_post_processor: bool = False

@@ -24,7 +24,14 @@ _CONVERT = (
     "python -c \"from transformers import AutoTokenizer; f = '{folder}'; "
     'AutoTokenizer.from_pretrained(f).save_pretrained(f)"'
 )
-_OTHER_FORMATS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "tiktoken.model")
+_OTHER_FORMATS = (
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "spm.model",
+    "tiktoken.model",
+    "tekken.json",
+)
 
 
 class TokenizerError(ModelLoadError):
@@ -50,25 +57,38 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
 
     Raises `TokenizerError` when a file is missing or broken.
     """
+    try:
+        return _read(folder)
+    except TokenizerError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        # The files are JSON of any shape; what no check below names still ends in one line.
+        reason = f"{type(error).__name__}: {_one_line(error)}"
+        raise TokenizerError(f"the tokenizer files of {folder} are malformed: {reason}") from error
+
+
+def _read(folder: Path) -> TokenizerFiles:
     config = _read_object(folder / "tokenizer_config.json")
     model_config = _read_object(folder / "config.json")
     file = _vocabulary(folder)
     from_tokenizer_json = (folder / "tokenizer.json").exists()
-    declared = config.get("tokenizer_class") or model_config.get("tokenizer_class")
+    declared = _text(folder / "tokenizer_config.json", config, "tokenizer_class")
+    declared = declared or _text(folder / "config.json", model_config, "tokenizer_class")
+    model_type = _text(folder / "config.json", model_config, "model_type")
     if not from_tokenizer_json:
         declared = declared or "GPT2Tokenizer"
-    cls = choose_class(model_config.get("model_type"), declared, byte_level=_mentions_byte_level(file))
+    cls = choose_class(model_type, declared, byte_level=_mentions_byte_level(file))
     if cls.rebuild is None and not from_tokenizer_json:
         cls = choose_class("gpt2", "GPT2Tokenizer", byte_level=True)
 
-    options = {**cls.special_tokens, **cls.options, **config}
+    options = {**cls.special_tokens, **config}
     if from_tokenizer_json:
         # The file's own post-processor decides; published configs are often wrong about it.
         options.pop("add_bos_token", None)
         options.pop("add_eos_token", None)
     added = _added_tokens(folder, file, config, options)
     options = {key: _as_token(value) for key, value in options.items()}
-    raw = _build(folder, cls.rebuild(file, options) if cls.rebuild else file)
+    raw = _build(folder, cls.rebuild(file, options) if cls.rebuild else None)
     special = _special_tokens(options)
     _add_missing(raw, added, special, _extra_tokens(options))
     if cls.marks_special:
@@ -115,9 +135,12 @@ def _mentions_byte_level(file: Json) -> bool:
     return '"ByteLevel"' in json.dumps(parts)
 
 
-def _build(folder: Path, file: Json) -> tokenizers.Tokenizer:
+def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:
+    """The fast tokenizer of a rebuilt file, or of the folder's own."""
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(file))
+        if rebuilt is None:
+            return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        return tokenizers.Tokenizer.from_str(json.dumps(rebuilt))
     except Exception as error:
         raise TokenizerError(f"cannot build the tokenizer of {folder}: {_one_line(error)}") from error
 
@@ -278,6 +301,13 @@ def _read_object(path: Path) -> Json:
         raise TokenizerError(f"cannot read {path}: {_one_line(error)}") from error
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _text(path: Path, fields: Json, name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TokenizerError(f"{path}: {name} must be a text, not {value!r}")
     return value
 
 

@@ -189,6 +189,18 @@ def broken(folder: Path, **texts: str) -> Path:
             {"vocab__json": '{"a": 0}', "merges__txt": "", "tokenizer_config__json": '{"chat_template": 3}'},
             r"chat_template must be a text",
         ),
+        (
+            {"vocab__json": '{"a": 0}', "merges__txt": "", "tokenizer_config__json": '{"tokenizer_class": ["x"]}'},
+            r"tokenizer_config.json: tokenizer_class must be a text, not \['x'\]",
+        ),
+        (
+            {"tokenizer__json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [{"id": 1}]}'},
+            r"an added token must have a text as its content, not None",
+        ),
+        (
+            {"tokenizer__json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [3]}'},
+            r"the tokenizer files of .* are malformed",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_read_gives_one_clear_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
