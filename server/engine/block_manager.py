@@ -109,8 +109,9 @@ class BlockManager:
             if not self._num_holders[block]:
                 del self._cached[block]
             self._num_holders[block] += 1
-        seq.block_table += hits
-        seq.num_published_blocks = max(seq.num_published_blocks, len(hits))
+        if hits:
+            seq.block_table += hits
+            seq.num_published_blocks = len(hits)
         for _ in range(num_new):
             seq.block_table.append(self._take_free_block())
         return True

@@ -144,16 +144,13 @@ class Scheduler:
 
     def schedule(self) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work."""
-        num_preemptions = self.num_preemptions
         chunks, prefills = self._schedule_decodes()
         budget = self.config.max_num_batched_tokens - len(chunks)
         for seq in prefills:
             if not budget:
                 break
             budget -= self._append_chunk(chunks, seq, budget)
-        # After a preemption the cache is full: what was just put back must not be let in by the same step.
-        if num_preemptions == self.num_preemptions:
-            budget = self._admit(chunks, budget)
+        budget = self._admit(chunks, budget)
         return Schedule(chunks, self.config.max_num_batched_tokens - budget)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:

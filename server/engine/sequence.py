@@ -127,13 +127,12 @@ class Sequence:
     def first_needed_position(self) -> int:
         """The first position whose forward pass must really run; everything below may come from the prefix cache.
 
-        It is the first position that the request captures and that has not been captured yet, and never later than the
-        newest token, whose logits or hidden state are always needed.
+        It is the first position that the request captures and that has not been captured yet; at the latest the newest
+        token, whose logits or hidden state are always needed.
         """
         positions = self._capture_positions
         index = bisect_left(positions, self.captured_upto)
-        last = len(self.token_ids) - 1
-        return min(positions[index], last) if index < len(positions) else last
+        return positions[index] if index < len(positions) else len(self.token_ids) - 1
 
     def needs_sample(self, chunk: "Chunk") -> bool:
         """Whether a token is to be sampled from the last position of `chunk`."""

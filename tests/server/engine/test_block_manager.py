@@ -152,6 +152,18 @@ def test_eviction_takes_blank_blocks_first_then_the_least_recently_used_prefix()
         blocks.check_integrity([taker])
 
 
+def test_a_prefix_computed_again_after_its_eviction_is_shared_again() -> None:
+    blocks = BlockManager(4, BLOCK_SIZE)
+    seq = computed(blocks, sequence(1, range(12)))
+    blocks.free(seq)
+    filler = sequence(2, range(50, 62))
+    assert blocks.allocate(filler, 12)
+    blocks.free(filler)
+    assert blocks.match_prefix(sequence(3, range(13))) == 0
+    computed(blocks, seq)
+    assert blocks.match_prefix(sequence(3, range(13))) == 12
+
+
 def test_the_end_of_a_prefix_that_lost_its_beginning_is_found_again_once_the_beginning_is_back() -> None:
     blocks = BlockManager(4, BLOCK_SIZE)
     seq = computed(blocks, sequence(1, range(12)))

@@ -83,8 +83,8 @@ def test_an_admission_leaves_room_for_running_sequences_to_grow() -> None:
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(8), generate(max_tokens=5)))
     runner.step()
-    sched.add(sequence(2, range(100, 108), generate(max_tokens=1)))
-    runner.drain()
+    sched.add(sequence(2, range(100, 108), generate(max_tokens=5)))
+    assert [seq.uid for seq in runner.drain()] == [1, 2]
     assert sched.num_preemptions == 0
 
 
@@ -101,6 +101,7 @@ def test_the_latest_arrival_is_preempted_and_finishes_with_the_answer_it_gives_a
     assert [seq.uid for seq in ended] == [1, 2]
     assert [seq.num_preemptions for seq in seqs] == [0, 1]
     assert sched.num_preemptions == 1
+    assert sched.block_manager.prefix_cache_queries == 16, "a preempted sequence was counted again"
     for seq in seqs:
         assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
 
@@ -193,6 +194,27 @@ def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
     sched.abort(1)
     assert sched.expired(1e9) == []
     assert [seq.uid for seq in sched.sequences] == [3]
+
+
+def test_a_deadline_dies_with_its_request_even_if_the_uid_lives_on() -> None:
+    sched = scheduler()
+    sched.add(sequence(1, range(4), deadline=10.0))
+    sched.add(sequence(2, range(4)))
+    sched.abort(1)
+    sched.add(sequence(1, range(4), deadline=20.0))
+    assert sched.expired(15.0) == []
+    assert [seq.uid for seq in sched.expired(25.0)] == [1]
+
+
+def test_a_finished_sequence_keeps_its_first_reason_and_stays_finished() -> None:
+    sched = scheduler()
+    seq = sequence(1, range(4))
+    sched.add(seq)
+    sched.abort(1)
+    heir = sequence(1, range(4))
+    sched.add(heir)
+    sched.finish(seq, "error")
+    assert (seq.finish_reason, sched.sequences) == ("abort", [heir])
 
 
 def test_a_step_that_forgets_a_sampled_token_is_refused() -> None:
@@ -303,9 +325,9 @@ def _num_common(a: list[int], b: list[int]) -> int:
 SHARED_TEXT = [1, 2, 3, 4, 1, 1, 2, 2, 3, 3, 4, 4, 4, 3, 2, 1, 4, 3, 1, 2]
 
 tasks: st.SearchStrategy[Task] = st.one_of(
-    st.builds(generate, st.integers(0, 12)),
-    st.builds(generate, st.integers(1, 12), prompt_logprobs=st.just(1)),
-    st.builds(generate, st.integers(1, 12), stop=st.just((0,))),
+    st.builds(generate, st.integers(0, 24)),
+    st.builds(generate, st.integers(1, 24), prompt_logprobs=st.just(1)),
+    st.builds(generate, st.integers(1, 24), stop=st.just((0,))),
     st.sampled_from([attend(), attend(layer=0), attend(0), EmbedTask(), EmbedTask(pooling="mean"), EmbedTask(layer=1)]),
 )
 
@@ -314,9 +336,9 @@ class AnyTraffic(RuleBasedStateMachine):
     """Random arrivals, aborts and steps over a random, mostly too small cache."""
 
     @initialize(
-        num_blocks=st.integers(6, 24),
+        num_blocks=st.integers(8, 20),
         block_size=st.integers(1, 5),
-        max_num_seqs=st.integers(1, 6),
+        max_num_seqs=st.integers(2, 6),
         extra_budget=st.integers(0, 12),
         caching=st.booleans(),
     )
