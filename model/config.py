@@ -249,9 +249,10 @@ def _read_llama(hf: _Fields, common: Mapping[str, Any]) -> ModelConfig:
 
 def _read_rope(hf: _Fields, head_dim: int, max_position: int) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before); the newer wins."""
-    nested = hf.values.get("rope_parameters") or hf.values.get("rope_scaling") or {}
+    written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
+    nested = hf.values.get(written) or {}
     if not isinstance(nested, dict):
-        raise hf.refuse("rope_parameters", "an object is expected")
+        raise hf.refuse(written, "an object is expected")
     outer = {name: hf.values[name] for name in ("rope_theta", "partial_rotary_factor") if name in hf.values}
     fields = _Fields({**outer, **nested})
     fields.only("partial_rotary_factor", 1.0)

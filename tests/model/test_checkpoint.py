@@ -1,0 +1,222 @@
+"""Weights out of every file format, equal to what transformers loads; whatever does not fit is named."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from model.checkpoint import load_weights
+from model.config import ModelConfig
+from model.folder import ModelLoadError
+from model.weight_maps import weights_of
+from tests import tiny
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    names = ("llama-mqa-untied", "llama-biases", "gpt2")
+    return {name: tiny.make_variant(name, tmp_path_factory.mktemp(name)) for name in names}
+
+
+@pytest.fixture
+def llama(checkpoints: dict[str, Path], tmp_path: Path) -> Path:
+    return shutil.copytree(checkpoints["llama-mqa-untied"], tmp_path / "llama")
+
+
+@pytest.fixture
+def gpt2(checkpoints: dict[str, Path], tmp_path: Path) -> Path:
+    return shutil.copytree(checkpoints["gpt2"], tmp_path / "gpt2")
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> dict[str, torch.Tensor]:
+    return load_weights(folder, ModelConfig.from_folder(folder), dtype, **options)
+
+
+def rewrite(folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
+    """Save the tensors again after `changes` (name with dots as __: a tensor, or None to leave it out)."""
+    tensors = load_file(folder / "model.safetensors")
+    for name, value in changes.items():
+        tensors.pop(name.replace("__", "."), None)
+        if value is not None:
+            tensors[name.replace("__", ".")] = value
+    save_file(tensors, folder / "model.safetensors")
+    return tensors
+
+
+def assert_same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    assert list(left) == list(right)
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+def test_llama_weights_are_those_of_transformers_under_our_names(checkpoints: dict[str, Path]) -> None:
+    folder = checkpoints["llama-biases"]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    ours = load(folder)
+    assert torch.equal(ours["embed.weight"], theirs["model.embed_tokens.weight"])
+    attention = "model.layers.1.self_attn."
+    for part in ("weight", "bias"):
+        stacked = torch.cat([theirs[f"{attention}{name}_proj.{part}"] for name in "qkv"])
+        assert torch.equal(ours[f"layers.1.qkv.{part}"], stacked)
+        gate_up = torch.cat([theirs[f"model.layers.0.mlp.{name}_proj.{part}"] for name in ("gate", "up")])
+        assert torch.equal(ours[f"layers.0.gate_up.{part}"], gate_up)
+        assert torch.equal(ours[f"layers.0.attn_out.{part}"], theirs[f"model.layers.0.self_attn.o_proj.{part}"])
+    assert torch.equal(ours["layers.1.mlp_norm.weight"], theirs["model.layers.1.post_attention_layernorm.weight"])
+    assert "head.weight" not in ours
+
+
+def test_gpt2_matrices_are_turned_to_out_by_in(checkpoints: dict[str, Path]) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(checkpoints["gpt2"]).state_dict()
+    ours = load(checkpoints["gpt2"])
+    assert torch.equal(ours["layers.1.qkv.weight"], theirs["transformer.h.1.attn.c_attn.weight"].T)
+    assert torch.equal(ours["layers.1.qkv.bias"], theirs["transformer.h.1.attn.c_attn.bias"])
+    assert torch.equal(ours["layers.0.down.weight"], theirs["transformer.h.0.mlp.c_proj.weight"].T)
+    assert torch.equal(ours["pos_embed.weight"], theirs["transformer.wpe.weight"])
+    assert all(tensor.is_contiguous() for tensor in ours.values())
+
+
+@pytest.mark.parametrize("name", ["llama-mqa-untied", "llama-biases", "gpt2"])
+def test_what_is_loaded_is_what_the_tables_promise(checkpoints: dict[str, Path], name: str) -> None:
+    config = ModelConfig.from_folder(checkpoints[name])
+    loaded = load_weights(checkpoints[name], config, torch.bfloat16)
+    assert {name: tuple(tensor.shape) for name, tensor in loaded.items()} == {
+        w.name: w.shape for w in weights_of(config)
+    }
+    assert {tensor.dtype for tensor in loaded.values()} == {torch.bfloat16}
+
+
+def test_shards_give_the_same_as_one_file(llama: Path, tmp_path: Path) -> None:
+    whole = load(llama)
+    model = transformers.AutoModelForCausalLM.from_pretrained(llama)
+    model.save_pretrained(tmp_path / "sharded", max_shard_size="50KB")
+    assert len(list((tmp_path / "sharded").glob("model-*.safetensors"))) > 2
+    assert_same(load(tmp_path / "sharded"), whole)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_torch_file_gives_the_same_as_safetensors(llama: Path, zipped: bool) -> None:
+    whole = load(llama)
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").unlink()
+    torch.save(tensors, llama / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    assert_same(load(llama), whole)
+
+
+def test_sharded_torch_files_are_read_through_their_index(llama: Path) -> None:
+    whole = load(llama)
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").unlink()
+    places = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(tensors)}
+    for file in set(places.values()):
+        torch.save({name: tensor for name, tensor in tensors.items() if places[name] == file}, llama / file)
+    (llama / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}), encoding="utf-8")
+    assert_same(load(llama), whole)
+
+
+def test_a_torch_file_that_would_run_code_is_refused(llama: Path, tmp_path: Path) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (tmp_path / "exploded",)
+
+    (llama / "model.safetensors").unlink()
+    (llama / "pytorch_model.bin").write_bytes(pickle.dumps({"lm_head.weight": Bomb()}, protocol=2))
+    with pytest.raises(ModelLoadError, match=r"pytorch_model\.bin: torch\.load\(weights_only=True\) refuses it"):
+        load(llama)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_gpt2_files_without_the_prefix_and_with_old_buffers_are_read(gpt2: Path) -> None:
+    whole = load(gpt2)
+    tensors = load_file(gpt2 / "model.safetensors")
+    bare = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    bare["h.0.attn.bias"] = torch.ones(1, 1, 8, 8)
+    bare["h.1.attn.masked_bias"] = torch.tensor(-1e4)
+    bare["lm_head.weight"] = bare["wte.weight"].clone()
+    save_file(bare, gpt2 / "model.safetensors")
+    assert_same(load(gpt2), whole)
+
+
+def test_old_llama_files_with_rotary_buffers_are_read(llama: Path) -> None:
+    whole = load(llama)
+    rewrite(llama, model__layers__0__self_attn__rotary_emb__inv_freq=torch.ones(8))
+    assert_same(load(llama), whole)
+
+
+def test_everything_that_does_not_fit_is_named_in_one_error(llama: Path) -> None:
+    rewrite(
+        llama,
+        model__norm__weight=None,
+        model__layers__7__oddity=torch.ones(1),
+        model__layers__0__mlp__up_proj__weight=torch.ones(3, 4),
+        lm_head__weight=torch.ones(tiny.VOCAB_SIZE, 48, dtype=torch.int8),
+    )
+    with pytest.raises(ModelLoadError) as caught:
+        load(llama)
+    message = str(caught.value)
+    assert "1 missing: model.norm.weight" in message
+    assert "1 unexpected: model.layers.7.oddity" in message
+    assert "model.layers.0.mlp.up_proj.weight [3, 4] (config.json says [100, 48])" in message
+    assert "1 not of F64, F32, F16, BF16: lm_head.weight I8" in message
+    assert "LlamaForCausalLM" in message
+    assert "\n" not in message
+
+
+def test_a_long_list_of_missing_tensors_is_cut_and_counted(llama: Path) -> None:
+    save_file({"lm_head.weight": torch.ones(tiny.VOCAB_SIZE, 48)}, llama / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"20 missing: model\.embed_tokens\.weight, .* and 12 more"):
+        load(llama)
+
+
+@pytest.mark.parametrize("left", [0, 4, 100, 5000, -1])
+def test_a_truncated_file_is_named(llama: Path, left: int) -> None:
+    path = llama / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors: not a complete safetensors file") as caught:
+        load(llama)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_torch_file_is_named(llama: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").unlink()
+    torch.save(tensors, llama / "pytorch_model.bin")
+    data = (llama / "pytorch_model.bin").read_bytes()
+    (llama / "pytorch_model.bin").write_bytes(data[: len(data) // 2])
+    with pytest.raises(ModelLoadError, match=r"pytorch_model\.bin"):
+        load(llama)
+
+
+def test_a_folder_without_weights_says_what_was_looked_for(llama: Path) -> None:
+    (llama / "model.safetensors").unlink()
+    with pytest.raises(
+        ModelLoadError, match=r"holds no weights; looked for model\.safetensors or .*pytorch_model\.bin"
+    ):
+        load(llama)
+
+
+@pytest.mark.parametrize("named", ["gone.safetensors", "../llama/model.safetensors"])
+def test_an_index_may_only_name_files_beside_it(llama: Path, tmp_path: Path, named: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(llama / "config.json", other)
+    index = other / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": named}}), encoding="utf-8")
+    with pytest.raises(ModelLoadError, match=f"names files that are not beside it: {named}"):
+        load(other)
+    index.write_text("{}", encoding="utf-8")
+    with pytest.raises(ModelLoadError, match="not a weight index"):
+        load(other)
+
+
+def test_progress_grows_to_the_size_of_the_tensors(llama: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    load(llama, progress=lambda done, total: seen.append((done, total)))
+    size = sum(tensor.nbytes for tensor in load_file(llama / "model.safetensors").values())
+    assert seen[-1] == (size, size)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})

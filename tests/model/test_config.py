@@ -1,0 +1,188 @@
+"""config.json in its spellings -> ModelConfig; what is not built is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.config import ModelConfig
+from model.folder import PACKAGED, ModelLoadError, resolve
+from model.registry import ARCHITECTURES
+from model.weight_maps import WEIGHT_MAPS
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 300,
+    "hidden_size": 48,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+GPT2: dict[str, Any] = {"architectures": ["GPT2LMHeadModel"], "n_embd": 48, "n_layer": 2, "n_head": 4}
+
+
+def read(folder: Path, values: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
+    return ModelConfig.from_folder(folder)
+
+
+def test_the_packaged_model_is_read() -> None:
+    config = ModelConfig.from_folder(PACKAGED)
+    assert (config.architecture, config.num_layers, config.num_heads, config.head_dim) == ("LlamaForCausalLM", 6, 8, 32)
+    assert (config.vocab_size, config.max_model_len, config.dtype) == (4096, 512, "bfloat16")
+    assert config.eos_token_ids == (0,)
+
+
+def test_a_llama_that_says_little_gets_the_defaults_of_transformers(tmp_path: Path) -> None:
+    config = read(tmp_path, LLAMA)
+    assert (config.num_kv_heads, config.head_dim, config.attention_scale) == (4, 12, 12**-0.5)
+    assert (config.norm, config.norm_eps, config.activation, config.gated_mlp) == ("rmsnorm", 1e-6, "silu", True)
+    assert {config.attention_bias, config.attention_out_bias, config.mlp_bias, config.tie_word_embeddings} == {False}
+    assert config.rope is not None
+    assert (config.rope.rope_type, config.rope.theta) == ("default", 10000.0)
+    assert (config.dtype, config.eos_token_ids, config.bos_token_id) == ("float32", (), None)
+
+
+def test_grouped_heads_and_a_head_dim_of_its_own_are_kept(tmp_path: Path) -> None:
+    config = read(tmp_path, {**LLAMA, "num_key_value_heads": 2, "head_dim": 20})
+    assert (config.num_heads, config.num_kv_heads, config.head_dim, config.attention_scale) == (4, 2, 20, 20**-0.5)
+
+
+def test_a_gpt2_that_says_little_gets_the_defaults_of_transformers(tmp_path: Path) -> None:
+    config = read(tmp_path, GPT2)
+    assert (config.vocab_size, config.max_model_len, config.intermediate_size) == (50257, 1024, 192)
+    assert (config.norm, config.activation, config.gated_mlp) == ("layernorm", "gelu_tanh", False)
+    assert config.learned_positions
+    assert config.rope is None
+    assert config.tie_word_embeddings
+    assert {config.attention_bias, config.attention_out_bias, config.mlp_bias} == {True}
+
+
+def test_gpt2_options_are_read(tmp_path: Path) -> None:
+    options = {"n_inner": 100, "activation_function": "relu", "scale_attn_weights": False, "n_positions": 64}
+    config = read(tmp_path, {**GPT2, **options})
+    assert (config.intermediate_size, config.activation, config.attention_scale) == (100, "relu", 1.0)
+    assert config.max_model_len == 64
+
+
+def test_old_and_new_spellings_of_rope_give_the_same(tmp_path: Path) -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+    old = {**LLAMA, "rope_theta": 500000.0, "rope_scaling": {"type": "llama3", **scaling}}
+    new = {**LLAMA, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", **scaling}}
+    assert read(tmp_path, old).rope == read(tmp_path, new).rope
+    rope = read(tmp_path, new).rope
+    assert rope is not None
+    assert (rope.rope_type, rope.theta, rope.original_max_position) == ("llama3", 500000.0, 32)
+
+
+def test_rope_scaling_null_is_no_scaling(tmp_path: Path) -> None:
+    rope = read(tmp_path, {**LLAMA, "rope_theta": 20000.0, "rope_scaling": None}).rope
+    assert rope is not None
+    assert (rope.rope_type, rope.theta, rope.original_max_position) == ("default", 20000.0, 128)
+
+
+def test_end_of_text_ids_come_from_both_files_without_repeats(tmp_path: Path) -> None:
+    config = read(tmp_path, {**LLAMA, "eos_token_id": 2}, {"eos_token_id": [5, 2, 7]})
+    assert config.eos_token_ids == (5, 2, 7)
+
+
+@pytest.mark.parametrize(("spelled", "expected"), [("torch_dtype", "float16"), ("dtype", "bfloat16")])
+def test_the_dtype_is_read_in_both_spellings(tmp_path: Path, spelled: str, expected: str) -> None:
+    assert read(tmp_path, {**LLAMA, spelled: expected}).dtype == expected
+
+
+def test_a_folder_without_architectures_is_known_by_its_model_type(tmp_path: Path) -> None:
+    values = {**GPT2, "model_type": "gpt2", "architectures": None}
+    assert read(tmp_path, values).architecture == "GPT2LMHeadModel"
+
+
+def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelLoadError, match=r"MambaForCausalLM is not supported; supported are LlamaForCausalLM, GPT2LM"
+    ):
+        read(tmp_path, {"architectures": ["MambaForCausalLM"]})
+    with pytest.raises(ModelLoadError, match="model_type 'mamba' is not supported"):
+        read(tmp_path, {"model_type": "mamba"})
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"hidden_size": None}, "hidden_size is None; a positive integer"),
+        ({"hidden_size": "48"}, "hidden_size is '48'; an integer"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; a positive integer"),
+        ({"num_key_value_heads": 3}, r"num_key_value_heads is 3; a divisor of num_attention_heads \(4\)"),
+        ({"head_dim": 15}, "head_dim is 15; rotary embedding needs an even head_dim"),
+        ({"hidden_act": "mish"}, "hidden_act is 'mish'; supported are silu"),
+        ({"rms_norm_eps": -1}, "rms_norm_eps is -1; a positive number"),
+        ({"attention_bias": "yes"}, "attention_bias is 'yes'; true or false"),
+        ({"dtype": "int8"}, "dtype is 'int8'; supported are float32"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; a token id"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config is set"),
+        ({"rope_scaling": {"type": "spiral"}}, "type is 'spiral'; supported are default, linear"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is None; rope type 'linear' needs"),
+        (
+            {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
+            r"short_factor is \[1.0\]; a list of 6 numbers",
+        ),
+        ({"rope_scaling": 3}, "rope_scaling is 3; an object"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5; only 1.0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_value_that_makes_no_sense_is_named_with_what_is_accepted(
+    tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=named) as caught:
+        read(tmp_path, {**LLAMA, **change})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["scale_attn_by_inverse_layer_idx", "add_cross_attention"])
+def test_gpt2_options_that_are_not_built_are_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ModelLoadError, match=f"{option} is True; only False is supported"):
+        read(tmp_path, {**GPT2, option: True})
+
+
+def test_broken_json_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ModelLoadError, match=r"config\.json: cannot be read as JSON"):
+        ModelConfig.from_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ModelLoadError, match="holds a list; a JSON object is expected"):
+        ModelConfig.from_folder(tmp_path)
+
+
+def test_every_architecture_has_a_table_of_weights() -> None:
+    assert {architecture.family for architecture in ARCHITECTURES} == set(WEIGHT_MAPS)
+
+
+def test_a_folder_is_resolved_to_itself_and_none_to_the_packaged_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    assert resolve(str(tmp_path)) == tmp_path
+    assert resolve(None) == PACKAGED
+
+
+def test_a_name_that_leads_nowhere_is_named_in_one_line(tmp_path: Path) -> None:
+    for name, reason in (
+        (str(tmp_path / "gone"), "no such folder"),
+        (str(tmp_path), "holds no config.json"),
+        (__file__, "is a file"),
+        ("", "no such folder|holds no config.json"),
+        ("a/b/c", "no such folder"),
+    ):
+        with pytest.raises(ModelLoadError, match=reason) as caught:
+            resolve(name)
+        assert "\n" not in str(caught.value)
+
+
+def test_without_the_hub_the_error_points_to_a_local_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelLoadError, match=r"'nobody/nothing' is no local folder .* give the path") as caught:
+        resolve("nobody/nothing")
+    assert "\n" not in str(caught.value)
