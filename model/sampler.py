@@ -18,7 +18,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, auto
 from itertools import repeat
 from typing import Protocol
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from model.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
-from model.row_search import BLOCK, argmax, locate, pick, take, top
+from model.row_search import BLOCK, argmax, pick, take, top
 
 __all__ = [
     "SampledToken",
@@ -48,6 +48,9 @@ _PROBABILITY_UNIT_BITS = 60
 
 _RADIX_BITS = 11
 """Bits told apart at once when looking for the edge of a nucleus: three rounds for float32."""
+
+_NUM_GROUPS = (1 << _RADIX_BITS) + 2
+"""Those of one round, and the tokens below and above all of them."""
 
 _CPU_CHUNK_ELEMENTS = 1 << 19
 """Numbers of one working buffer: 2 MB in float32, which stays in a core's cache."""
@@ -119,7 +122,7 @@ class Sampler:
         self.vocab_size = vocab_size
         self.device = torch.device(device)
         elements = _CPU_CHUNK_ELEMENTS if self.device.type == "cpu" else _GPU_CHUNK_ELEMENTS
-        self._max_rows = max(1, elements // vocab_size)
+        self._max_rows = max(1, elements // max(vocab_size, _NUM_GROUPS))
         self._buffers: dict[torch.dtype, _Buffers] = {}
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken]:
@@ -215,22 +218,25 @@ class _Buffers:
     probabilities: Tensor
     """[R, V]"""
     weights: Tensor
-    """[R, V up to whole blocks]: probabilities as integers; the padding stays zero."""
-    digits: Tensor
-    """[R, V]"""
+    """[R, V up to whole blocks]: probabilities as integers, the padding zero."""
+    groups: Tensor
+    """[R, V]: the group that a token falls in while the edge of a nucleus is looked for."""
+    masses: Tensor
+    """[R, groups]: the weight of each group."""
 
     @classmethod
     def empty(cls, rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> "_Buffers":
         return cls(
             scores=torch.empty(rows, vocab_size, dtype=dtype, device=device),
             probabilities=torch.empty(rows, vocab_size, dtype=dtype, device=device),
-            weights=torch.zeros(rows, -(-vocab_size // BLOCK) * BLOCK, dtype=torch.long, device=device),
-            digits=torch.empty(rows, vocab_size, dtype=torch.long, device=device),
+            weights=torch.empty(rows, -(-vocab_size // BLOCK) * BLOCK, dtype=torch.long, device=device),
+            groups=torch.empty(rows, vocab_size, dtype=torch.long, device=device),
+            masses=torch.empty(rows, _NUM_GROUPS, dtype=torch.long, device=device),
         )
 
     def first(self, rows: int) -> "_Buffers":
         """The same memory, the first rows of it."""
-        return _Buffers(self.scores[:rows], self.probabilities[:rows], self.weights[:rows], self.digits[:rows])
+        return _Buffers(*(getattr(self, field.name)[:rows] for field in fields(self)))
 
 
 def random_unit(seed: int, position: int) -> float:
@@ -353,7 +359,9 @@ def _fill_weights(buffers: _Buffers, params: Sequence[SamplingOptions]) -> None:
 def _to_integers(buffers: _Buffers) -> None:
     """Writes the probabilities into the weights as whole multiples of 2**-60, rounded down; the scores are scratch."""
     torch.mul(buffers.probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=buffers.scores)
-    buffers.weights[:, : buffers.scores.shape[1]].copy_(buffers.scores)
+    vocab_size = buffers.scores.shape[1]
+    buffers.weights[:, :vocab_size].copy_(buffers.scores)
+    buffers.weights[:, vocab_size:].zero_()
 
 
 def _nucleus_edge(buffers: _Buffers, top_ps: Sequence[float]) -> Tensor:
@@ -361,12 +369,12 @@ def _nucleus_edge(buffers: _Buffers, top_ps: Sequence[float]) -> Tensor:
 
     A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does.
     Instead of sorting, a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of
-    leading bits say which group holds the edge, then which group inside that one. The scores and digits are scratch.
+    leading bits say which group holds the edge, then which group inside that one. The scores are scratch.
     Source: Holtzman et al., "The curious case of neural text degeneration", arXiv 1904.09751.
     """
     dtype = buffers.probabilities.dtype
     integer = torch.int64 if dtype == torch.float64 else torch.int32
-    bits, shifted, digits = buffers.probabilities.view(integer), buffers.scores.view(integer), buffers.digits
+    bits, shifted = buffers.probabilities.view(integer), buffers.scores.view(integer)
     weights = buffers.weights[:, : bits.shape[1]]
     total = weights.sum(-1, keepdim=True)
     share = torch.tensor(top_ps, dtype=torch.float64, device=weights.device).unsqueeze(1)
@@ -376,8 +384,8 @@ def _nucleus_edge(buffers: _Buffers, top_ps: Sequence[float]) -> Tensor:
     for shift in range((bits.itemsize * 8 - 1) // _RADIX_BITS * _RADIX_BITS, -1, -_RADIX_BITS):
         # Group 0 is everything below the known leading bits, the last group everything above.
         torch.bitwise_right_shift(bits, shift, out=shifted)
-        digits.copy_(shifted.sub_(edge << _RADIX_BITS).clamp_(-1, 1 << _RADIX_BITS).add_(1))
-        mass = weights.new_zeros(len(top_ps), (1 << _RADIX_BITS) + 2).scatter_add_(1, digits, weights)
-        place, _ = locate(mass, dropped)
-        edge = (edge << _RADIX_BITS) + (place - 1).to(integer)
+        buffers.groups.copy_(shifted.sub_(edge << _RADIX_BITS).clamp_(-1, 1 << _RADIX_BITS).add_(1))
+        cumulated = buffers.masses.zero_().scatter_add_(1, buffers.groups, weights).cumsum_(-1)
+        group = torch.searchsorted(cumulated, dropped, right=True).clamp_max(_NUM_GROUPS - 1)
+        edge = (edge << _RADIX_BITS) + (group - 1).to(integer)
     return edge.view(dtype)

@@ -76,7 +76,7 @@ def test_this_file_would_notice_a_temperature_that_is_wrong_by_a_tenth() -> None
 
 @pytest.mark.parametrize("vary", ["position", "seed"])
 def test_units_are_uniform_and_neighbours_are_unrelated(vary: str) -> None:
-    """Pairs of neighbours fall evenly into 10 x 10 cells, along the positions of a seed and along seeds at a position."""
+    """Pairs of neighbours fall evenly into 10 x 10 cells, along the positions of a seed or the seeds of a position."""
     start, fixed = secrets.randbits(62), secrets.randbits(20)
     units = [random_unit(start + i, fixed) if vary == "seed" else random_unit(start, fixed + i) for i in range(40_000)]
     cells = (np.array(units) * 10).astype(int)
