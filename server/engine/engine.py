@@ -168,10 +168,6 @@ class Engine:
     def _book(self, schedule: Schedule, result: StepResult) -> list[RequestOutput]:
         """Commit a step that ran and write what each request is to be told."""
         now = time.monotonic()
-        prompt_tokens = sum(
-            max(0, min(chunk.end, chunk.sequence.num_prompt_tokens) - max(chunk.start, chunk.sequence.captured_upto))
-            for chunk in schedule.chunks
-        )
         self._scheduler.commit(schedule, result.tokens)
         outputs = []
         for chunk in schedule.chunks:
@@ -180,7 +176,6 @@ class Engine:
                 outputs.append(self._output(seq, result, now))
         captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
         self._count(
-            prompt_tokens_total=prompt_tokens,
             generation_tokens_total=len(result.tokens),
             computed_tokens_total=schedule.num_tokens,
             engine_steps_total=1,
@@ -197,6 +192,7 @@ class Engine:
         found = tracked.findings
         if token is None or seq.num_generated_tokens == 1:  # the prompt is done, and so is all that it gave
             tracked.timing = replace(tracked.timing, first_token=now)
+            self._count(prompt_tokens_total=seq.num_prompt_tokens)
             if found.attention is not None:
                 in_stream = seq.sampling_params is not None
                 tensors.update(found.attention.arrays("attention.prompt" if in_stream else "attention"))

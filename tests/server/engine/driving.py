@@ -1,0 +1,102 @@
+"""Runs requests through an engine in process and gathers what each was told, in a form that compares bit for bit."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from model.config import ModelConfig
+from model.decoder import Decoder
+from model.kv_cache import KVCache
+from model.loader import load_decoder
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.outputs import Array, RequestOutput, TokenLogprobs
+from server.engine.request import EngineRequest, GenerateTask, Task
+from server.engine.sampling_params import SamplingParams
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Answer:
+    """All that one request was told."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    tensors: list[dict[str, tuple[str, tuple[int, ...], bytes]]] = field(default_factory=list)
+    finish_reason: str | None = None
+
+    def add(self, output: RequestOutput) -> None:
+        if output.token_id is not None:
+            self.tokens.append(output.token_id)
+            self.logprobs.append(output.logprobs)
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
+        if output.tensors:
+            self.tensors.append({k: (a.dtype, a.shape, bytes(a.data)) for k, a in output.tensors.items()})
+        self.finish_reason = output.finish_reason or self.finish_reason
+
+    def array(self, name: str, event: int = 0) -> np.ndarray:
+        dtype, shape, data = self.tensors[event][name]
+        return np.frombuffer(data, dtype).reshape(shape)
+
+
+def as_numpy(array: Array) -> np.ndarray:
+    return np.frombuffer(array.data, array.dtype).reshape(array.shape)
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Decoder:
+    return load_decoder(folder, ModelConfig.from_folder(folder), dtype, CPU, **options)
+
+
+def build(model: Decoder, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
+    """An engine around a loaded network, with a cache of its own."""
+    settings = EngineConfig(model=Path("unused"), **config)
+    cache = KVCache(model.config, num_blocks, block_size, model.dtype, CPU)
+    return Engine(model, cache, settings, model.config.max_model_len)
+
+
+def request(uid: int, token_ids: Iterable[int], task: Task, deadline: float | None = None) -> EngineRequest:
+    return EngineRequest(
+        uid=uid, prompt_token_ids=tuple(token_ids), task=task, arrival_time=time.monotonic(), deadline=deadline
+    )
+
+
+def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **options: Any) -> GenerateTask:
+    attention = options.pop("attention", None)
+    prompt = options.pop("attention_prompt", False)
+    params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature, **options)
+    return GenerateTask(sampling=params, attention=attention, attention_prompt=prompt)
+
+
+def run(
+    engine: Engine, requests: Sequence[EngineRequest], *, arrivals: Sequence[int] | None = None
+) -> dict[int, Answer]:
+    """Drive `engine` until all is answered; request i is added before step arrivals[i] (0 where not given)."""
+    waiting = sorted(zip(arrivals or [0] * len(requests), requests, strict=True), key=lambda pair: pair[0])
+    answers = {each.uid: Answer() for each in requests}
+    step = 0
+    while waiting or engine.has_work:
+        while waiting and (waiting[0][0] <= step or not engine.has_work):
+            engine.add_request(waiting.pop(0)[1])
+        for output in engine.step().outputs:
+            answers[output.uid].add(output)
+        engine.check_integrity()
+        step += 1
+    assert all(answer.finish_reason for answer in answers.values())
+    return answers
+
+
+def alone(model: Decoder, requests: Sequence[EngineRequest]) -> dict[int, Answer]:
+    """Each request in an engine of its own, its prompt in one piece and nothing cached."""
+    answers: dict[int, Answer] = {}
+    for each in requests:
+        engine = build(model, enable_prefix_caching=False)
+        answers |= run(engine, [replace(each, arrival_time=time.monotonic())])
+    return answers

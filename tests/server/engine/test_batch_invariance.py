@@ -1,0 +1,123 @@
+"""On a CPU an answer has the same bits alone, in a crowd, in chunks, after a prefix hit and after preemption."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.decoder import Decoder
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
+from tests import tiny
+from tests.server.engine.driving import Answer, alone, build, generate, load, request, run
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[request.param]
+
+
+@pytest.fixture(scope="module", params=["llama-gqa", "llama-biases", "gpt2"])
+def model(request: pytest.FixtureRequest, dtype: torch.dtype, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+    return load(tiny.make_variant(request.param, tmp_path_factory.mktemp(request.param)), dtype)
+
+
+@pytest.fixture
+def crowd(model: Decoder) -> list[EngineRequest]:
+    """One of each kind of request, with prompts drawn afresh; some prompts begin alike."""
+    shared = [0, *(random.randrange(2, tiny.VOCAB_SIZE) for _ in range(30))]
+    pairs = ((0, 1), (1, 0), (1, 3))
+    tasks: list[Task] = [
+        generate(12, logprobs=5, ignore_eos=True),
+        generate(12, logprobs=5, temperature=0.9, seed=7, top_p=0.9, ignore_eos=True),
+        generate(9, temperature=1.3, seed=8, top_k=20, repetition_penalty=1.2, presence_penalty=0.5, logprobs=0),
+        generate(6, logprobs=2, prompt_logprobs=3, ignore_eos=True),
+        generate(10, attention=AttentionCapture(pairs=pairs), attention_prompt=True, ignore_eos=True),
+        generate(5, attention=AttentionCapture(pairs=pairs, kind="scores", top_k=4), ignore_eos=True),
+        AttentionTask(capture=AttentionCapture(pairs=pairs)),
+        AttentionTask(capture=AttentionCapture(pairs=((0, 0), (0, 2)), queries=(5, 2, 9), keys=(0, 4, 8), kind="dots")),
+        AttentionTask(capture=AttentionCapture(pairs=pairs, reduce="mean", dtype="uint8")),
+        AttentionTask(capture=AttentionCapture(pairs=pairs, resize=6)),
+        EmbedTask(pooling="mean"),
+        EmbedTask(pooling="none", normalize=False, layer=1),
+        EmbedTask(pooling="last", dimensions=16),
+        EmbedTask(pooling="cls", layer=0),
+    ]
+    lengths = [random.randrange(11, 60) for _ in tasks]
+    return [
+        request(i, (shared + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(64)])[:length], task)
+        for i, (task, length) in enumerate(zip(tasks, lengths, strict=True))
+    ]
+
+
+@pytest.fixture(autouse=True, params=[1, 2], ids=["one thread", "two threads"])
+def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield
+    torch.set_num_threads(before)
+
+
+def _longer(each: EngineRequest) -> EngineRequest:
+    if not isinstance(each.task, GenerateTask):
+        return each
+    return replace(each, task=replace(each.task, sampling=replace(each.task.sampling, max_tokens=40)))
+
+
+def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
+    for uid, answer in expected.items():
+        assert found[uid] == answer, f"request {uid} was answered differently"
+
+
+def test_a_crowd_is_answered_as_each_alone(model: Decoder, crowd: list[EngineRequest]) -> None:
+    expected = alone(model, crowd)
+    order = random.sample(crowd, len(crowd))
+    arrivals = sorted(random.randrange(12) for _ in order)
+    assert_same(run(build(model), order, arrivals=arrivals), expected)
+
+
+def test_chunks_change_nothing(model: Decoder, crowd: list[EngineRequest]) -> None:
+    engine = build(model, max_num_seqs=5, max_num_batched_tokens=7)
+    assert_same(run(engine, crowd), alone(model, crowd))
+
+
+def test_prefix_hits_change_nothing(model: Decoder, crowd: list[EngineRequest]) -> None:
+    expected = alone(model, crowd)
+    engine = build(model)
+    assert_same(run(engine, crowd), expected)
+    before = engine.stats().prefix_cache_hits_total
+    again = [replace(each, uid=each.uid + 100) for each in crowd]
+    found = run(engine, again)
+    assert engine.stats().prefix_cache_hits_total > before
+    assert_same({uid - 100: answer for uid, answer in found.items()}, expected)
+
+
+def test_preemption_changes_nothing(model: Decoder, crowd: list[EngineRequest]) -> None:
+    longer = [_longer(each) for each in crowd]
+    engine = build(model, num_blocks=18, max_num_batched_tokens=64)
+    found = run(engine, longer)
+    assert engine.stats().num_preemptions_total > 0
+    assert_same(found, alone(model, longer))
+
+
+def test_a_seeded_request_gives_the_same_tokens_in_every_run(model: Decoder) -> None:
+    task = generate(20, temperature=1.0, seed=42, ignore_eos=True)
+    first = run(build(model), [request(0, range(2, 12), task)])
+    others = [request(i, range(i + 2, i + 30), generate(20, temperature=1.0, seed=i)) for i in range(1, 6)]
+    assert run(build(model), [*others, request(0, range(2, 12), task)])[0] == first[0]
+
+
+def test_the_rows_of_generated_tokens_are_those_of_an_exact_trace(model: Decoder, tmp_path: Path) -> None:
+    pairs = ((0, 1), (1, 2))
+    tokens = list(range(5, 25))
+    task = generate(9, attention=AttentionCapture(pairs=pairs), attention_prompt=True, ignore_eos=True)
+    stream = run(build(model), [request(0, tokens, task)])[0]
+    whole = tokens + stream.tokens
+    trace = run(build(model), [request(0, whole, AttentionTask(capture=AttentionCapture(pairs=pairs)))])[0]
+    exact = trace.array("attention")
+    assert (stream.array("attention.prompt") == exact[:, : len(tokens), : len(tokens)]).all()
+    for i in range(len(stream.tokens)):
+        position = len(tokens) - 1 + i
+        assert (stream.array("attention", i) == exact[:, position, : position + 1]).all()

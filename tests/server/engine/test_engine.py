@@ -1,0 +1,221 @@
+"""The engine in process: what it computes, what it counts, how requests end."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from model.decoder import Decoder
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask
+from tests import tiny
+from tests.server.engine.driving import build, generate, load, request, run
+
+PROMPT = [0, *range(20, 45)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_variant("llama-gqa", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Decoder:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
+def theirs(folder: Path) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+
+
+def test_greedy_tokens_are_those_of_transformers(model: Decoder, theirs: Any) -> None:
+    prompt = torch.tensor([PROMPT])
+    expected = theirs.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, eos_token_id=None
+    )
+    found = run(build(model), [request(0, PROMPT, generate(20, ignore_eos=True))])[0]
+    assert found.tokens == expected[0, len(PROMPT) :].tolist()
+    assert found.finish_reason == "length"
+
+
+def test_logprobs_are_the_log_softmax_of_the_logits(model: Decoder, theirs: Any) -> None:
+    with torch.no_grad():
+        expected = torch.log_softmax(theirs(torch.tensor([PROMPT])).logits[0], -1)
+    answer = run(build(model), [request(0, PROMPT, generate(1, logprobs=4, prompt_logprobs=2, ignore_eos=True))])[0]
+    assert answer.prompt_logprobs is not None
+    assert len(answer.prompt_logprobs) == len(PROMPT)
+    assert answer.prompt_logprobs[0] is None
+    for position, scored in enumerate(answer.prompt_logprobs[1:]):
+        assert scored is not None
+        assert scored.token_id == PROMPT[position + 1]
+        assert scored.logprob == pytest.approx(float(expected[position, scored.token_id]), abs=1e-4)
+        assert scored.rank == 1 + int((expected[position] > expected[position, scored.token_id]).sum())
+    last = answer.logprobs[0]
+    assert last is not None
+    assert [token for token, _ in last.top] == expected[-1].topk(4).indices.tolist()
+
+
+def test_attention_equals_transformers(model: Decoder, theirs: Any) -> None:
+    with torch.no_grad():
+        expected = theirs(torch.tensor([PROMPT]), output_attentions=True).attentions
+    pairs = tuple((layer, head) for layer in range(2) for head in range(4))
+    answer = run(build(model), [request(0, PROMPT, AttentionTask(capture=AttentionCapture(pairs=pairs)))])[0]
+    exact = torch.cat([layer[0] for layer in expected]).numpy()
+    assert np.abs(answer.array("attention") - exact).max() <= 1e-5
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, None])
+def test_embeddings_equal_the_hidden_states_of_transformers(model: Decoder, theirs: Any, layer: int | None) -> None:
+    with torch.no_grad():
+        states = theirs(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
+        last: list[torch.Tensor] = []  # what goes into the final norm: transformers returns only what comes out
+        hook = theirs.get_submodule("model.norm").register_forward_pre_hook(lambda _, args: last.append(args[0]))
+        theirs(torch.tensor([PROMPT]))
+        hook.remove()
+    expected = {0: states[0], 1: states[1], 2: last[0], None: states[-1]}[layer][0]
+    task = EmbedTask(layer=layer, pooling="none", normalize=False)
+    answer = run(build(model), [request(0, PROMPT, task)])[0]
+    assert np.abs(answer.array("embedding") - expected.numpy()).max() <= 1e-4
+
+
+def test_selected_rows_and_keys_come_in_the_order_asked_for(model: Decoder) -> None:
+    whole = AttentionCapture(pairs=((1, 2), (0, 3)))
+    part = AttentionCapture(pairs=((0, 3), (1, 2)), queries=(20, 3), keys=(2, 0, 19))
+    answers = run(
+        build(model),
+        [request(0, PROMPT, AttentionTask(capture=whole)), request(1, PROMPT, AttentionTask(capture=part))],
+    )
+    expected = answers[0].array("attention")[::-1][:, [20, 3]][:, :, [2, 0, 19]]
+    assert (answers[1].array("attention") == expected).all()
+
+
+def test_top_k_keeps_the_largest_keys_and_pads_short_rows(model: Decoder) -> None:
+    task = AttentionTask(capture=AttentionCapture(pairs=((0, 0),), top_k=5))
+    both = run(
+        build(model),
+        [request(0, PROMPT, task), request(1, PROMPT, AttentionTask(capture=AttentionCapture(pairs=((0, 0),))))],
+    )
+    values, indices = both[0].array("attention")[0], both[0].array("attention.indices")[0]
+    whole = both[1].array("attention")[0]
+    assert (values[10] == np.sort(whole[10])[::-1][:5]).all()
+    assert (whole[10][indices[10]] == values[10]).all()
+    assert indices[1].tolist()[2:] == [-1, -1, -1]
+    assert values[1].tolist()[2:] == [0, 0, 0]
+
+
+def test_reduce_is_over_the_heads_of_a_layer(model: Decoder) -> None:
+    pairs = tuple((layer, head) for layer in (1, 0) for head in range(4))
+    tasks = [AttentionTask(capture=AttentionCapture(pairs=pairs, reduce=how)) for how in (None, "mean", "max")]
+    answers = run(build(model), [request(i, PROMPT, task) for i, task in enumerate(tasks)])
+    whole = answers[0].array("attention").reshape(2, 4, len(PROMPT), len(PROMPT))
+    np.testing.assert_allclose(answers[1].array("attention"), whole.mean(1), atol=1e-6)
+    assert (answers[2].array("attention") == whole.max(1)).all()
+
+
+def test_resize_is_the_mean_over_areas(model: Decoder) -> None:
+    tokens = PROMPT[:24]
+    tasks = [AttentionTask(capture=AttentionCapture(pairs=((1, 1),), resize=size)) for size in (None, 6)]
+    answers = run(build(model), [request(i, tokens, task) for i, task in enumerate(tasks)])
+    whole = answers[0].array("attention")[0]
+    expected = whole.reshape(6, 4, 6, 4).mean((1, 3))
+    np.testing.assert_allclose(answers[1].array("attention")[0], expected, atol=1e-6)
+
+
+def test_one_step_mixes_prefill_decode_capture_and_embedding(model: Decoder) -> None:
+    engine = build(model, enable_prefix_caching=False)
+    engine.add_request(request(0, PROMPT, generate(30, ignore_eos=True)))
+    engine.step()
+    engine.step()
+    capture = AttentionCapture(pairs=((0, 0),))
+    engine.add_request(request(1, PROMPT[:7], generate(3, attention=capture, ignore_eos=True)))
+    engine.add_request(request(2, PROMPT[:9], AttentionTask(capture=capture)))
+    engine.add_request(request(3, PROMPT[:11], EmbedTask()))
+    before = engine.stats()
+    step = engine.step()
+    told = {output.uid: output for output in step.outputs}
+    assert step.stats.engine_steps_total == before.engine_steps_total + 1
+    assert step.stats.computed_tokens_total == before.computed_tokens_total + 1 + 7 + 9 + 11
+    assert told[0].token_id is not None
+    assert told[1].token_id is not None
+    assert told[1].tensors["attention"].shape == (1, 7)
+    assert told[2].tensors["attention"].shape == (1, 9, 9)
+    assert told[3].tensors["embedding"].shape == (model.config.hidden_size,)
+
+
+def test_rows_of_generated_tokens_need_no_second_forward_pass(model: Decoder) -> None:
+    for capture in (None, AttentionCapture(pairs=((0, 0), (1, 3)))):
+        engine = build(model)
+        answer = run(engine, [request(0, PROMPT, generate(10, attention=capture, ignore_eos=True))])[0]
+        assert engine.stats().computed_tokens_total == len(PROMPT) + len(answer.tokens) - 1
+
+
+def test_counters_add_up(model: Decoder) -> None:
+    engine = build(model)
+    answers = run(engine, [request(i, PROMPT[: 5 + i], generate(6, seed=i, temperature=1.0)) for i in range(6)])
+    stats = engine.stats()
+    assert stats.prompt_tokens_total == sum(5 + i for i in range(6))
+    assert stats.generation_tokens_total == sum(len(answer.tokens) for answer in answers.values())
+    assert stats.num_requests_running == stats.num_requests_waiting == 0
+    assert stats.kv_cache_usage_ratio == 0
+
+
+def test_an_end_token_stops_and_min_tokens_delays_it(model: Decoder) -> None:
+    free = run(build(model), [request(0, PROMPT, generate(20, ignore_eos=True))])[0].tokens
+    end = free[3]
+    first = free.index(end)
+    stopped = run(build(model), [request(0, PROMPT, generate(20, stop_token_ids=(end,)))])[0]
+    assert (stopped.tokens, stopped.finish_reason) == (free[: first + 1], "stop")
+    later = run(build(model), [request(0, PROMPT, generate(20, stop_token_ids=(end,), min_tokens=first + 3))])[0]
+    assert len(later.tokens) >= first + 3
+
+
+def test_an_aborted_request_frees_its_blocks_at_once_and_is_reported(model: Decoder) -> None:
+    engine = build(model)
+    engine.add_request(request(0, PROMPT, generate(50, ignore_eos=True)))
+    engine.step()
+    engine.abort(0)
+    assert engine.stats().kv_cache_usage_ratio == 0
+    assert engine.has_work
+    assert [output.finish_reason for output in engine.step().outputs] == ["abort"]
+    assert not engine.has_work
+    engine.abort(0)  # a second one has nothing to end
+    assert engine.step().outputs == ()
+
+
+def test_a_request_past_its_deadline_ends(model: Decoder) -> None:
+    engine = build(model)
+    engine.add_request(request(0, PROMPT, generate(50, ignore_eos=True), deadline=time.monotonic()))
+    assert [output.finish_reason for output in engine.step().outputs] == ["deadline"]
+
+
+def test_a_request_that_can_never_fit_is_refused_and_the_next_one_runs(model: Decoder) -> None:
+    engine = build(model, num_blocks=6)
+    with pytest.raises(ValueError, match="KV cache holds 40 tokens"):
+        engine.add_request(request(0, PROMPT, generate(50)))
+    assert run(engine, [request(1, PROMPT, generate(3, ignore_eos=True))])[1].finish_reason == "length"
+
+
+def test_a_step_that_fails_ends_its_own_requests_and_the_engine_goes_on(model: Decoder) -> None:
+    engine = build(model)
+    engine.add_request(request(0, [model.config.vocab_size + 5], generate(3)))  # an id the embedding does not have
+    output = engine.step().outputs[0]
+    assert output.finish_reason == "error"
+    assert "IndexError" in (output.error or "")
+    assert run(engine, [request(1, PROMPT, generate(3, ignore_eos=True))])[1].finish_reason == "length"
+
+
+def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: Path) -> None:
+    engine = Engine.from_folder(EngineConfig(model=folder, dtype="bfloat16", max_model_len=64, threads=1))
+    assert (engine.info.dtype, engine.info.max_model_len) == ("bfloat16", 64)
+    assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
+
+
+def test_a_cache_smaller_than_one_context_is_refused_with_the_size_needed(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"raise kv_cache_memory to [\d,]+ bytes"):
+        Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=1000, threads=1))
