@@ -30,6 +30,7 @@ _DEADLINE_SLACK = 0.25
 _WATCH_INTERVAL = 0.25
 _IDLE_TIMEOUT = 5.0
 """Silence of an idle worker that calls it hung: it beats twice a second."""
+_PROGRESS_INTERVAL = 2.0
 _KILL_AFTER = 2.0
 """Times the worker timeout after which a hung worker is given up."""
 _COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
@@ -44,6 +45,7 @@ class WorkerState:
         self.pid: int | None = None
         self.info: WorkerInfo | None = None
         self.progress: tuple[int, int] | None = None
+        self.progress_logged = 0.0
         self.load_error: str | None = None
         self.was_ready = False
         """This or an earlier process of the slot was ready once."""
@@ -80,7 +82,7 @@ class WorkerState:
             return f"worker {self.worker_id} was lost and is being restarted"
         if self.progress is not None and self.progress[1]:
             return f"worker {self.worker_id} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
-        return f"worker {self.worker_id} is starting"
+        return f"worker {self.worker_id} is {'starting' if self.protocol is None else 'loading the model'}"
 
 
 class EngineClient:
@@ -287,12 +289,21 @@ class EngineClient:
                 self._take_step(worker, message, frame.buffers)
             case messages.Loading(done, total):
                 worker.progress = (done, total)
+                self._log_progress(worker, message)
             case messages.Ready(info):
                 self._last_info = info
                 worker.become_ready(info)
                 logger.info("worker %d is ready: %s", worker.worker_id, info)
             case messages.LoadFailed(text):
                 worker.load_error = text
+
+    def _log_progress(self, worker: WorkerState, message: messages.Loading) -> None:
+        """A line every few seconds: a small model needs none."""
+        now = time.monotonic()
+        if now - worker.progress_logged > _PROGRESS_INTERVAL:
+            worker.progress_logged = now
+            percent = 100 * message.done // max(1, message.total)
+            logger.info("worker %d is loading the model: %d %%", worker.worker_id, percent)
 
     def _greet(self, protocol: link.LinkProtocol, hello: messages.Hello) -> None:
         if not 0 <= hello.worker_id < len(self.workers) or protocol in self._by_protocol:
@@ -302,6 +313,7 @@ class EngineClient:
             raise MessageError(f"worker {hello.worker_id} is already connected")
         worker.protocol, worker.pid = protocol, hello.pid
         worker.load_error = worker.progress = None
+        worker.progress_logged = time.monotonic()
         worker.silent_for = 0.0
         worker.gone.clear()
         self._by_protocol[protocol] = worker

@@ -26,7 +26,7 @@ ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
 class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
     """What LitServe pickles to the worker: how to make the engine and where the API process listens.
 
-    `engine_factory` is "module:attribute.path" of a callable (folder, EngineConfig, progress) -> engine.
+    `engine_factory` is "module:attribute.path" of a callable (EngineConfig, progress) -> engine.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         def progress(done: int, total: int) -> None:
             link.send(messages.encode(messages.Loading(done, total)))
 
-        return cast("EngineLike", factory(self.config.model, self.config, progress))
+        return cast("EngineLike", factory(self.config, progress))
 
 
 def _worker_info(info: EngineInfo) -> messages.WorkerInfo:

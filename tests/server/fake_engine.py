@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from server.engine.config import EngineConfig
 from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, Timing
@@ -47,7 +46,7 @@ class FakeEngine:
         self._steps = self._prompt_tokens = self._generated = 0
 
     @classmethod
-    def from_folder(cls, folder: Path, config: EngineConfig, progress: Callable[[int, int], None]) -> "FakeEngine":
+    def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None]) -> "FakeEngine":
         if "FAKE_LOAD_ERROR" in os.environ:
             raise ValueError(os.environ["FAKE_LOAD_ERROR"])
         if "FAKE_LOAD_EXIT" in os.environ:

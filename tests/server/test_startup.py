@@ -1,0 +1,101 @@
+"""How `lightwell serve` starts, or ends with one line: the real command, the real engine where it matters."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.folder import PACKAGED
+from server.app import default_model_id, load_model_files
+from server.settings import Settings
+from tests.server.running import ROOT, running_server
+
+MODULE = "tests.server.lightwell_command"
+
+
+def refused(*arguments: str) -> str:
+    """The only line that a start which must fail prints."""
+    command = [sys.executable, "-m", "server", "serve", "--port", "0", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("lightwell: error: ")
+    return lines[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the packaged model, to be damaged."""
+    return Path(shutil.copytree(PACKAGED, tmp_path / "model"))
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path / "nothing") in refused(str(tmp_path / "nothing"))
+
+
+def test_an_unknown_architecture_is_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["SonnetForCausalLM"]}))
+    assert "SonnetForCausalLM" in refused(str(folder))
+
+
+def test_a_broken_tokenizer_is_named(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+    assert "tokenizer.json" in refused(str(folder))
+
+
+def test_a_broken_chat_template_is_refused(folder: Path) -> None:
+    assert "template" in refused(str(folder), "--chat-template", "{% if %}")
+
+
+def test_a_context_over_the_models_is_refused() -> None:
+    assert "--max-model-len 100000" in refused("--max-model-len", "100000")
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        line = refused("--port", str(port))
+    assert f"127.0.0.1:{port}" in line
+    assert "--port" in line
+
+
+@pytest.mark.slow
+def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100_000])
+    with running_server(str(folder), module=MODULE) as server:
+        assert server.wait_exit() == 1
+        lines = server.output.splitlines()
+        assert len(lines) == 2
+        assert lines[1].startswith("lightwell: error: ")
+        assert "model.safetensors" in lines[1]
+        server.wait_all_gone()
+
+
+@pytest.mark.slow
+def test_the_packaged_model_is_served_without_any_argument() -> None:
+    with running_server(module=MODULE) as server:
+        server.wait_ready()
+        answer = server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0})
+        assert answer.status_code == 200
+        assert answer.json()["usage"]["completion_tokens"] == 4
+        assert server.get("/v1/models").json()["data"][0]["id"] == "fables"
+
+
+def test_the_api_process_reads_a_model_without_torch() -> None:
+    code = "import sys, server.app; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == "False"
+
+
+def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
+    assert default_model_id("org/name", folder) == "org/name"
+    assert default_model_id(str(folder), folder) == "model"
+    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
