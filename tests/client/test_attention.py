@@ -4,7 +4,7 @@ import base64
 import json
 import struct
 import zlib
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 import pytest
@@ -103,6 +103,20 @@ def test_the_form_of_the_input_decides_the_form_of_the_answer(
 ) -> None:
     one(server, causal(2, 3))
     assert isinstance(client.attention(given_input), list) == is_list
+
+
+def test_type_checkers_know_which_form_the_answer_has(client: Client) -> None:
+    assert_type(client.attention("a"), AttentionResult)
+    assert_type(client.attention([97]), AttentionResult)
+    assert_type(client.attention([{"role": "user", "content": "a"}]), AttentionResult)
+    assert_type(client.attention(["a", "b"]), list[AttentionResult])
+    assert_type(client.attention([[97], [98]]), list[AttentionResult])
+
+
+def test_an_answer_for_fewer_inputs_than_were_sent_is_refused(client: Client, server: WireServer) -> None:
+    one(server, causal(2, 3))
+    with pytest.raises(InvalidResponse, match=r"2 inputs was asked for; \[0\] came"):
+        client.attention(["a", "b"])
 
 
 def test_a_map_is_chosen_by_the_models_own_layer_and_head_numbers(client: Client, server: WireServer) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightwell_client import InvalidResponse
+from lightwell_client import Embeddings, InvalidResponse
 from lightwell_client._embeddings import parse_embeddings
 
 FLOAT32 = st.floats(width=32, allow_nan=False)
@@ -19,14 +19,18 @@ def packed(*numbers: float) -> str:
     return base64.b64encode(struct.pack(f"<{len(numbers)}f", *numbers)).decode()
 
 
+def parse(body: Any) -> Embeddings:
+    return parse_embeddings(body, len(body["data"]))
+
+
 def answer(*entries: dict[str, Any]) -> dict[str, Any]:
     return {"model": "toy", "data": [{"index": i} | entry for i, entry in enumerate(entries)], "usage": None}
 
 
 @given(st.lists(st.lists(FLOAT32, min_size=3, max_size=3), min_size=1))
 def test_base64_and_lists_give_the_same_numbers(vectors: list[list[float]]) -> None:
-    as_lists = parse_embeddings(answer(*({"embedding": vector} for vector in vectors)))
-    as_base64 = parse_embeddings(answer(*({"embedding": packed(*vector)} for vector in vectors)))
+    as_lists = parse(answer(*({"embedding": vector} for vector in vectors)))
+    as_base64 = parse(answer(*({"embedding": packed(*vector)} for vector in vectors)))
     assert as_lists == as_base64
     np.testing.assert_array_equal(as_base64.matrix, np.array(vectors, dtype="float32"))
     assert [list(vector) for vector in as_base64.vectors] == vectors
@@ -36,7 +40,7 @@ def test_base64_and_lists_give_the_same_numbers(vectors: list[list[float]]) -> N
     "embedding", [packed(1, 2, 3, 4), [packed(1, 2), packed(3, 4)], [[1, 2], [3, 4]]], ids=["one", "packed", "lists"]
 )
 def test_one_vector_a_token_is_a_matrix_of_tokens(embedding: Any) -> None:
-    [one] = parse_embeddings(answer({"embedding": embedding, "tokens": ["a", "b"]})).data
+    [one] = parse(answer({"embedding": embedding, "tokens": ["a", "b"]})).data
     np.testing.assert_array_equal(one.matrix, [[1, 2], [3, 4]])
     assert one.tokens == ("a", "b")
     with pytest.raises(ValueError, match="one a token"):
@@ -46,7 +50,7 @@ def test_one_vector_a_token_is_a_matrix_of_tokens(embedding: Any) -> None:
 def test_inputs_of_different_length_have_no_common_matrix() -> None:
     entries = [{"embedding": packed(1, 2), "tokens": ["a"]}, {"embedding": packed(1, 2, 3, 4), "tokens": ["a", "b"]}]
     with pytest.raises(ValueError, match="one vector a token"):
-        _ = parse_embeddings(answer(*entries)).matrix
+        _ = parse(answer(*entries)).matrix
 
 
 @pytest.mark.parametrize(
@@ -66,8 +70,11 @@ def test_inputs_of_different_length_have_no_common_matrix() -> None:
         answer({"embedding": [[1, 2]], "tokens": ["a", "b"]}),
         answer({"embedding": packed(1, 2, 3), "tokens": ["a", "b"]}),
         answer({"embedding": packed(1, 2), "tokens": []}),
+        answer(),
+        answer({"embedding": packed(1)}, {"embedding": packed(1)}),
+        answer({"embedding": packed(1), "index": 1}),
     ],
 )
 def test_what_cannot_be_read_is_refused(body: Any) -> None:
     with pytest.raises(InvalidResponse, match="not an embeddings answer"):
-        parse_embeddings(body)
+        parse_embeddings(body, 1)

@@ -84,7 +84,7 @@ def test_importing_the_client_loads_no_arrays_and_no_server() -> None:
     ("code", "message"),
     [
         ("client.attention('x')", "attention() needs numpy: pip install 'lightwell-client[numpy]'"),
-        ("parse_embeddings(body).matrix", "a matrix of embeddings needs numpy"),
+        ("parse_embeddings(body, 1).matrix", "a matrix of embeddings needs numpy"),
     ],
 )
 def test_without_numpy_arrays_name_the_extra_and_all_else_works(code: str, message: str) -> None:
@@ -94,7 +94,7 @@ def test_without_numpy_arrays_name_the_extra_and_all_else_works(code: str, messa
         "from lightwell_client._embeddings import parse_embeddings\n"
         "client = Client('http://127.0.0.1:9')\n"
         "body = {'data': [{'index': 0, 'embedding': [1.5, 2]}]}\n"
-        "assert parse_embeddings(body).vectors == [(1.5, 2.0)]\n"
+        "assert parse_embeddings(body, 1).vectors == [(1.5, 2.0)]\n"
         f"try:\n    {code}\nexcept MissingDependency as error:\n    print(error)\n"
     )
     assert output.startswith(message)

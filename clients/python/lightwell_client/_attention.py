@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 MAX_NOTEBOOK_MAPS = 64
+MAX_PLOT_LABELS = 64
+"""With more tokens their names would lie over each other; matplotlib then numbers the positions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,8 +101,10 @@ class AttentionResult:
         rows, columns = self._row_and_column_labels(matrix)
         axes = pyplot.subplots()[1] if ax is None else ax
         image = axes.imshow(matrix, cmap="Blues", aspect="auto", interpolation="nearest")
-        axes.set_xticks(range(len(columns)), [repr(label)[1:-1] for label in columns], rotation=90)
-        axes.set_yticks(range(len(rows)), [repr(label)[1:-1] for label in rows])
+        if len(columns) <= MAX_PLOT_LABELS:
+            axes.set_xticks(range(len(columns)), [repr(label)[1:-1] for label in columns], rotation=90)
+        if len(rows) <= MAX_PLOT_LABELS:
+            axes.set_yticks(range(len(rows)), [repr(label)[1:-1] for label in rows])
         names = self.axes[-2:]
         axes.set_ylabel(names[0])
         axes.set_xlabel(names[1])

@@ -21,8 +21,8 @@ TakeArray = Callable[[str], "Array"]
 """The array of an entry by its name: attention, values or indices."""
 
 
-def parse_attention(answer: Answer, kind: str) -> list[AttentionResult]:
-    """One result for each input, in their order; `kind` is what was asked for.
+def parse_attention(answer: Answer, kind: str, count: int) -> list[AttentionResult]:
+    """One result for each of `count` inputs, in their order; `kind` is what was asked for.
 
     Raises:
         InvalidResponse: neither form, or a field is missing or does not fit the numbers.
@@ -32,9 +32,10 @@ def parse_attention(answer: Answer, kind: str) -> list[AttentionResult]:
         results = read(answer, kind)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InvalidResponse(f"not an attention answer: {type(error).__name__}: {error}") from error
-    if not results:
-        raise InvalidResponse("an attention answer with no entry")
-    return sorted(results, key=lambda result: result.index)
+    results.sort(key=lambda result: result.index)
+    if [result.index for result in results] != list(range(count)):
+        raise InvalidResponse(f"attention of {count} inputs was asked for; {[r.index for r in results]} came")
+    return results
 
 
 def _from_json(answer: Answer, kind: str) -> list[AttentionResult]:

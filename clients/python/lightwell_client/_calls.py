@@ -67,11 +67,11 @@ def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call
     """
     require_numpy("attention()")
     body = _body({"model": model, "input": input}, options, AttentionOptions)
-    kind = body.get("kind", "pattern")
+    kind, count = body.get("kind", "pattern"), num_inputs(body.get("input"))
     return Call(
         "POST",
         "/v1/attention",
-        lambda answer: parse_attention(answer, kind),
+        lambda answer: parse_attention(answer, kind, count),
         body,
         f"{SAFETENSORS}, {JSON};q=0.1",
         options,
@@ -80,7 +80,8 @@ def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call
 
 def embed(model: str | None, input: Prompt, options: Mapping[str, Any]) -> Call[Embeddings]:
     body = _body({"model": model, "input": input, "encoding_format": "base64"}, options, EmbeddingOptions)
-    return Call("POST", "/v1/embeddings", lambda answer: parse_embeddings(answer.json()), body, options=options)
+    count = num_inputs(body.get("input"))
+    return Call("POST", "/v1/embeddings", lambda answer: parse_embeddings(answer.json(), count), body, options=options)
 
 
 def tokenize(model: str | None, text: str | Sequence[Message], options: Mapping[str, Any]) -> Call[Tokens]:
@@ -116,11 +117,16 @@ def health(options: Mapping[str, Any]) -> Call[Health]:
 
 
 def is_many(input: Any) -> bool:
-    """Whether an input of `attention` is several: texts or lists of ids; not one text, ids of one, or messages."""
+    """Whether an input is several: texts or lists of ids; not one text, ids of one, or messages."""
     if isinstance(input, str):
         return False
     items = plain(input)
     return bool(items) and isinstance(items[0], str | list)
+
+
+def num_inputs(input: Any) -> int:
+    """Answers that are due for an input."""
+    return len(input) if is_many(input) else 1
 
 
 def as_messages(messages: str | Sequence[Message]) -> Sequence[Message]:

@@ -92,8 +92,8 @@ class Embeddings:
         return stacked
 
 
-def parse_embeddings(body: Any) -> Embeddings:
-    """From the JSON body of /v1/embeddings.
+def parse_embeddings(body: Any, count: int) -> Embeddings:
+    """From the JSON body of /v1/embeddings, for `count` inputs.
 
     Raises:
         InvalidResponse: fields are missing, or a vector cannot be read.
@@ -102,6 +102,8 @@ def parse_embeddings(body: Any) -> Embeddings:
         entries = sorted(body["data"], key=lambda entry: int(entry["index"]))
         data = tuple(_parse_entry(entry) for entry in entries)
         usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
+        if [embedding.index for embedding in data] != list(range(count)):
+            raise ValueError(f"{count} embeddings were asked for; {[e.index for e in data]} came")
         return Embeddings(model=str(body.get("model", "")), data=data, usage=usage)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise InvalidResponse(f"not an embeddings answer: {type(error).__name__}: {error}") from error

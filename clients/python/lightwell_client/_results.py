@@ -31,7 +31,7 @@ class CompletionLogprobs(Result):
 class CompletionChoice(Result):
     """One text, or in a chunk the part of it that is new."""
 
-    index: int
+    index: int = 0
     text: str
     finish_reason: str | None = None
     stop_reason: str | int | None = None
@@ -95,7 +95,7 @@ class ChatLogprobs(Result):
 class ChatChoice(Result):
     """One answer of the assistant."""
 
-    index: int
+    index: int = 0
     message: ChatMessage
     finish_reason: str | None = None
     stop_reason: str | int | None = None
@@ -126,7 +126,7 @@ class ChatDelta(Result):
 class ChatChunkChoice(Result):
     """The new part of one answer."""
 
-    index: int
+    index: int = 0
     delta: ChatDelta
     finish_reason: str | None = None
     stop_reason: str | int | None = None

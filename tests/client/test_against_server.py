@@ -1,0 +1,171 @@
+"""The client against the real server with the default model: what the wire promises is what arrives."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lightwell_client import AsyncClient, BadRequest, Client, NotFound, TooLarge
+from tests.client.test_readme import run_blocks
+from tests.server.running import running_server
+
+pytestmark = pytest.mark.slow
+PROMPT = "Once upon a time there was a king who had a "
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running_server("serve", module="server") as server:
+        server.wait_ready()
+        yield server.url
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url) as client:
+        yield client
+
+
+def test_a_stream_joined_is_the_whole_text(client: Client) -> None:
+    whole = client.generate(PROMPT, max_tokens=24, temperature=0)
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 24
+    chunks = list(client.stream(PROMPT, max_tokens=24, temperature=0, include_usage=True))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 24
+
+
+def test_a_seeded_chat_is_the_same_streamed_and_whole(client: Client) -> None:
+    whole = client.chat("Tell me of a fox.", max_tokens=16, seed=7)
+    streamed = "".join(chunk.text for chunk in client.chat_stream("Tell me of a fox.", max_tokens=16, seed=7))
+    assert streamed == whole.text != ""
+
+
+def test_choices_of_a_stream_can_be_told_apart(client: Client) -> None:
+    whole = client.generate([PROMPT, "The fox"], max_tokens=6, seed=1, n=2)
+    texts = [""] * 4
+    for chunk in client.stream([PROMPT, "The fox"], max_tokens=6, seed=1, n=2):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in whole.choices]
+
+
+def test_attention_comes_with_its_tokens_and_axes(client: Client) -> None:
+    result = client.attention("The fox ran home.")
+    tokens = client.tokenize("The fox ran home.")
+    assert result.token_ids == tuple(tokens.ids)
+    assert list(result.tokens) == tokens.strings
+    size = len(tokens)
+    assert result.shape == (len(result.layers), len(result.heads), size, size)
+    np.testing.assert_allclose(result.attention.sum(-1), 1, atol=1e-5)
+    assert not np.triu(result.attention, 1).any()
+    assert result._repr_html_().count("<img") == result.shape[0] * result.shape[1]
+
+
+def test_every_selection_agrees_with_the_whole(client: Client) -> None:
+    text = "The fox ran home."
+    whole = client.attention(text)
+    one = client.attention(text, layers=-1, heads=[3, 1], query_positions=-1)
+    np.testing.assert_array_equal(one.attention[0, :, 0], whole.attention[-1, [3, 1], -1])
+    pairs = client.attention(text, pairs=[(2, 5), (0, 1)])
+    np.testing.assert_array_equal(pairs.matrix(2, 5), whole.matrix(2, 5))
+    columns = client.attention(text, layers=1, orientation="columns")
+    np.testing.assert_array_equal(columns.matrix(1, 4), whole.matrix(1, 4).T)
+    reduced = client.attention(text, reduce="mean")
+    np.testing.assert_allclose(reduced.matrix(2), whole.attention[2].mean(0), atol=1e-6)
+    largest = client.attention(text, top_k=2)
+    assert largest.indices is not None
+    np.testing.assert_array_equal(largest.attention[..., 0], whole.attention.max(-1))
+    rounded = client.attention(text, dtype="uint8")
+    np.testing.assert_array_equal(rounded.attention, np.rint(whole.attention * 255).astype("uint8"))
+    many = client.attention([text, "A goose."])
+    np.testing.assert_array_equal(many[0].attention, whole.attention)
+
+
+def test_scores_are_minus_infinity_where_masked_and_give_the_pattern(client: Client) -> None:
+    scores = client.attention("The fox ran home.", kind="scores").attention.astype("float64")
+    pattern = client.attention("The fox ran home.").attention
+    assert np.isneginf(scores[..., 0, 1:]).all()
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(weights / weights.sum(-1, keepdims=True), pattern, atol=1e-5)
+
+
+def test_rows_of_generated_tokens_agree_with_a_trace_of_the_whole_text(client: Client) -> None:
+    selection = {"layers": [0, 5], "heads": "all", "prompt": True}
+    chunks = list(client.stream(PROMPT, max_tokens=5, temperature=0, ignore_eos=True, attention=selection))
+    rows = [choice.attention for chunk in chunks for choice in chunk.choices if choice.attention is not None]
+    assert len(rows) == 5
+    whole = client.generate(
+        PROMPT, max_tokens=5, temperature=0, ignore_eos=True, attention=selection, return_token_ids=True
+    )
+    prompt = client.tokenize(PROMPT).ids
+    generated = whole.choices[0].model_extra["token_ids"] if whole.choices[0].model_extra else []
+    exact = client.attention([*prompt, *generated], layers=[0, 5]).attention
+    together = whole.choices[0].attention
+    assert together is not None
+    for number, row in enumerate(rows):
+        query = len(prompt) - 1 + number
+        assert row.query_positions == (query,)
+        np.testing.assert_allclose(row.array[:, :, 0], exact[:, :, query, : query + 1], atol=1e-5)
+        np.testing.assert_array_equal(together.array[:, :, number, : query + 1], row.array[:, :, 0])
+    assert rows[0].prompt is not None
+    np.testing.assert_allclose(rows[0].prompt.array, exact[:, :, : len(prompt), : len(prompt)], atol=1e-5)
+
+
+def test_embeddings_have_length_one_and_do_not_depend_on_company(client: Client) -> None:
+    together = client.embed(["a fox", "a goose ran home"]).matrix
+    alone = client.embed("a fox").matrix
+    np.testing.assert_array_equal(alone[0], together[0])
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+    a_token_each = client.embed("a fox", pooling="none")[0]
+    assert a_token_each.tokens is not None
+    assert a_token_each.matrix.shape == (len(a_token_each.tokens), together.shape[1])
+
+
+def test_tokens_models_version_health(client: Client) -> None:
+    text = "Ein Fuchs, ein König 🦊!"
+    assert client.detokenize(client.tokenize(text).ids) == text
+    [model] = client.models()
+    assert model.max_model_len == 512
+    assert client.generate("x", model=model.id, max_tokens=1).model == model.id
+    assert client.version()
+    assert client.health().ready
+    assert client.capabilities()
+
+
+def test_what_the_server_refuses_names_the_field(client: Client) -> None:
+    with pytest.raises(BadRequest) as caught:
+        client.generate("x", temperature=-1)
+    assert caught.value.param == "temperature"
+    assert caught.value.request_id
+    with pytest.raises(NotFound, match="nobody"):
+        client.generate("x", model="nobody")
+    with pytest.raises(NotFound, match="nobody"):
+        list(client.stream("x", model="nobody"))
+    with pytest.raises((BadRequest, TooLarge)):
+        client.attention("x", layers=99)
+    assert client.generate("x", max_tokens=1).choices
+
+
+async def test_many_streams_at_once_each_bring_the_text_that_comes_alone(url: str) -> None:
+    prompts = [
+        f"{PROMPT}{word}" for word in ("fox", "goose", "son", "daughter", "horse", "golden ring", "wife", "mill")
+    ]
+    async with AsyncClient(url) as client:
+
+        async def streamed(prompt: str) -> str:
+            return "".join([chunk.text async for chunk in client.stream(prompt, max_tokens=16, temperature=0)])
+
+        alone = [await streamed(prompt) for prompt in prompts]
+        assert await asyncio.gather(*map(streamed, prompts)) == alone
+
+
+def test_the_readmes_blocks_run_on_the_real_server(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks(url)
+    assert "looks most at" in capsys.readouterr().out
