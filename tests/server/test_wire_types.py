@@ -1,0 +1,142 @@
+"""What crosses the socket arrives as it left: every dataclass of the engine's contract, with any values it may hold.
+
+The values are made from the type hints, so a new field is covered the day it appears.
+"""
+
+import dataclasses
+import types
+import typing
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server import messages
+from server.engine import outputs, request
+from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
+from server.engine.sampling_params import SamplingParams
+
+MAX_EXAMPLES = 40
+HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
+HEADERS_ALONE += [EngineStats]
+
+SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
+    int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    str: st.text(max_size=20),
+    type(None): st.none(),
+    bytes: st.binary(max_size=64),
+    memoryview: st.binary(max_size=64).map(memoryview),
+}
+
+
+def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
+    """Any value that a type hint of the contract allows."""
+    if hint in SCALARS:
+        return SCALARS[hint]
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        hints = typing.get_type_hints(hint)
+        return st.builds(hint, **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)})
+    arguments = typing.get_args(hint)
+    match typing.get_origin(hint):
+        case typing.Literal:
+            return st.sampled_from(arguments)
+        case typing.Union | types.UnionType:
+            return st.one_of([values(argument) for argument in arguments])
+        case origin if origin is tuple and arguments[1:] == (...,):
+            return st.lists(values(arguments[0]), max_size=4).map(tuple)
+        case origin if origin is tuple:
+            return st.tuples(*map(values, arguments))
+        case origin if origin is dict:
+            return st.dictionaries(*map(values, arguments), max_size=4)
+    raise NotImplementedError(f"{hint} is not yet known to this test")
+
+
+def test_every_dataclass_of_the_contract_is_tried_here() -> None:
+    through_messages = {EngineRequest, RequestOutput, StepOutput, Array}
+    declared = {
+        item
+        for module in (request, outputs)
+        for item in vars(module).values()
+        if isinstance(item, type) and dataclasses.is_dataclass(item)
+    }
+    assert declared == {*HEADERS_ALONE, *through_messages}
+
+
+@pytest.mark.parametrize("kind", HEADERS_ALONE, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+@settings(max_examples=MAX_EXAMPLES, deadline=None)
+def test_a_dataclass_survives_msgpack_with_its_types(kind: type[typing.Any], data: st.DataObject) -> None:
+    sent = data.draw(values(kind))
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=kind)
+    assert received == sent
+    assert repr(received) == repr(sent)  # tuples are not lists, 1 is not 1.0, 0.0 is not -0.0
+
+
+@given(values(EngineRequest))
+@settings(max_examples=MAX_EXAMPLES, deadline=None)
+def test_a_request_reaches_the_worker_as_it_was(sent: EngineRequest) -> None:
+    message = messages.decode_to_worker(messages.encode(messages.new_request(sent)))
+    assert isinstance(message, messages.NewRequest)
+    received = messages.engine_request(message)
+    assert repr(received) == repr(sent)
+
+
+@pytest.mark.parametrize("task", typing.get_args(Task), ids=lambda task: task.__name__)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_every_kind_of_task_arrives_as_that_kind(task: type, data: st.DataObject) -> None:
+    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=data.draw(values(task)), arrival_time=0.5)
+    message = messages.decode_to_worker(messages.encode(messages.new_request(sent)))
+    assert isinstance(message, messages.NewRequest)
+    assert type(messages.engine_request(message).task) is task
+
+
+@given(values(StepOutput))
+@settings(max_examples=MAX_EXAMPLES, deadline=None)
+def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
+    header, buffers = messages.step_message(sent)
+    frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
+    message = messages.decode_from_worker(messages.encode(header))
+    assert isinstance(message, messages.Step)
+    assert repr(message.stats) == repr(sent.stats)
+    received = [messages.request_output(wire, frames) for wire in message.outputs]
+    assert [plain(output) for output in received] == [plain(output) for output in sent.outputs]
+
+
+def plain(output: RequestOutput) -> str:
+    """An output as text, the bytes of its tensors spelled out (two memoryviews of equal bytes print differently)."""
+    tensors = {name: (array.dtype, array.shape, bytes(array.data)) for name, array in output.tensors.items()}
+    return repr((dataclasses.replace(output, tensors={}), tensors))
+
+
+@given(values(EngineRequest), st.data())
+@settings(max_examples=MAX_EXAMPLES, deadline=None)
+def test_a_message_cut_short_is_refused(sent: EngineRequest, data: st.DataObject) -> None:
+    encoded = messages.encode(messages.new_request(sent))
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(messages.MessageError):
+        messages.decode_to_worker(encoded[:cut])
+
+
+def test_whole_numbers_become_floats_where_floats_are_declared() -> None:
+    """A temperature of 0 comes from JSON as an int; the worker must not see two kinds of zero."""
+    sent = SamplingParams(max_tokens=1, seed=0, temperature=0)
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=SamplingParams)
+    assert repr(received.temperature) == "0.0"
+
+
+@pytest.mark.parametrize(("field", "value"), [("max_tokens", "9"), ("top_p", None), ("logit_bias", {"a": 1.0})])
+def test_a_value_of_the_wrong_type_is_refused(field: str, value: object) -> None:
+    body = {"max_tokens": 1, "seed": 0} | {field: value}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(body), type=SamplingParams)
+
+
+def test_a_seed_beyond_64_bits_does_not_fit_the_wire() -> None:
+    """So the API process must refuse or fold it before it comes here."""
+    with pytest.raises(OverflowError):
+        msgspec.msgpack.encode(SamplingParams(max_tokens=1, seed=2**64))
