@@ -1,0 +1,126 @@
+"""Whatever arrives, into however small a cache: every request ends, rightly, and none waits for ever."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from server.engine.request import EmbedTask, GenerateTask, Task
+from server.engine.sequence import Sequence, SequenceStatus
+from tests.server.engine.toy_runner import ToyRunner, answer_alone, attend, generate, scheduler, sequence
+
+SHARED_TEXT = [1, 2, 3, 4, 1, 1, 2, 2, 3, 3, 4, 4, 4, 3, 2, 1, 4, 3, 1, 2]
+
+tasks: st.SearchStrategy[Task] = st.one_of(
+    st.builds(generate, st.integers(0, 24)),
+    st.builds(generate, st.integers(1, 24), prompt_logprobs=st.just(1)),
+    st.builds(generate, st.integers(1, 24), stop=st.just((0,))),
+    st.sampled_from([attend(), attend(layer=0), attend(0), EmbedTask(), EmbedTask(pooling="mean"), EmbedTask(layer=1)]),
+)
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    """Random arrivals, aborts and steps over a random, mostly too small cache."""
+
+    @initialize(
+        num_blocks=st.integers(8, 20),
+        block_size=st.integers(1, 5),
+        max_num_seqs=st.integers(2, 6),
+        extra_budget=st.integers(0, 12),
+        caching=st.booleans(),
+    )
+    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, extra_budget: int, caching: bool) -> None:
+        self.scheduler = scheduler(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            budget=max_num_seqs + extra_budget,
+            caching=caching,
+        )
+        self.runner = ToyRunner(self.scheduler)
+        self.seqs: dict[int, Sequence] = {}
+        self.ended: set[int] = set()
+
+    @rule(num_shared=st.integers(0, 20), tail=st.lists(st.integers(0, 4), min_size=1, max_size=6), task=tasks)
+    def arrive(self, num_shared: int, tail: list[int], task: Task) -> None:
+        seq = sequence(len(self.seqs), [*SHARED_TEXT[:num_shared], *tail], task)
+        blocks = self.scheduler.block_manager
+        if seq.max_num_computed_tokens > blocks.num_usable_blocks * blocks.block_size:
+            with pytest.raises(ValueError, match="room for"):
+                self.scheduler.add(seq)
+        else:
+            self.scheduler.add(seq)
+            self.seqs[seq.uid] = seq
+
+    @precondition(lambda self: self.scheduler.has_work)
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        seq = data.draw(st.sampled_from(self.scheduler.sequences))
+        assert self.scheduler.abort(seq.uid) is seq
+        self.ended.add(seq.uid)
+
+    @rule(num_steps=st.integers(1, 6))
+    def work(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self.step()
+
+    def step(self) -> None:
+        decodes = [seq for seq in self.scheduler.sequences if seq.status.value == "running" and not seq.is_prefilling]
+        schedule = self.scheduler.schedule()
+        scheduled = [chunk.sequence for chunk in schedule.chunks]
+        assert bool(scheduled) == self.scheduler.has_work, "a step without progress"
+        assert len(set(scheduled)) == len(scheduled)
+        assert sum(chunk.num_tokens for chunk in schedule.chunks) == schedule.num_tokens
+        assert schedule.num_tokens <= self.scheduler.config.max_num_batched_tokens
+        assert len(scheduled) <= self.scheduler.config.max_num_seqs
+        assert all(chunk.num_tokens > 0 for chunk in schedule.chunks)
+        assert all(seq in scheduled or seq.status is SequenceStatus.WAITING for seq in decodes), "a stream was stalled"
+        oldest = next(iter(self.scheduler.sequences), None)
+        assert oldest is None or oldest.status is SequenceStatus.RUNNING, "the oldest request was preempted"
+        for seq in self.scheduler.commit(schedule, self.runner.run(schedule)):
+            self.check_answer(seq)
+            self.ended.add(seq.uid)
+
+    def check_answer(self, seq: Sequence) -> None:
+        task = seq.task
+        if isinstance(task, GenerateTask):
+            assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, task)
+        captured = self.runner.captured[seq.uid]
+        assert captured == list(range(captured[0], captured[-1] + 1)), "captured twice, or with a gap"
+        prompt_only = sequence(seq.uid, seq.request.prompt_token_ids, task)
+        assert captured[0] <= prompt_only.first_needed_position, "a wanted position came from the prefix cache"
+
+    @invariant()
+    def no_block_is_lost_or_owned_twice(self) -> None:
+        if hasattr(self, "scheduler"):
+            self.scheduler.check_integrity()
+
+    @invariant()
+    def arrival_is_priority(self) -> None:
+        if hasattr(self, "scheduler"):
+            uids = [seq.uid for seq in self.scheduler.sequences]
+            assert uids == sorted(uids)
+            assert set(uids) == set(self.seqs) - self.ended
+
+    def teardown(self) -> None:
+        if not hasattr(self, "scheduler"):
+            return
+        left = sum(seq.max_num_computed_tokens for seq in self.scheduler.sequences)
+        for _ in range(50 * left):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert self.ended == set(self.seqs), "some requests never end"
+        assert self.scheduler.block_manager.usage == 0
+        self.scheduler.check_integrity()
+
+
+def test_any_traffic_ends_with_the_right_answers_and_an_empty_cache() -> None:
+    run_state_machine_as_test(AnyTraffic, settings=settings(max_examples=100, stateful_step_count=25, deadline=None))
