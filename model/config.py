@@ -78,7 +78,7 @@ class ModelConfig:
     head_dim: int
     intermediate_size: int
     max_model_len: int
-    """The context: prompt and answer together."""
+    """The context that the checkpoint declares, prompt and answer together. A server's own limit is kept elsewhere."""
     norm: NormKind
     norm_eps: float
     activation: Activation

@@ -151,7 +151,9 @@ class Rope:
         Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
         vector and in what remains beside it, and a row would then depend on its place in the batch.
         """
-        return (x * cos + x.roll(self._half, -1) * sin).to(x.dtype)
+        turned = x * cos
+        turned += x.roll(self._half, -1) * sin
+        return turned.to(x.dtype)
 
     def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """q [T, Hq, D], k [T, Hk, D], positions [T] (integers under max_len) -> both turned."""
