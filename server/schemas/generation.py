@@ -207,8 +207,9 @@ class ChatCompletionRequest(GenerationFields):
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
         limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
         if len(limits) > 1:
-            raise ValueError(
-                f"max_tokens {self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ"
+            raise wrong(
+                "max_tokens",
+                f"max_tokens {self.max_tokens} and max_completion_tokens {self.max_completion_tokens} differ",
             )
         return self
 

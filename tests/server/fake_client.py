@@ -147,7 +147,7 @@ class FakeEngine:
             reason = "length"
             if self.eos_after is not None and i == self.eos_after:
                 token_id, reason = (sampling.stop_token_ids or sampling.eos_token_ids)[0], "stop"
-        tensors = {}
+        tensors: dict[str, Array] = {}
         if task.attention is not None:
             tensors |= row_arrays(task.attention, len(ids) + i)
             if i == 0 and task.attention_prompt:

@@ -1,4 +1,4 @@
-"""An application around the fake engine and a byte-level tokenizer made in code, for tests that speak HTTP in process."""
+"""An application around the fake engine and a byte-level tokenizer made in code: tests speak HTTP to it in process."""
 
 import json
 from collections.abc import AsyncIterator
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from fastapi import FastAPI
 
 from model.chat import ChatTemplate
@@ -140,8 +139,8 @@ def build_site(folder: Path, engine: FakeEngine, template: str | None = TEMPLATE
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.include_router(build_router(context))
-    counted = HttpMetrics(app, metrics)  # type: ignore[arg-type]
-    transport = httpx.ASGITransport(app=counted, raise_app_exceptions=False)  # type: ignore[arg-type]
+    counted = HttpMetrics(app, metrics)
+    transport = httpx.ASGITransport(app=counted, raise_app_exceptions=False)
     return Site(counted, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
 
 
@@ -159,5 +158,3 @@ def events_of(answer: httpx.Response) -> list[Any]:
     data = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
 
-
-only_async = pytest.mark.asyncio

@@ -1,0 +1,129 @@
+"""What /metrics counts."""
+
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.engine.outputs import EngineStats, Timing
+from server.metrics import HttpMetrics, Metrics, Receive, Scope, Send
+
+
+@dataclass
+class Engine:
+    snapshot: EngineStats
+    worker_restarts: int = 3
+
+    def stats(self) -> EngineStats:
+        return self.snapshot
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_counters_and_gauges_are_the_engines_snapshot() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats(num_requests_running=2, generation_tokens_total=40, capture_seconds_total=0.5)))
+    assert value(metrics, "lightwell_num_requests_running") == 2
+    assert value(metrics, "lightwell_generation_tokens_total") == 40
+    assert value(metrics, "lightwell_capture_seconds_total") == 0.5
+    assert value(metrics, "lightwell_worker_restarts_total") == 3
+
+
+def test_every_name_and_unit_is_of_the_design() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats()))
+    families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
+    ours = {name.removeprefix("lightwell_") for name in families if name.startswith("lightwell_")}
+    assert ours >= {
+        "num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "prompt_tokens", "generation_tokens",
+        "request_success", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits",
+        "time_to_first_token_seconds",
+        "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
+        "request_prefill_time_seconds", "request_decode_time_seconds", "iteration_tokens", "capture_bytes",
+        "capture_seconds", "capture_rejected", "inflight_capture_bytes", "worker_restarts", "http_requests",
+    }  # fmt: skip
+    assert not any(name.endswith("_created") for name in families)
+
+
+def test_two_servers_in_one_process_count_apart() -> None:
+    first, second = Metrics(), Metrics()
+    first.observe_end("stop", 1.0, None)
+    assert value(second, "lightwell_request_success_total", finish_reason="stop") == 0
+
+
+def test_phases_come_from_the_workers_clock() -> None:
+    metrics = Metrics()
+    metrics.observe_end("length", 4.0, Timing(arrival=10.0, scheduled=10.5, first_token=11.5, finished=13.5))
+    assert value(metrics, "lightwell_e2e_request_latency_seconds_sum") == 4.0
+    assert value(metrics, "lightwell_request_queue_time_seconds_sum") == 0.5
+    assert value(metrics, "lightwell_request_prefill_time_seconds_sum") == 1.0
+    assert value(metrics, "lightwell_request_decode_time_seconds_sum") == 2.0
+
+
+def test_an_abort_is_counted_but_is_no_latency() -> None:
+    metrics = Metrics()
+    metrics.observe_end("abort", 4.0, None)
+    assert value(metrics, "lightwell_request_success_total", finish_reason="abort") == 1
+    assert value(metrics, "lightwell_e2e_request_latency_seconds_count") == 0
+
+
+def test_each_step_is_one_observation_and_an_empty_one_is_none() -> None:
+    metrics = Metrics()
+    for tokens in (5, 0, 7):
+        metrics.observe_step(EngineStats(iteration_tokens=tokens))
+    assert value(metrics, "lightwell_iteration_tokens_count") == 2
+    assert value(metrics, "lightwell_iteration_tokens_sum") == 12
+
+
+def test_token_gaps_under_ten_milliseconds_are_told_apart() -> None:
+    metrics = Metrics()
+    for gap in (0.0015, 0.0045, 0.009):
+        metrics.inter_token_latency.observe(gap)
+    counts = [
+        value(metrics, "lightwell_inter_token_latency_seconds_bucket", le=le) for le in ("0.002", "0.005", "0.01")
+    ]
+    assert counts == [1, 2, 3]
+
+
+async def call(metrics: Metrics, app: object, method: str = "GET") -> None:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: object) -> None:
+        return None
+
+    scope = {"type": "http", "method": method, "path": "/x"}
+    await HttpMetrics(app, metrics)(scope, receive, send)  # type: ignore[arg-type]
+
+
+async def test_an_invented_path_or_method_adds_no_label() -> None:
+    metrics = Metrics()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+
+    await call(metrics, app, "BREW")
+    assert value(metrics, "lightwell_http_requests_total", route="unmatched", method="other", status="404") == 1
+
+
+async def test_a_client_that_left_before_the_answer_is_counted_as_499() -> None:
+    metrics = Metrics()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        return None
+
+    await call(metrics, app)
+    assert value(metrics, "lightwell_http_requests_total", route="unmatched", method="GET", status="499") == 1
+
+
+async def test_a_crash_is_counted_as_500() -> None:
+    metrics = Metrics()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await call(metrics, app)
+    assert value(metrics, "lightwell_http_requests_total", route="unmatched", method="GET", status="500") == 1

@@ -1,0 +1,144 @@
+"""Arrays on the wire, read back by libraries that are not ours."""
+
+import base64
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load as load_safetensors
+
+from server import tensors
+from server.engine.outputs import Array
+from server.errors import BadRequest, NotAcceptable
+from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, json_pieces, negotiate, paced
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        (None, Format.JSON),
+        ("", Format.JSON),
+        ("*/*", Format.JSON),
+        ("application/*", Format.JSON),
+        ("application/json", Format.JSON),
+        ("application/vnd.safetensors", Format.SAFETENSORS),
+        ("Application/X-NPY", Format.NPY),
+        ("application/x-ndjson; charset=utf-8", Format.NDJSON),
+        ("text/html, application/vnd.safetensors;q=0.5, */*;q=0.1", Format.SAFETENSORS),
+        ("application/json;q=0, */*", Format.SAFETENSORS),
+        ("application/json;q=0.2, application/x-npy;q=0.9", Format.NPY),
+    ],
+)
+def test_the_accept_header_chooses_the_format(accept: str | None, wanted: Format) -> None:
+    assert negotiate(accept) is wanted
+
+
+@pytest.mark.parametrize("accept", ["text/html", "application/x-pickle", "application/json;q=0", "image/*"])
+def test_a_format_that_does_not_exist_is_refused_with_those_that_do(accept: str) -> None:
+    with pytest.raises(NotAcceptable, match=r"accepted: application/json, application/vnd\.safetensors"):
+        negotiate(accept)
+
+
+def entry(value: Any, index: int = 0, **fields: Any) -> Entry:
+    described = {"object": "attention", "index": index, "axes": ["layer", "query", "key"], "layers": [4, 2], **fields}
+    return Entry(index, described, {"attention": value})
+
+
+def cube(dtype: str = "float32") -> Any:
+    return (np.arange(24).reshape(2, 3, 4) / 7).astype(dtype)
+
+
+def body(wanted: Format, entries: list[Entry], encoding: Any = "float") -> bytes:
+    return b"".join(body_pieces(wanted, {"object": "list", "model": "m"}, entries, encoding))
+
+
+def test_an_array_of_the_engine_becomes_a_view_of_its_bytes() -> None:
+    value = cube()
+    assert np.array_equal(as_numpy(Array("float32", (2, 3, 4), memoryview(value.tobytes()))), value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_json_numbers_give_back_the_same_bits(dtype: str) -> None:
+    value = (cube() * 30).astype(dtype)
+    parsed = json.loads(body(Format.JSON, [entry(value)]))
+    assert np.array_equal(np.array(parsed["data"][0]["attention"], dtype), value)
+    assert parsed["model"] == "m"
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))
+def test_any_float32_survives_json(numbers: list[float]) -> None:
+    value = np.array(numbers, np.float32)
+    assert np.array_equal(np.array(json.loads(b"".join(json_pieces(value, "float"))), np.float32), value)
+
+
+def test_minus_infinity_is_null_in_json() -> None:
+    assert b"".join(json_pieces(np.array([0.5, -np.inf], np.float32), "float")) == b"[0.5,null]"
+
+
+def test_base64_is_the_little_endian_bytes() -> None:
+    value = cube("float16")
+    parsed = json.loads(body(Format.JSON, [entry(value)], "base64"))
+    assert base64.b64decode(parsed["data"][0]["attention"]) == value.tobytes()
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_a_body_in_many_pieces_reads_as_in_one(encoding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = body(Format.JSON, [entry(cube()), entry(cube() + 1, 1)], encoding)
+    monkeypatch.setattr(tensors, "PIECE_VALUES", 5)
+    monkeypatch.setattr(tensors, "PIECE_BYTES", 7)
+    assert body(Format.JSON, [entry(cube()), entry(cube() + 1, 1)], encoding) == whole
+
+
+def test_safetensors_are_read_by_the_safetensors_library() -> None:
+    first, second = cube(), cube("uint8")
+    loaded = load_safetensors(body(Format.SAFETENSORS, [entry(first), entry(second, 1)]))
+    assert np.array_equal(loaded["attention.0"], first)
+    assert np.array_equal(loaded["attention.1"], second)
+    assert loaded["attention.1"].dtype == np.uint8
+
+
+def test_safetensors_carry_the_rest_of_each_entry_as_json() -> None:
+    data = body(Format.SAFETENSORS, [entry(cube(), tokens=["a", "é"])])
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+    assert metadata["model"] == "m"
+    assert json.loads(metadata["attention.0"])["tokens"] == ["a", "é"]
+    assert (8 + length) % 8 == 0
+
+
+def test_a_transposed_array_is_written_in_its_own_order() -> None:
+    value = np.swapaxes(cube(), -1, -2)
+    assert np.array_equal(load_safetensors(body(Format.SAFETENSORS, [entry(value)]))["attention.0"], value)
+    assert np.array_equal(np.load(io.BytesIO(body(Format.NPY, [entry(value)]))), value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_npy_is_read_by_numpy_without_pickle(dtype: str) -> None:
+    value = cube(dtype)
+    loaded = np.load(io.BytesIO(body(Format.NPY, [entry(value)])), allow_pickle=False)
+    assert loaded.dtype == value.dtype
+    assert np.array_equal(loaded, value)
+
+
+def test_npy_holds_one_array() -> None:
+    check_npy(1)
+    with pytest.raises(BadRequest, match="one array"):
+        check_npy(2)
+
+
+def test_ndjson_has_a_line_of_tokens_and_a_line_a_layer() -> None:
+    lines = body(Format.NDJSON, [entry(cube(), tokens=["a"]), entry(cube() + 1, 1, tokens=["b"])]).splitlines()
+    parsed = [json.loads(line) for line in lines]
+    assert [line.get("tokens") for line in parsed] == [["a"], None, None, ["b"], None, None]
+    assert [(line["index"], line.get("layer")) for line in parsed[1:3]] == [(0, 4), (0, 2)]
+    assert parsed[1]["shape"] == [3, 4]
+    assert np.array_equal(np.array(parsed[2]["attention"], np.float32), cube()[1])
+
+
+async def test_pacing_changes_no_byte() -> None:
+    pieces = [bytes([i % 256]) * (i * 1000) for i in range(60)]
+    assert b"".join([part async for part in paced(iter(pieces))]) == b"".join(pieces)
