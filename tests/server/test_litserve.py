@@ -4,7 +4,7 @@ import inspect
 from importlib.metadata import version
 
 import litserve as ls
-from litserve.loops import LitLoop, inference_worker
+from litserve.loops import inference_worker
 
 
 def test_the_version_is_the_one_the_rest_was_proved_with() -> None:
@@ -25,4 +25,3 @@ def test_a_worker_sets_the_api_up_and_then_calls_the_loop() -> None:
     source = inspect.getsource(inference_worker)
     assert source.index('os.environ["LITSERVE_WORKER_ID"]') < source.index("lit_api.setup(device)")
     assert source.index("lit_api.setup(device)") < source.index("    loop(\n        lit_api,\n        device,\n")
-    assert hasattr(LitLoop, "__call__")
