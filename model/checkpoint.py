@@ -132,7 +132,7 @@ def load_weights(
         row = 0
         for source in weight.sources:
             name = names[source.name.removeprefix(prefix)]
-            tensor = entries[name].file.read(name)
+            tensor = entries[name].file.read(name).detach()  # torch files may hold parameters
             tensor = tensor.T if weight.transpose else tensor
             target[row : row + len(tensor)].copy_(tensor)
             row += len(tensor)

@@ -108,6 +108,14 @@ def test_a_torch_file_gives_the_same_as_safetensors(llama: Path, zipped: bool) -
     assert_same(load(llama), whole)
 
 
+def test_a_torch_file_of_parameters_gives_tensors_without_gradients(llama: Path) -> None:
+    tensors = load_file(llama / "model.safetensors")
+    (llama / "model.safetensors").unlink()
+    parameters = {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()}
+    torch.save(parameters, llama / "pytorch_model.bin")
+    assert not any(tensor.requires_grad for tensor in load(llama).values())
+
+
 def test_sharded_torch_files_are_read_through_their_index(llama: Path) -> None:
     whole = load(llama)
     tensors = load_file(llama / "model.safetensors")

@@ -186,3 +186,15 @@ def test_without_the_hub_the_error_points_to_a_local_folder(monkeypatch: pytest.
     with pytest.raises(ModelLoadError, match=r"'nobody/nothing' is no local folder .* give the path") as caught:
         resolve("nobody/nothing")
     assert "\n" not in str(caught.value)
+
+
+def test_without_the_hub_an_earlier_download_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--somebody--something"
+    snapshot = kept / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("0" * 40, encoding="utf-8")
+    (snapshot / "config.json").write_text("{}", encoding="utf-8")
+    assert resolve("somebody/something") == snapshot
