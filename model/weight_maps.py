@@ -7,6 +7,7 @@ Our layout: `embed`, `pos_embed`, `layers.{i}.` attn_norm, qkv (rows q, then k, 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from model.config import ModelConfig
 from model.registry import Family
@@ -54,16 +55,9 @@ def _untied(config: ModelConfig) -> bool:
     return not config.tie_word_embeddings
 
 
-def _attention_bias(config: ModelConfig) -> bool:
-    return config.attention_bias
-
-
-def _attention_out_bias(config: ModelConfig) -> bool:
-    return config.attention_out_bias
-
-
-def _mlp_bias(config: ModelConfig) -> bool:
-    return config.mlp_bias
+_attention_bias = attrgetter("attention_bias")
+_attention_out_bias = attrgetter("attention_out_bias")
+_mlp_bias = attrgetter("mlp_bias")
 
 
 @dataclass(frozen=True, slots=True)
