@@ -96,7 +96,9 @@ async def ask(client: httpx.AsyncClient, question: Question) -> object:
         return joined_stream(answer.text)
     if question.accept != "application/json":
         return answer.content
-    return {key: value for key, value in answer.json().items() if key not in PER_ANSWER}
+    body = {key: value for key, value in answer.json().items() if key not in PER_ANSWER}
+    body.get("usage", {}).pop("prompt_tokens_details", None)  # how much came from the prefix cache
+    return body
 
 
 def joined_stream(text: str) -> tuple[str, str | None]:
@@ -159,7 +161,20 @@ async def compare(client: httpx.AsyncClient, question: Question, expected: objec
     tally.seconds.append(time.perf_counter() - started)
     if answer != expected:
         tally.different += 1
-        tally.first_failure = tally.first_failure or f"expected {expected!r:.400}\n     got {answer!r:.400}"
+        tally.first_failure = tally.first_failure or first_difference(expected, answer)
+
+
+def first_difference(expected: object, got: object, path: str = "answer") -> str:
+    """Where two answers part, and what stands there."""
+    if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
+        parts = [(f"{path}.{key}", expected[key], got[key]) for key in expected if expected[key] != got[key]]
+    elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
+        pairs = enumerate(zip(expected, got, strict=True))
+        parts = [(f"{path}[{index}]", one, other) for index, (one, other) in pairs if one != other]
+    else:
+        return f"{path}: expected {expected!r:.200}, got {got!r:.200}"
+    where, one, other = parts[0]
+    return first_difference(one, other, where)
 
 
 def report(tallies: dict[str, Tally], watch: Watch) -> bool:

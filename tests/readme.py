@@ -98,7 +98,8 @@ def python_examples(text: str) -> Iterator[Example]:
 def run_console(command: str, server: Server) -> str:
     """What the command prints when the README's address is this server's. Raises CalledProcessError."""
     shell = ["bash", "-o", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
-    return subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+    output = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+    return output.replace(str(ROOT), "/home/me/lightwell")
 
 
 def run_python(code: str, server: Server) -> str:
@@ -142,7 +143,12 @@ def speaking_files(top: str) -> set[str]:
 def tree_lines(top: str, known: dict[str, str]) -> Iterator[str]:
     """The tree of one folder: descriptions that stand in the README stay, new files get their docstring's opening."""
     opened: list[str] = []
-    paths = speaking_files(top) | {path for path in known if path.startswith(top) and path.endswith("/")}
+    paths = speaking_files(top)
+    paths |= {  # folders that stand for what is in them
+        path
+        for path in known
+        if path.startswith(top) and path.endswith("/") and not any(file.startswith(path) for file in paths)
+    }
     for path in sorted(paths - {top}, key=lambda path: (path.count("/") > 1, path)):
         folders = path.rstrip("/").split("/")[:-1]
         for depth, folder in enumerate(folders):
@@ -167,7 +173,7 @@ def opening(path: Path) -> str:
     sentence = re.split(r"(?<!et al)\.(?: |$)", text)[0]
     while len(sentence) > 92 and (cut := max(map(sentence.rfind, (": ", "; ", ", ", " (")))) > 0:
         sentence = sentence[:cut]
-    return sentence
+    return sentence[: sentence.rfind(" (")] if sentence.count("(") > sentence.count(")") else sentence
 
 
 def tree(text: str) -> str:

@@ -67,7 +67,7 @@ def form(output: str) -> object:
 
 
 def line_form(line: str) -> object:
-    if line.startswith("{"):
+    if line.startswith('{"'):
         return shape(json.loads(line))
     return re.sub(r"\d+(\.\d+)?(e-?\d+)?", "#", line) if re.match(r"\[|\(|[a-z_]+[ {]", line) else "text"
 
