@@ -379,7 +379,11 @@ class EngineClient:
         limit = self._worker_timeout if worker.requests else min(_IDLE_TIMEOUT, self._worker_timeout)
         if not worker.is_hung and worker.silent_for > limit:
             worker.is_hung = True
-            logger.error("worker %d has been silent for %.1f s", worker.worker_id, worker.silent_for)
+            logger.error(
+                "worker %d has been silent for %.1f s (raise --worker-timeout if a step may take that long)",
+                worker.worker_id,
+                worker.silent_for,
+            )
             self._fail_requests(
                 worker, WorkerLost("The worker that ran this request hangs.", code="worker_hung", retry_after=5)
             )

@@ -23,7 +23,8 @@ from starlette.types import ASGIApp
 from server.drain import DrainServer
 from server.engine.config import EngineConfig
 from server.engine_client import EngineClient
-from server.lit_api import ENGINE_FACTORY, EngineApi
+from server.http_protocol import HttpProtocol
+from server.lit_api import ENGINE_FACTORY, EngineApi, freeze_garbage
 from server.settings import Settings, SettingsError
 from server.supervisor import Process, Supervisor, prepare_environment
 
@@ -70,6 +71,8 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         prepare_environment(self.settings.threads)
         config = uvicorn.Config(
             self.app,
+            http=HttpProtocol,
+            ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -92,6 +95,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         """The application's lifespan; LitServe's own would read queues that are not there."""
         await self.client.start()
         await self.supervisor.start()
+        freeze_garbage()
         try:
             yield
         finally:
