@@ -47,7 +47,8 @@ def check_key(authorization: str | None, keys: tuple[bytes, ...]) -> None:
     if not keys:
         return
     scheme, _, token = (authorization or "").partition(" ")
-    given = token.strip().encode("utf-8", "surrogateescape") if scheme.lower() == "bearer" else b""
+    # Header values reach us as latin-1, byte for byte.
+    given = token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
     matches = [hmac.compare_digest(given, key) for key in keys]
     if not any(matches):
         problem = "The API key is wrong." if given else "An API key is needed."

@@ -1,0 +1,221 @@
+"""POST /v1/attention."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_safetensors
+
+from server.errors import QueueFull
+from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, number
+from tests.server.serving import Site, site
+
+PATH = "/v1/attention"
+
+
+def pattern(queries: Any, keys: Any, layers: Any = range(NUM_LAYERS), heads: Any = range(NUM_HEADS)) -> Any:
+    rows = [[[[number(la, h, q, k) for k in keys] for q in queries] for h in heads] for la in layers]
+    return np.array(rows, np.float32)
+
+
+async def ask(at: Site, **body: Any) -> list[Any]:
+    answer = await at.post(PATH, {"input": "abc", **body})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["data"])
+
+
+async def test_by_default_every_layer_head_and_position_is_returned(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at)
+    assert entry["tokens"] == ["a", "b", "c"]
+    assert entry["token_ids"] == [97, 98, 99]
+    assert entry["offsets"] == [[0, 1], [1, 2], [2, 3]]
+    assert entry["axes"] == ["layer", "head", "query", "key"]
+    assert entry["shape"] == [NUM_LAYERS, NUM_HEADS, 3, 3]
+    assert np.array_equal(np.array(entry["attention"], np.float32), pattern(range(3), range(3)))
+
+
+async def test_a_selection_comes_in_the_order_asked_for(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, layers=[-1, 0], heads=2, query_positions=[2, 1], key_positions=[1, 0])
+    assert (entry["layers"], entry["heads"]) == ([2, 0], [2])
+    assert (entry["query_positions"], entry["key_positions"]) == ([2, 1], [1, 0])
+    assert np.array_equal(np.array(entry["attention"], np.float32), pattern([2, 1], [1, 0], [2, 0], [2]))
+
+
+async def test_columns_are_the_transpose(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (rows,) = await ask(at, query_positions=[1, 2])
+        (columns,) = await ask(at, query_positions=[1, 2], orientation="columns")
+    assert columns["axes"] == ["layer", "head", "key", "query"]
+    assert columns["shape"] == [NUM_LAYERS, NUM_HEADS, 3, 2]
+    assert np.array_equal(np.swapaxes(np.array(rows["attention"]), -1, -2), np.array(columns["attention"]))
+
+
+async def test_pairs_have_one_axis(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, pairs=[[2, 3], [0, 1]])
+    assert (entry["axes"][0], entry["pairs"], entry["shape"][0]) == ("pair", [[2, 3], [0, 1]], 2)
+
+
+async def test_reduce_drops_the_head_axis(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, reduce="mean")
+    assert entry["axes"] == ["layer", "query", "key"]
+    expected = pattern(range(3), range(3)).mean(axis=1)
+    assert np.allclose(np.array(entry["attention"], np.float32), expected)
+
+
+async def test_top_k_gives_values_and_indices_padded_with_minus_one(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, layers=0, heads=1, query_positions=-1, top_k=4)
+    assert entry["axes"] == ["layer", "head", "query", "k"]
+    assert "attention" not in entry
+    assert entry["indices"] == [[[[2, 1, 0, -1]]]]
+    assert entry["values"][0][0][0][0] == number(0, 1, 2, 2)
+
+
+async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_binary(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, layers=0, heads=0, kind="scores")
+        body = {"input": "abc", "layers": 0, "heads": 0, "kind": "scores"}
+        binary = await at.post(PATH, body, headers={"accept": "application/vnd.safetensors"})
+    assert entry["attention"][0][0][0][1:] == [None, None]
+    assert np.isneginf(load_safetensors(binary.content)["attention.0"][0, 0, 0, 1:]).all()
+
+
+async def test_many_inputs_keep_their_own_lengths(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = (await at.post(PATH, {"input": ["a", "abcd"], "layers": 0})).json()
+    assert [entry["index"] for entry in answer["data"]] == [0, 1]
+    assert [entry["shape"][-1] for entry in answer["data"]] == [1, 4]
+    assert answer["usage"] == {
+        "prompt_tokens": 5, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}
+    }  # fmt: skip
+
+
+async def test_token_ids_have_no_offsets(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, input=[97, 98], layers=0)
+    assert (entry["tokens"], entry["offsets"]) == (["a", "b"], None)
+
+
+async def test_a_completion_follows_its_input(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, input="ab", completion="cd", layers=0)
+        (from_ids,) = await ask(at, input=[97, 98], completion=[99], layers=0)
+    assert entry["tokens"] == ["a", "b", "c", "d"]
+    assert entry["offsets"][2:] == [[2, 3], [3, 4]]
+    assert from_ids["token_ids"] == [97, 98, 99]
+
+
+async def test_completions_must_match_the_inputs_in_number(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error(PATH, {"input": ["a", "b"], "completion": "c"}, 400)
+    assert error["param"] == "completion"
+
+
+async def test_a_conversation_is_read_as_the_template_writes_it(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (entry,) = await ask(at, input=[{"role": "user", "content": "x"}], layers=0)
+    assert "".join(entry["tokens"]) == "<user>x"
+
+
+async def test_safetensors_hold_a_tensor_and_the_tokens_of_each_input(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        headers = {"accept": "application/vnd.safetensors"}
+        answer = await at.post(PATH, {"input": ["ab", "abc"], "dtype": "float16"}, headers=headers)
+    assert answer.headers["content-type"] == "application/vnd.safetensors"
+    loaded = load_safetensors(answer.content)
+    assert loaded["attention.1"].dtype == np.float16
+    assert np.array_equal(loaded["attention.1"], pattern(range(3), range(3)).astype(np.float16))
+    header = json.loads(answer.content[8 : 8 + int.from_bytes(answer.content[:8], "little")])
+    assert json.loads(header["__metadata__"]["attention.0"])["tokens"] == ["a", "b"]
+
+
+async def test_npy_is_the_bare_array_of_one_input(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        headers = {"accept": "application/x-npy"}
+        answer = await at.post(PATH, {"input": "abc", "orientation": "columns"}, headers=headers)
+        refused = await at.post(PATH, {"input": ["a", "b"]}, headers=headers)
+        assert len(at.engine.submitted) == 1
+    assert np.array_equal(np.load(io.BytesIO(answer.content)), np.swapaxes(pattern(range(3), range(3)), -1, -2))
+    assert refused.status_code == 400
+
+
+async def test_ndjson_has_a_line_a_layer(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.post(PATH, {"input": "ab"}, headers={"accept": "application/x-ndjson"})
+    first, *layers = [json.loads(line) for line in answer.text.splitlines()]
+    assert first["tokens"] == ["a", "b"]
+    assert [line["layer"] for line in layers] == [0, 1, 2]
+    assert np.array_equal(np.array(layers[1]["attention"], np.float32), pattern(range(2), range(2))[1])
+
+
+async def test_an_unknown_format_is_406(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.post(PATH, {"input": "ab"}, headers={"accept": "application/x-pickle"})
+    assert answer.status_code == 406
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"layers": 3}, "layers"),
+        ({"heads": [0, 9]}, "heads"),
+        ({"query_positions": 3}, "query_positions"),
+        ({"key_positions": [-4]}, "key_positions"),
+        ({"part": "encoder"}, "part"),
+        ({"part": "cross"}, "part"),
+        ({"decoder_input": "x"}, "decoder_input"),
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [999]}, "input"),
+        ({"input": "x" * 65}, "input"),
+    ],
+)
+async def test_what_the_model_or_the_input_lacks_is_400(fields: dict[str, Any], param: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error(PATH, {"input": "abc", **fields}, 400)
+        assert at.engine.submitted == []
+    assert error["param"] == param
+
+
+async def test_truncate_cuts_the_end(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await ask(at, input="a" + "b" * 90, truncate=True, layers=0)
+        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" + b"b" * 63
+
+
+async def test_an_answer_that_would_be_too_large_is_413_before_anything_runs(tmp_path: Path) -> None:
+    async with site(tmp_path, max_response_bytes=1000) as at:
+        error = await at.error(PATH, {"input": "a" * 40}, 413)
+        assert at.engine.submitted == []
+        assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
+    assert str(3 * 4 * 40 * 40 * 14) in error["message"]
+    assert "Any of these fits" in error["message"]
+
+
+async def test_a_full_capture_budget_is_429_and_counted(tmp_path: Path) -> None:
+    engine = FakeEngine(refuse=QueueFull("full", code="capture_budget_full", retry_after=1))
+    async with site(tmp_path, engine) as at:
+        answer = await at.post(PATH, {"input": ["a", "b"]})
+        assert await at.metric('lightwell_capture_rejected_total{reason="budget_full"}') == 1
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_the_budget_is_asked_for_the_bytes_of_the_arrays(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await ask(at, dtype="float16")
+        assert at.engine.submitted[0].capture_bytes == 3 * 4 * 3 * 3 * 2
+
+
+async def test_more_inputs_than_are_run_together_are_all_answered_in_order(tmp_path: Path) -> None:
+    texts = ["a" * (1 + i % 5) for i in range(150)]
+    async with site(tmp_path) as at:
+        entries = await ask(at, input=texts, layers=0, heads=0)
+    assert [len(entry["tokens"]) for entry in entries] == [len(text) for text in texts]

@@ -1,0 +1,116 @@
+"""Bad input on every route: a 4xx in the one shape that names field, value and what is accepted; the next works."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.serving import Site, error_of, site
+
+JSON = {"content-type": "application/json"}
+GOOD: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "x", "max_tokens": 1},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/attention": {"input": "x"},
+    "/v1/embeddings": {"input": "x"},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+}
+
+
+async def check_next_request_works(at: Site, path: str) -> None:
+    assert (await at.post(path, GOOD[path])).status_code == 200
+
+
+@pytest.mark.parametrize("path", GOOD)
+async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path) -> None:
+    async with site(tmp_path, max_body_bytes=2000) as at:
+        for content, headers, status in (
+            (b'{"prompt": ', JSON, 400),
+            (b"\xff\xfe", JSON, 400),
+            (b'"text"', JSON, 400),
+            (b"[]", JSON, 400),
+            (b"null", JSON, 400),
+            (b"", JSON, 400),
+            (b"[" * 1900, JSON, 400),
+            (b'{"seed": ' + b"9" * 1800 + b"}", JSON, 400),
+            (b'{"model": NaN}', JSON, 400),
+            (b'{"\\ud800": 1}', JSON, 400),
+            (b"{}", {"content-type": "text/plain"}, 415),
+            (b"{}", {"content-type": "application/x-www-form-urlencoded"}, 415),
+            (b"{}", {}, 415),
+            (b" " * 2001, JSON, 413),
+        ):
+            answer = await at.http.post(path, content=content, headers=headers)
+            assert answer.status_code == status, (content[:40], answer.text)
+            error_of(answer)
+        assert at.engine.submitted == []
+        await check_next_request_works(at, path)
+
+
+@pytest.mark.parametrize("path", GOOD)
+async def test_every_route_refuses_unknown_fields_models_and_methods(path: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        unknown = await at.error(path, {**GOOD[path], "no_such_field": 1}, 400)
+        assert (unknown["param"], unknown["code"]) == ("no_such_field", "unknown_field")
+        model = await at.error(path, {**GOOD[path], "model": "gpt-4"}, 404)
+        assert (model["param"], model["code"]) == ("model", "model_not_found")
+        assert "'gpt-4'" in model["message"]
+        assert "'org/tiny'" in model["message"]
+        for method in ("GET", "PUT", "DELETE"):
+            answer = await at.http.request(method, path)
+            assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+            error_of(answer)
+        assert (await at.post(path, {**GOOD[path], "model": "org/tiny"})).status_code == 200
+
+
+async def test_a_body_without_a_length_is_cut_off_at_the_limit(tmp_path: Path) -> None:
+    async def endless() -> Any:
+        for _ in range(100):
+            yield b" " * 100
+
+    async with site(tmp_path, max_body_bytes=1000) as at:
+        answer = await at.http.post("/v1/completions", content=endless(), headers=JSON)
+    assert answer.status_code == 413
+    assert error_of(answer)["code"] == "body_too_large"
+
+
+async def test_an_unknown_route_is_404_in_the_same_shape(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.post("/v1/nothing", {})
+    assert (answer.status_code, error_of(answer)["code"]) == (404, "route_not_found")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": []}, "prompt", "empty"),
+        ({"prompt": ["a", ""]}, "prompt", "prompt[1]"),
+        ({"prompt": [[]]}, "prompt", "empty"),
+        ({"prompt": [257]}, "prompt", "no token 257; accepted are 0 to 256"),
+        ({"prompt": "x" * 64}, "prompt", "64 tokens"),
+        ({"prompt": "x" * 60, "max_tokens": 5}, "max_tokens", "at most 4"),
+        ({"max_tokens": 64}, "max_tokens", "at most 63"),
+        ({"min_tokens": 3, "max_tokens": 2}, "min_tokens", "3"),
+        ({"logit_bias": {"257": 1}}, "logit_bias", "257"),
+        ({"stop_token_ids": [300]}, "stop_token_ids", "300"),
+        ({"attention": {"layers": 3}}, "attention.layers", "no layer 3"),
+        ({"attention": {"pairs": [[0, -5]]}}, "attention.pairs", "no head -5"),
+    ],
+)
+async def test_what_the_model_cannot_do_is_refused(
+    fields: dict[str, Any], param: str, said: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/completions", {"prompt": "x", **fields}, 400)
+        assert error["param"] == param
+        assert said in error["message"]
+        assert at.engine.submitted == []
+        await check_next_request_works(at, "/v1/completions")
+
+
+async def test_a_message_holds_no_more_of_a_huge_value_than_helps(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/completions", {"prompt": "x", "stop": ["y" * 100_000]}, 400)
+    assert len(error["message"]) < 600

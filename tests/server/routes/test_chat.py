@@ -1,0 +1,81 @@
+"""POST /v1/chat/completions."""
+
+from pathlib import Path
+from typing import Any
+
+from server.engine.request import GenerateTask
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import events_of, site
+
+MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}]
+PATH = "/v1/chat/completions"
+
+
+async def test_messages_become_the_prompt_that_the_template_writes(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await at.post(PATH, {"messages": MESSAGES, "max_tokens": 1})
+        await at.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "add_generation_prompt": False})
+        prompts = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
+    assert prompts == [b"<system>S<user>U<A>", b"<system>S<user>U"]
+
+
+async def test_an_answer_has_openais_shape(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = (await at.post(PATH, {"messages": MESSAGES, "max_completion_tokens": 2})).json()
+    assert answer["object"] == "chat.completion"
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "hi"}
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 2
+
+
+async def test_without_a_limit_the_rest_of_the_context_may_be_used(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await at.post(PATH, {"messages": [{"role": "u", "content": "x" * 10}]})
+        task = at.engine.submitted[0].task
+    assert isinstance(task, GenerateTask)
+    assert task.sampling.max_tokens == 64 - len("<u>" + "x" * 10 + "<A>")
+
+
+async def test_a_stream_says_who_speaks_and_joined_is_the_answer(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple("aé世".encode()))) as at:
+        body: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 6, "n": 2, "stream": True}
+        data = events_of(await at.post(PATH, {**body, "stream_options": {"include_usage": True}}))
+    assert data[-1] == "[DONE]"
+    assert data[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    texts = {0: "", 1: ""}
+    for chunk in data[:-2]:
+        assert chunk["object"] == "chat.completion.chunk"
+        texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["delta"].get("content", "")
+    assert texts == {0: "aé世", 1: "aé世"}
+    assert data[-2]["usage"]["completion_tokens"] == 12
+
+
+async def test_logprobs_have_openais_chat_shape(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=(0xE4,))) as at:
+        body = {"messages": MESSAGES, "max_tokens": 1, "logprobs": True, "top_logprobs": 2}
+        (choice,) = (await at.post(PATH, body)).json()["choices"]
+    (entry,) = choice["logprobs"]["content"]
+    assert (entry["logprob"], entry["bytes"]) == (-0.5, [0xE4])
+    assert [top["token"] for top in entry["top_logprobs"]] == [entry["token"], "A"]
+
+
+async def test_a_model_without_a_template_answers_chat_with_400(tmp_path: Path) -> None:
+    async with site(tmp_path, template=None) as at:
+        error = await at.error(PATH, {"messages": MESSAGES}, 400)
+    assert error["code"] == "no_chat_template"
+    assert "--chat-template" in error["message"]
+
+
+async def test_messages_that_the_template_refuses_are_400(tmp_path: Path) -> None:
+    async with site(tmp_path, template="{{ raise_exception('roles must alternate') }}") as at:
+        error = await at.error(PATH, {"messages": MESSAGES}, 400)
+    assert "roles must alternate" in error["message"]
+
+
+async def test_chat_tokens_bring_their_rows_too(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = {"messages": MESSAGES, "max_tokens": 2, "attention": {"layers": 0, "heads": 0}}
+        (choice,) = (await at.post(PATH, body)).json()["choices"]
+        num_prompt_tokens = len(at.engine.submitted[0].prompt_token_ids)
+    assert choice["attention"]["query_positions"] == [num_prompt_tokens - 1, num_prompt_tokens]

@@ -1,0 +1,324 @@
+"""POST /v1/completions."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.engine.request import GenerateTask
+from server.errors import EngineError, QueueFull, WorkerLost
+from tests.server.fake_client import FakeEngine, number
+from tests.server.serving import END_OF_TEXT, Site, events_of, site
+
+SCRIPT = tuple("Grüße, 世界! ".encode())
+
+
+def sampling(at: Site, index: int = 0) -> Any:
+    task = at.engine.submitted[index].task
+    assert isinstance(task, GenerateTask)
+    return task.sampling
+
+
+async def complete(at: Site, **body: Any) -> dict[str, Any]:
+    answer = await at.post("/v1/completions", {"prompt": "ab", "max_tokens": 4, **body})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def chunks(at: Site, **body: Any) -> list[Any]:
+    return events_of(await at.post("/v1/completions", {"prompt": "ab", "max_tokens": 4, "stream": True, **body}))
+
+
+async def test_a_completion_has_openais_shape(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await complete(at)
+    assert answer["object"] == "text_completion"
+    assert answer["model"] == "org/tiny"
+    assert answer["choices"] == [
+        {"index": 0, "text": "hihi", "logprobs": None, "finish_reason": "length", "stop_reason": None}
+    ]
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (2, 4)
+    assert answer["usage"]["total_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ids"),
+    [
+        ("ab", [(97, 98)]),
+        (["a", "bc"], [(97,), (98, 99)]),
+        ([5, 6], [(5, 6)]),
+        ([[5], [6, 7]], [(5,), (6, 7)]),
+    ],
+)
+async def test_every_form_of_prompt_reaches_the_engine_as_ids(prompt: Any, ids: Any, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await complete(at, prompt=prompt)
+        assert [each.prompt_token_ids for each in at.engine.submitted] == ids
+    assert [choice["index"] for choice in answer["choices"]] == list(range(len(ids)))
+
+
+async def test_choices_are_numbered_prompt_by_prompt_and_draw_their_own_numbers(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await complete(at, prompt=["a", "b"], n=3, seed=7)
+        seeds = [sampling(at, i).seed for i in range(6)]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3, 4, 5]
+    assert seeds == [7, 8, 9, 7, 8, 9]
+    assert answer["usage"]["prompt_tokens"] == 2
+    assert answer["usage"]["completion_tokens"] == 24
+
+
+async def test_sampling_fields_arrive_as_they_were_sent(tmp_path: Path) -> None:
+    fields = {"temperature": 0, "top_p": 0.5, "top_k": -1, "min_p": 0.1, "seed": 3, "logit_bias": {"9": -5}}
+    async with site(tmp_path) as at:
+        await complete(at, **fields, min_tokens=2, ignore_eos=True, stop_token_ids=[65])
+        got = sampling(at)
+    assert (got.temperature, got.top_p, got.top_k, got.min_p, got.seed) == (0, 0.5, 0, 0.1, 3)
+    assert (got.logit_bias, got.min_tokens, got.ignore_eos, got.stop_token_ids) == ({9: -5}, 2, True, (65,))
+    assert got.eos_token_ids == (END_OF_TEXT,)
+
+
+async def test_the_default_max_tokens_is_16_or_the_room_left(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await at.post("/v1/completions", {"prompt": "a"})
+        await at.post("/v1/completions", {"prompt": "a" * 60})
+        assert [sampling(at, i).max_tokens for i in range(2)] == [16, 4]
+
+
+async def test_an_end_of_text_token_ends_without_a_trace_in_the_text(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
+        (choice,) = (await complete(at, skip_special_tokens=False))["choices"]
+    assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("hi", "stop", None)
+
+
+async def test_a_stop_token_is_told_and_shown_only_when_asked(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
+        (hidden,) = (await complete(at, stop_token_ids=[33]))["choices"]
+        (shown,) = (await complete(at, stop_token_ids=[33], include_stop_str_in_output=True))["choices"]
+    assert (hidden["text"], hidden["stop_reason"]) == ("hi", 33)
+    assert shown["text"] == "hi!"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_stop_string_ends_the_choice_and_frees_its_place(streams: bool, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple(b"one two three"))) as at:
+        if streams:
+            data = await chunks(at, max_tokens=13, stop=["wo t", "zzz"])
+            text = "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
+            last = data[-2]["choices"][0]
+        else:
+            (last,) = (await complete(at, max_tokens=13, stop=["wo t", "zzz"]))["choices"]
+            text = last["text"]
+        assert text == "one t"
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", "wo t")
+        assert at.engine.submitted[0].handle.was_aborted
+        assert await at.metric('lightwell_request_success_total{finish_reason="stop"}') == 1
+        assert await at.metric('lightwell_request_success_total{finish_reason="abort"}') == 0
+
+
+async def test_no_part_of_a_stop_string_leaks_into_a_stream(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple(b"abSTabSTOP"))) as at:
+        data = await chunks(at, max_tokens=10, stop="STOP")
+    assert "".join(chunk["choices"][0]["text"] for chunk in data[:-1]) == "abSTab"
+
+
+async def test_a_stream_joined_is_the_answer_in_one_piece_wherever_it_ends(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=SCRIPT)) as at:
+        for max_tokens in range(1, 20):
+            (whole,) = (await complete(at, max_tokens=max_tokens))["choices"]
+            data = await chunks(at, max_tokens=max_tokens)
+            assert "".join(chunk["choices"][0]["text"] for chunk in data[:-1]) == whole["text"]
+            expected = bytes(SCRIPT[i % len(SCRIPT)] for i in range(max_tokens))
+            assert whole["text"] == expected.decode(errors="replace")
+
+
+async def test_a_stream_has_one_event_a_token_and_ends_with_done(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        data = await chunks(at)
+    assert data[-1] == "[DONE]"
+    assert [chunk["choices"][0]["finish_reason"] for chunk in data[:-1]] == [None, None, None, "length"]
+    assert len({chunk["id"] for chunk in data[:-1]}) == 1
+    assert all("usage" not in chunk for chunk in data[:-1])
+
+
+async def test_the_usage_comes_last_and_is_null_before(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        data = await chunks(at, stream_options={"include_usage": True})
+    assert [chunk["usage"] for chunk in data[:-2]] == [None] * 4
+    assert data[-2]["choices"] == []
+    assert data[-2]["usage"]["completion_tokens"] == 4
+    assert data[-2]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+async def test_every_choice_of_a_stream_comes_to_its_end(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        data = await chunks(at, prompt=["a", "b"], n=2)
+    texts = dict.fromkeys(range(4), "")
+    for chunk in data[:-1]:
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["text"]
+    assert texts == dict.fromkeys(range(4), "hihi")
+
+
+async def test_logprobs_have_the_legacy_shape(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (choice,) = (await complete(at, max_tokens=2, logprobs=2))["choices"]
+    assert choice["logprobs"] == {
+        "tokens": ["h", "i"],
+        "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"h": -0.5, "A": -1.5}, {"i": -0.5, "A": -1.5}],
+        "text_offset": [0, 1],
+    }
+
+
+async def test_streamed_logprobs_joined_are_those_of_one_piece(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=SCRIPT)) as at:
+        (whole,) = (await complete(at, max_tokens=9, logprobs=1, echo=True))["choices"]
+        data = await chunks(at, max_tokens=9, logprobs=1, echo=True)
+    for name, values in whole["logprobs"].items():
+        joined = [value for chunk in data[:-1] for value in chunk["choices"][0]["logprobs"][name]]
+        assert joined == values
+
+
+async def test_echo_puts_the_prompt_before_text_and_logprobs(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (choice,) = (await complete(at, max_tokens=1, logprobs=0, echo=True))["choices"]
+    assert choice["text"] == "abh"
+    assert choice["logprobs"]["tokens"] == ["a", "b", "h"]
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2]
+
+
+async def test_a_prompt_can_be_scored_without_generating(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await complete(at, max_tokens=0, logprobs=1, echo=True)
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["a", "b"])
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+async def test_echo_of_token_ids_is_their_text(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (choice,) = (await complete(at, prompt=[97, 98], max_tokens=1, echo=True))["choices"]
+    assert choice["text"] == "abh"
+
+
+async def test_prompt_logprobs_have_vllms_shape(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (choice,) = (await complete(at, prompt_logprobs=2))["choices"]
+    first, second = choice["prompt_logprobs"]
+    assert first is None
+    assert second["98"] == {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+    assert second["65"] == {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
+
+
+async def test_token_ids_are_given_when_asked_for(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (choice,) = (await complete(at, return_token_ids=True))["choices"]
+    assert choice["token_ids"] == [104, 105, 104, 105]
+
+
+async def test_truncate_drops_the_beginning_of_a_long_prompt(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await complete(at, prompt="a" * 70 + "b" * 10, truncate=True)
+        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" * 50 + b"b" * 10
+
+
+async def test_each_streamed_token_brings_the_row_that_chose_it(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        data = await chunks(at, max_tokens=2, attention={"layers": [-1], "heads": [1, 3]})
+    for i, chunk in enumerate(data[:-1]):
+        rows = chunk["choices"][0]["attention"]
+        assert rows["axes"] == ["layer", "head", "query", "key"]
+        assert (rows["layers"], rows["heads"], rows["query_positions"]) == ([2], [1, 3], [1 + i])
+        expected = [[[[number(2, h, 1 + i, k) for k in range(2 + i)]] for h in (1, 3)]]
+        assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
+
+
+async def test_an_unstreamed_answer_pads_its_rows_to_the_longest(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (choice,) = (await complete(at, max_tokens=3, attention={"pairs": [[0, 1], [2, 3]]}))["choices"]
+    rows = choice["attention"]
+    assert (rows["axes"], rows["shape"], rows["pairs"]) == (["pair", "query", "key"], [2, 3, 4], [[0, 1], [2, 3]])
+    expected = [[[number(la, h, q, k) for k in range(4)] for q in (1, 2, 3)] for la, h in ((0, 1), (2, 3))]
+    assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
+
+
+async def test_the_prompts_rows_come_once_with_the_first_token(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        data = await chunks(at, attention={"layers": 0, "heads": 0, "prompt": True})
+    has_prompt = ["prompt" in chunk["choices"][0]["attention"] for chunk in data[:-1]]
+    assert has_prompt == [True, False, False, False]
+    prompt = data[0]["choices"][0]["attention"]["prompt"]
+    assert (prompt["shape"], prompt["query_positions"]) == ([1, 1, 2, 2], [0, 1])
+
+
+async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
+    fields = {"layers": 0, "heads": 1, "top_k": 3, "dtype": "float16", "encoding_format": "base64"}
+    async with site(tmp_path) as at:
+        data = await chunks(at, max_tokens=1, attention=fields)
+    rows = data[0]["choices"][0]["attention"]
+    values = np.frombuffer(base64.b64decode(rows["values"]), "<f2").reshape(rows["shape"])
+    indices = np.frombuffer(base64.b64decode(rows["indices"]), "<i4").reshape(rows["shape"])
+    assert rows["axes"] == ["layer", "head", "query", "k"]
+    assert indices.tolist() == [[[[1, 0, -1]]]]
+    assert values[0, 0, 0, 0] == np.float16(number(0, 1, 1, 1))
+
+
+async def test_too_many_rows_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    async with site(tmp_path, max_response_bytes=2000) as at:
+        body = {"prompt": "ab", "max_tokens": 30, "attention": {}}
+        error = await at.error("/v1/completions", body, 413)
+        assert at.engine.submitted == []
+        assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
+    assert "bytes" in error["message"]
+
+
+async def test_an_error_before_the_first_token_keeps_its_status(tmp_path: Path) -> None:
+    engine = FakeEngine(fail_after=0, failure=WorkerLost("gone", retry_after=1))
+    async with site(tmp_path, engine) as at:
+        answer = await at.post("/v1/completions", {"prompt": "a", "stream": True})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert answer.json()["error"]["message"] == "gone"
+
+
+async def test_a_stream_that_fails_ends_with_an_error_event_and_not_with_done(tmp_path: Path) -> None:
+    engine = FakeEngine(fail_after=2, failure=EngineError("boom", code="engine_error"))
+    async with site(tmp_path, engine) as at:
+        answer = await at.post("/v1/completions", {"prompt": "a", "stream": True})
+        assert await at.metric('lightwell_request_success_total{finish_reason="abort"}') == 0
+    assert answer.status_code == 200
+    data = events_of(answer)
+    assert data[-1]["error"]["message"] == "boom"
+    assert "event: error\ndata: " in answer.text
+    assert "[DONE]" not in answer.text
+
+
+async def test_when_one_choice_is_refused_the_others_are_aborted(tmp_path: Path) -> None:
+    engine = FakeEngine(refuse=QueueFull("full", retry_after=2), refuse_from=2)
+    async with site(tmp_path, engine) as at:
+        answer = await at.post("/v1/completions", {"prompt": "a", "n": 3})
+        assert [each.handle.was_aborted for each in engine.submitted] == [True, True]
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "2"
+
+
+async def test_the_latencies_of_a_request_are_observed_once_per_token(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await complete(at, n=2)
+        assert await at.metric("lightwell_time_to_first_token_seconds_count") == 2
+        assert await at.metric("lightwell_inter_token_latency_seconds_count") == 6
+        assert await at.metric("lightwell_e2e_request_latency_seconds_count") == 2
+        assert await at.metric('lightwell_request_success_total{finish_reason="length"}') == 2
+
+
+async def test_a_deadline_is_set_from_the_servers_timeout(tmp_path: Path) -> None:
+    async with site(tmp_path, request_timeout=0.0) as at:
+        await complete(at)
+        assert at.engine.submitted[0].deadline is None
+    async with site(tmp_path) as at:
+        await complete(at)
+        assert at.engine.submitted[0].deadline is not None

@@ -1,0 +1,166 @@
+"""A client that leaves frees its place in the engine, whatever stage its request is at. Spoken in bare ASGI."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import Site, build_site
+
+COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})
+ATTENTION = ("/v1/attention", {"input": ["ab", "cd"]})
+
+
+class Visitor:
+    """One HTTP request whose client can leave at any time."""
+
+    def __init__(self, at: Site, path: str, body: dict[str, Any], spec_version: str = "2.3") -> None:
+        self.at = at
+        self.sent: list[Any] = []
+        self.has_left = asyncio.Event()
+        self.leave_when: Callable[[Any], bool] = lambda message: False
+        self._body: bytes | None = json.dumps(body).encode()
+        headers = [(b"content-type", b"application/json")]
+        self._scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": spec_version},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "root_path": "",
+            "query_string": b"",
+            "headers": headers,
+        }
+
+    async def receive(self) -> dict[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        if self.has_left.is_set() and self._scope["asgi"]["spec_version"] == "2.4":  # type: ignore[index]
+            raise OSError("the client left")
+        self.sent.append(message)
+        if self.leave_when(message):
+            self.has_left.set()
+
+    async def visit(self) -> None:
+        async with asyncio.timeout(10):
+            await self.at.app(self._scope, self.receive, self.send)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def is_everything_freed(engine: FakeEngine) -> bool:
+    return bool(engine.submitted) and all(each.handle.is_closed for each in engine.submitted)
+
+
+async def aborts(at: Site) -> float:
+    return await at.metric('lightwell_request_success_total{finish_reason="abort"}')
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_leaving_before_the_first_token_frees_every_choice(streams: bool, tmp_path: Path) -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    at = build_site(tmp_path, engine)
+    path, body = COMPLETION
+    visitor = Visitor(at, path, {**body, "n": 3, "stream": streams})
+    visit = asyncio.create_task(visitor.visit())
+    await until(lambda: len(engine.submitted) == 3)
+    visitor.has_left.set()
+    await visit
+    assert is_everything_freed(engine)
+    assert await aborts(at) == 3
+
+
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+async def test_leaving_between_two_tokens_frees_every_choice(spec_version: str, tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    engine = FakeEngine(gate=gate)
+    at = build_site(tmp_path, engine)
+    path, body = COMPLETION
+    visitor = Visitor(at, path, {**body, "n": 2, "max_tokens": 50, "stream": True}, spec_version)
+
+    def leave_at_the_first_token(message: Any) -> bool:
+        is_token = bool(message.get("body", b"").startswith(b"data: "))
+        if is_token and spec_version == "2.3":  # such servers swallow what is sent to nobody
+            gate.clear()
+        return is_token
+
+    visitor.leave_when = leave_at_the_first_token
+    try:
+        await visitor.visit()
+    except Exception as error:
+        assert type(error).__name__ == "ClientDisconnect"  # noqa: PT017  (how newer servers are told)
+    assert is_everything_freed(engine)
+    assert any(each.handle.was_aborted for each in engine.submitted)
+
+
+async def test_leaving_while_no_token_flows_frees_the_stream(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    gate.set()
+    engine = FakeEngine(gate=gate)
+    at = build_site(tmp_path, engine)
+    path, body = COMPLETION
+    visitor = Visitor(at, path, {**body, "stream": True})
+
+    def close_gate(message: Any) -> bool:
+        gate.clear()
+        return False
+
+    visitor.leave_when = close_gate
+    visit = asyncio.create_task(visitor.visit())
+    await until(lambda: len(visitor.sent) > 1)
+    visitor.has_left.set()
+    await visit
+    assert is_everything_freed(engine)
+    assert engine.submitted[0].handle.was_aborted
+
+
+async def test_a_stream_whose_generator_never_ran_is_freed(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    at = build_site(tmp_path, engine)
+    path, body = COMPLETION
+    visitor = Visitor(at, path, {**body, "stream": True})
+
+    async def broken_send(message: Any) -> None:
+        raise OSError("the connection was reset before the first byte")
+
+    visitor.send = broken_send  # type: ignore[method-assign]
+    with pytest.raises(BaseException):  # noqa: B017, PT011  (what the server makes of it is not ours)
+        await visitor.visit()
+    assert is_everything_freed(engine)
+    assert engine.submitted[0].handle.was_aborted
+
+
+async def test_leaving_frees_captures_too(tmp_path: Path) -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    at = build_site(tmp_path, engine)
+    visitor = Visitor(at, *ATTENTION)
+    visit = asyncio.create_task(visitor.visit())
+    await until(lambda: len(engine.submitted) == 2)
+    visitor.has_left.set()
+    await visit
+    assert is_everything_freed(engine)
+    assert await aborts(at) == 2
+
+
+async def test_an_answer_that_was_sent_is_no_abort(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    at = build_site(tmp_path, engine)
+    await Visitor(at, *COMPLETION).visit()
+    assert is_everything_freed(engine)
+    assert await aborts(at) == 0

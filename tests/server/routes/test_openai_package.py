@@ -1,0 +1,106 @@
+"""The `openai` package, unmodified, against a real server on a real port."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import uvicorn
+
+from server.errors import EngineError
+from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
+from tests.server.serving import build_site
+
+MODEL = "org/tiny"
+MESSAGES: Any = [{"role": "user", "content": "hello"}]
+
+
+@asynccontextmanager
+async def client(folder: Path, engine: FakeEngine | None = None, key: str = "key") -> AsyncIterator[openai.AsyncOpenAI]:
+    """An openai client of a uvicorn server on an ephemeral port."""
+    at = build_site(folder, engine or FakeEngine(), api_key=("key",))
+    server = uvicorn.Server(uvicorn.Config(at.app, host="127.0.0.1", port=0, log_level="error", lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    try:
+        async with asyncio.timeout(20):
+            while not server.started:
+                await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key=key, max_retries=0) as connected:
+            yield connected
+    finally:
+        server.should_exit = True
+        await serving
+        await at.http.aclose()
+
+
+async def test_models(tmp_path: Path) -> None:
+    async with client(tmp_path) as api:
+        assert [model.id async for model in api.models.list()] == [MODEL]
+        assert (await api.models.retrieve(MODEL)).owned_by == "lightwell"
+
+
+async def test_completions(tmp_path: Path) -> None:
+    async with client(tmp_path) as api:
+        answer = await api.completions.create(model=MODEL, prompt="ab", max_tokens=4, logprobs=1, user="somebody")
+        assert answer.choices[0].text == "hihi"
+        assert answer.choices[0].logprobs is not None
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 4
+        stream = await api.completions.create(
+            model=MODEL, prompt="ab", max_tokens=4, stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+        assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == "hihi"
+        assert chunks[-1].usage is not None
+
+
+async def test_chat(tmp_path: Path) -> None:
+    async with client(tmp_path) as api:
+        answer = await api.chat.completions.create(
+            model=MODEL, messages=MESSAGES, max_completion_tokens=4, logprobs=True, top_logprobs=2, store=False
+        )
+        assert answer.choices[0].message.content == "hihi"
+        assert answer.choices[0].logprobs is not None
+        stream = await api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=4, stream=True)
+        text = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        assert "".join(text) == "hihi"
+
+
+async def test_embeddings_in_the_packages_default_form(tmp_path: Path) -> None:
+    async with client(tmp_path) as api:
+        answer = await api.embeddings.create(model=MODEL, input=["a", "b"])
+        assert [len(entry.embedding) for entry in answer.data] == [HIDDEN_SIZE, HIDDEN_SIZE]
+        assert answer.data[0].embedding[0] == 96.0
+
+
+async def test_errors_arrive_as_the_packages_own_exceptions(tmp_path: Path) -> None:
+    async with client(tmp_path) as api:
+        with pytest.raises(openai.NotFoundError, match="gpt-4"):
+            await api.completions.create(model="gpt-4", prompt="x")
+        with pytest.raises(openai.BadRequestError, match="temperature") as caught:
+            await api.completions.create(model=MODEL, prompt="x", temperature=-1)
+        assert caught.value.param == "temperature"
+    async with client(tmp_path, key="wrong") as api:
+        with pytest.raises(openai.AuthenticationError):
+            await api.models.list()
+
+
+async def test_a_stream_that_fails_raises_in_the_package(tmp_path: Path) -> None:
+    engine = FakeEngine(fail_after=2, failure=EngineError("boom"))
+    async with client(tmp_path, engine) as api:
+        stream = await api.completions.create(model=MODEL, prompt="x", stream=True)
+        with pytest.raises(openai.APIError, match="boom"):
+            [chunk async for chunk in stream]
+
+
+async def test_rows_travel_beside_the_fields_that_the_package_knows(tmp_path: Path) -> None:
+    async with client(tmp_path) as api:
+        answer = await api.completions.create(
+            model=MODEL, prompt="ab", max_tokens=2, extra_body={"attention": {"layers": 0, "heads": 0}}
+        )
+    assert json.loads(answer.model_dump_json())["choices"][0]["attention"]["shape"] == [1, 1, 2, 3]

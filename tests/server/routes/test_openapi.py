@@ -1,0 +1,52 @@
+"""The OpenAPI description is complete, and what it describes is what the server does."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import build_site, site
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # its imports warn about its own dependencies
+    import schemathesis
+
+
+async def test_every_operation_and_field_is_described(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        schema = (await at.http.get("/openapi.json")).json()
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            assert operation["summary"], path
+            assert operation["description"], path
+            assert "422" not in operation["responses"], path
+    requests = [name for name in schema["components"]["schemas"] if name.endswith("Request")]
+    assert len(requests) == 6
+    for name in requests:
+        for field, description in schema["components"]["schemas"][name]["properties"].items():
+            assert description.get("description"), f"{name}.{field}"
+
+
+@pytest.mark.filterwarnings("ignore")  # schemathesis and what it uses warn about themselves
+@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+def test_no_input_that_the_schema_allows_or_forbids_is_a_server_error(mode: Any, tmp_path: Path) -> None:
+    at = build_site(tmp_path, FakeEngine())
+    schema = schemathesis.openapi.from_asgi("/openapi.json", at.app)
+
+    for found in schema.get_all_operations():
+        operation = found.ok()  # type: ignore[union-attr]
+        if operation.method != "post":  # nothing can be wrong with a GET that has no parameters
+            continue
+
+        @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def check(case: Any) -> None:
+            answer = case.call()
+            assert answer.status_code < 500, (case.method, case.path, case.body, answer.text)
+            if answer.status_code >= 400:
+                assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+        check()
