@@ -151,13 +151,11 @@ def test_what_the_server_refuses_names_the_field(client: Client) -> None:
 
 
 async def test_many_streams_at_once_each_bring_the_text_that_comes_alone(url: str) -> None:
-    prompts = [
-        f"{PROMPT}{word}" for word in ("fox", "goose", "son", "daughter", "horse", "golden ring", "wife", "mill")
-    ]
+    prompts = [f"{PROMPT}{word}" for word in ("fox", "goose", "son", "golden ring")]
     async with AsyncClient(url) as client:
 
         async def streamed(prompt: str) -> str:
-            return "".join([chunk.text async for chunk in client.stream(prompt, max_tokens=16, temperature=0)])
+            return "".join([chunk.text async for chunk in client.stream(prompt, max_tokens=8, temperature=0)])
 
         alone = [await streamed(prompt) for prompt in prompts]
         assert await asyncio.gather(*map(streamed, prompts)) == alone
