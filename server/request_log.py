@@ -71,6 +71,7 @@ def _request_id(scope: Scope) -> str:
 
 def _log_end(scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
+    path = path if path.isprintable() else ascii(path)  # "%0A" in a URL must not begin a line of the log
     is_probe = path.startswith("/health") or path == "/metrics"
     logger.log(
         logging.DEBUG if is_probe else logging.INFO,

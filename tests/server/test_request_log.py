@@ -1,0 +1,68 @@
+"""The log line of a request: what it says, and what nobody can make it say."""
+
+import json
+import logging
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from server.request_log import JsonFormatter, RequestLog, current_record
+
+
+async def endpoint(request: Request) -> Response:
+    record = current_record.get()
+    assert record is not None
+    record.prompt_tokens, record.generated_tokens = 3, 5
+    return PlainTextResponse(record.request_id)
+
+
+def client() -> httpx.AsyncClient:
+    paths = ("/v1/completions", "/health/ready", "/{rest:path}")
+    app = RequestLog(Starlette(routes=[Route(path, endpoint) for path in paths]))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
+
+
+async def log_of(caplog: pytest.LogCaptureFixture, path: str, **headers: str) -> tuple[httpx.Response, list[str]]:
+    with caplog.at_level(logging.INFO, logger="server.request_log"):
+        async with client() as http:
+            response = await http.get(path, headers=headers)
+    return response, caplog.messages
+
+
+async def test_a_request_is_one_line_with_its_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    response, lines = await log_of(caplog, "/v1/completions")
+    assert len(lines) == 1
+    expected = f"{response.text} GET /v1/completions 200 prompt_tokens=3 generated_tokens=5 ms="
+    assert lines[0].startswith(expected)
+    assert response.headers["x-request-id"] == response.text
+
+
+async def test_an_id_that_the_client_sends_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    response, _ = await log_of(caplog, "/v1/completions", **{"x-request-id": "mine-1"})
+    assert response.headers["x-request-id"] == response.text == "mine-1"
+
+
+async def test_an_overlong_id_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    response, _ = await log_of(caplog, "/v1/completions", **{"x-request-id": "a" * 1000})
+    assert response.text.startswith("req-")
+
+
+async def test_probes_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    assert (await log_of(caplog, "/health/ready"))[1] == []
+
+
+async def test_a_path_cannot_begin_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    _, lines = await log_of(caplog, "/a%0AERROR%20made%20up")
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+
+
+async def test_json_lines_hold_the_fields(caplog: pytest.LogCaptureFixture) -> None:
+    await log_of(caplog, "/v1/completions")
+    event = json.loads(JsonFormatter().format(caplog.records[0]))
+    assert (event["path"], event["status"], event["generated_tokens"]) == ("/v1/completions", 200, 5)
+    assert event["ms"] >= 0
