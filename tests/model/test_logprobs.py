@@ -26,6 +26,7 @@ def test_they_ignore_everything_a_request_does_to_the_scores() -> None:
     assert token.logprob == pytest.approx(expected[7].item(), abs=1e-5)
     assert token.rank == 1 + (expected > expected[7]).sum().item()
     assert [i for i, _ in token.top] == expected.topk(4).indices.tolist()
+    assert TokenLogprob(token.token_id, token.logprob or 0, token.rank, token.top) == logprob_rows(logits, [7], [4])[0]
     assert [p for _, p in token.top] == pytest.approx(expected.topk(4).values.tolist(), abs=1e-5)
 
 

@@ -160,14 +160,14 @@ def test_stopping_ids_cannot_come_before_min_tokens(num_output: int, expected: i
         [9.0, 8.0, 1.0],
         temperature=0.0,
         min_tokens=3,
-        stopping_ids=(0, 99),  # 99: an end token that this vocabulary does not have
+        stopping_ids=(0, 3, 99),  # 3 and 99: end tokens that this vocabulary does not have
         output_token_ids=[2] * num_output,
     )
     assert token.token_id == expected
 
 
 def test_a_bias_cannot_bring_back_a_banned_token() -> None:
-    token = sample_one([0.0, 1.0], temperature=0.0, min_tokens=1, stopping_ids=(0,), logit_bias={0: 100.0})
+    token = sample_one([900.0, 1.0], temperature=0.0, min_tokens=1, stopping_ids=(0,), logit_bias={0: 100.0})
     assert token.token_id == 1
 
 
@@ -251,6 +251,12 @@ def test_top_k_keeps_ties_at_its_edge_as_transformers_does() -> None:
     assert kept.tolist() == theirs.tolist() == [True, False, True, True, True, False]
 
 
+@pytest.mark.parametrize("params", [Params(top_p=0.0), Params(top_p=1e-300), Params(min_p=1.0), Params(top_k=1)])
+def test_the_strictest_filters_keep_the_likeliest_and_its_equals(params: Params) -> None:
+    logits = torch.tensor([0.0, 1.5, -3.0, 1.5])
+    assert Sampler(4).distribution(logits, SamplerRow(params, 0)).tolist() == [0.0, 0.5, 0.0, 0.5]
+
+
 def test_top_p_keeps_all_of_several_equal_tokens() -> None:
     kept = Sampler(4).distribution(torch.tensor([0.0, 1.0, 1.0, 1.0]), SamplerRow(Params(top_p=0.5), 0)) > 0
     assert kept.tolist() == [False, True, True, True]
@@ -299,3 +305,4 @@ def test_a_random_unit_depends_on_seed_and_position_alone(seed: int, position: i
     assert 0 <= unit < 1
     assert unit != random_unit(seed + 1, position)
     assert unit != random_unit(seed, position + 1)
+    assert unit != random_unit(seed + 2**64, position)
