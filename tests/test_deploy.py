@@ -1,0 +1,50 @@
+"""The files that bring the server up elsewhere agree with each other and with the settings."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from server.settings import ENV_PREFIX, setting_names
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+VARIABLES = {ENV_PREFIX + name.upper() for name in setting_names()}
+
+
+def load(path: str) -> Any:
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def test_prometheus_scrapes_the_service_of_the_compose_file_at_the_port_of_the_image() -> None:
+    (job,) = load("deploy/prometheus/prometheus.yml")["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    host, port = target.split(":")
+    assert host in load("deploy/compose.yaml")["services"]
+    assert f"EXPOSE {port}" in DOCKERFILE
+    assert f"LIGHTWELL_PORT={port}" in DOCKERFILE
+
+
+def test_the_compose_file_mounts_the_scrape_configuration() -> None:
+    service = load("deploy/compose.yaml")["services"]["prometheus"]
+    source, target, _ = service["volumes"][0].split(":")
+    assert (ROOT / "deploy" / source).is_file()
+    assert f"--config.file={target}" in service["command"]
+
+
+def test_every_variable_that_the_files_set_is_a_setting() -> None:
+    compose = set(load("deploy/compose.yaml")["services"]["lightwell"]["environment"])
+    image = set(re.findall(r"\b(LIGHTWELL_\w+)=", DOCKERFILE))
+    assert compose | image <= VARIABLES
+
+
+def test_the_image_installs_the_torch_that_the_constraints_pin() -> None:
+    pinned = re.search(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert pinned
+    assert f'ARG TORCH_SPEC="{pinned[0]}"' in DOCKERFILE
+
+
+def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() -> None:
+    assert DOCKERFILE.startswith("ARG BASE_IMAGE=")
+    assert all(line == "FROM ${BASE_IMAGE}" or " AS " in line for line in re.findall(r"^FROM .*$", DOCKERFILE, re.M))
