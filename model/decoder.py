@@ -78,12 +78,13 @@ class Decoder:
         if self.pos_embed is not None:
             x = x + self.pos_embed[batch.positions]
         taps.residual_at(0, x)
+        turns = () if self.rope is None else self.rope.at(batch.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             rows = batch.num_rows_at(layer.index)
             if rows == 0:
                 return self.final_norm(x[:0])
             x = x[:rows]
-            x = x + self._attention(layer, layer_cache, x, batch, taps)
+            x = x + self._attention(layer, layer_cache, x, batch, turns, taps)
             x = x + layer.mlp(layer.mlp_norm(x))
             taps.residual_at(layer.index + 1, x)
         hidden = self.final_norm(x)
@@ -91,17 +92,21 @@ class Decoder:
         return hidden
 
     def _attention(
-        self, layer: DecoderLayer, cache: LayerCache, x: torch.Tensor, batch: Batch, taps: Taps
+        self,
+        layer: DecoderLayer,
+        cache: LayerCache,
+        x: torch.Tensor,
+        batch: Batch,
+        turns: tuple[torch.Tensor, ...],
+        taps: Taps,
     ) -> torch.Tensor:
         config = self.config
-        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        qkv = layer.qkv(layer.attn_norm(x))  # [T, (H + 2K) D]
-        q, k, v = qkv[:, :queries], qkv[:, queries : queries + keys], qkv[:, queries + keys :]
-        q = q.view(-1, config.num_heads, config.head_dim)  # [T, H, D]
-        k = k.view(-1, config.num_kv_heads, config.head_dim)  # [T, K, D]
-        v = v.view(-1, config.num_kv_heads, config.head_dim)
+        heads, key_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+        qkv = layer.qkv(layer.attn_norm(x)).view(len(x), heads + 2 * key_heads, dim)  # [T, H + 2K, D]
+        qk, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
         if self.rope is not None:
-            q, k = self.rope.apply(q, k, batch.positions[: len(x)])
+            qk = self.rope.turn(qk, *(table[: len(x)] for table in turns))
+        q, k = qk[:, :heads], qk[:, heads:]
         self.attention.store(k, v, cache, batch)
         if taps.attention:
             self._serve_attention(layer.index, q, cache, batch, taps)

@@ -45,8 +45,7 @@ def _widen_overload(x):
 def _exp(x):
     """e**x for x <= 0, within 2 ulp: 2**n times a polynomial in the rest (coefficients of Cephes' expf)."""
     x = max(x, np.float32(-87.0))
-    n = math.floor(x * np.float32(1.4426950408889634) + np.float32(0.5))
-    n32 = np.float32(n)
+    n32 = (x * np.float32(1.4426950408889634) + np.float32(12582912.0)) - np.float32(12582912.0)
     f = x - n32 * np.float32(0.693359375)
     f = f - n32 * np.float32(-2.12194440e-4)
     p = np.float32(1.9875691500e-4)
@@ -112,8 +111,9 @@ def _softmax(row, num_keys, size, scale):
     total = np.float32(0)
     for b in range(size):
         total += lanes[b]
+    inverse = np.float32(1) / total
     for t in range(padded):
-        row[t] /= total
+        row[t] *= inverse
 
 
 @numba.njit(**_COMPILE)

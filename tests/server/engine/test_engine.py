@@ -181,11 +181,9 @@ def test_an_aborted_request_frees_its_blocks_at_once_and_is_reported(model: Deco
     engine.step()
     engine.abort(0)
     assert engine.stats().kv_cache_usage_ratio == 0
-    assert engine.has_work
     assert [output.finish_reason for output in engine.step().outputs] == ["abort"]
-    assert not engine.has_work
     engine.abort(0)  # a second one has nothing to end
-    assert engine.step().outputs == ()
+    assert not engine.has_work
 
 
 def test_a_request_past_its_deadline_ends(model: Decoder) -> None:
