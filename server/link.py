@@ -295,3 +295,17 @@ def listen(folder: str) -> socket.socket:
     listener.listen(16)
     listener.setblocking(False)
     return listener
+
+
+def is_listened_to(path: str, patience: float = 1.0) -> bool:
+    """Whether a process listens on the socket; one that is just ending gets `patience` seconds to be gone."""
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.connect(path)
+        hangup = select.poll()
+        hangup.register(probe, select.POLLRDHUP)
+        return not hangup.poll(patience * 1000)
+    except OSError:
+        return False
+    finally:
+        probe.close()

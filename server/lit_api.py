@@ -8,6 +8,7 @@ import gc
 import importlib
 import logging
 import os
+import shutil
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ import litserve as ls
 
 from server import messages
 from server.engine.config import EngineConfig
-from server.link import WorkerLink
+from server.link import WorkerLink, is_listened_to
 from server.loop import EngineInfo, EngineLike, EngineLoop
 from server.request_log import configure_logging
 
@@ -58,7 +59,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
             link = WorkerLink.connect(self.socket_path)
         except OSError:
             os._exit(0)  # the API process left while this one was starting
-        link.watch(lambda: os._exit(0))
+        link.watch(self.leave)
         link.send(messages.encode(messages.Hello(int(os.environ["LITSERVE_WORKER_ID"]), os.getpid())))
         if self.config.device == "cuda":
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
@@ -74,6 +75,12 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         freeze_garbage()
         self.link = link
         link.send(messages.encode(messages.Ready(_worker_info(self.engine.info))))
+
+    def leave(self) -> None:
+        """The link is gone: end this process. If the API process was killed, nobody else removes its socket."""
+        if not is_listened_to(self.socket_path):
+            shutil.rmtree(os.path.dirname(self.socket_path), ignore_errors=True)
+        os._exit(0)
 
     def _make_engine(self, link: WorkerLink) -> EngineLike:
         module, _, path = self.engine_factory.partition(":")

@@ -57,7 +57,7 @@ class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
         try:
             run_engine(lit_api.engine, lit_api.link)
         except ConnectionError:
-            os._exit(0)  # the API process is gone, and with it everyone who waits
+            lit_api.leave()  # the API process is gone, and with it everyone who waits
         except BaseException:
             logger.exception("worker %d ends: its engine failed", worker_id)
             logging.shutdown()

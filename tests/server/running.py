@@ -57,8 +57,10 @@ def group_members(group: int) -> list[int]:
 class RunningServer:
     """A server process in a process group of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], output: Path, tmp: Path) -> None:
         self.process = process
+        self.tmp = tmp
+        """What it takes for the machine's folder of temporary files."""
         self._output = output
         self.http = httpx.Client(timeout=PATIENCE)
 
@@ -119,12 +121,12 @@ def running_server(*arguments: str, module: str = "tests.server.fake_server", **
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments, "--port", "0"],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", **env},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        server = RunningServer(process, output)
+        server = RunningServer(process, output, Path(folder))
         try:
             yield server
         except BaseException:

@@ -310,3 +310,4 @@ def test_the_worker_leaves_when_the_api_process_is_killed(server: RunningServer)
     wait_for(lambda: not is_running(worker), "the worker leaves, even from within a step")
     assert isinstance(stuck.result(), httpx.TransportError)
     wait_for(lambda: not group_members(server.process.pid), "nothing is left")
+    assert list(server.tmp.glob("lightwell-*")) == []
