@@ -79,7 +79,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self.request_success = Counter(
             "lightwell_request_success_total",
-            "Requests of the engine that ended well (stop, length, done) or were left by their client (abort).",
+            "Requests of the engine that ended well (stop, length, done) or were aborted, mostly as their client left.",
             ["finish_reason"],
             registry=self.registry,
         )

@@ -27,6 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         tags=["generation"],
         summary="Answer a conversation",
         response_model=ChatCompletionAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
         """The assistant's next message. With `stream`, server-sent events, one a token, ending in `[DONE]`."""

@@ -27,6 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         tags=["generation"],
         summary="Continue a prompt",
         response_model=CompletionAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Text that continues each prompt. With `stream`, server-sent events, one a token, ending in `[DONE]`."""

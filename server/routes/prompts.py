@@ -145,12 +145,14 @@ def fit_generation(
     """The prompt and how many tokens may follow it: `max_tokens`, or the rest of the context if it is None.
 
     A default that is not explicit is cut to the room left; an explicit one over it raises BadRequest. `truncate` drops
-    the beginning of the prompt to make room.
+    the beginning of a prompt that does not fit, so that `max_tokens` (or, for None, a quarter of the context) follow.
     """
     limit = context.context_limit
-    wanted = (max_tokens if is_explicit else None) or 1
-    if truncate and len(prompt.ids) + wanted > limit > wanted:
-        prompt = Prompt(prompt.ids[-(limit - wanted) :])
+    needed = max_tokens if is_explicit and max_tokens is not None else 1
+    if truncate and len(prompt.ids) + needed > limit:
+        wanted = max(1, limit // 4) if max_tokens is None else max_tokens
+        if wanted < limit:
+            prompt = Prompt(prompt.ids[-(limit - wanted) :])
     room = limit - len(prompt.ids)
     if room < 1:
         raise _too_long(len(prompt.ids), limit - 1, field, f" and {limit} with the answer")

@@ -220,10 +220,25 @@ async def test_token_ids_are_given_when_asked_for(tmp_path: Path) -> None:
     assert choice["token_ids"] == [104, 105, 104, 105]
 
 
-async def test_truncate_drops_the_beginning_of_a_long_prompt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("max_tokens", "kept"),
+    [({"max_tokens": 4}, 60), ({}, 48), ({"max_tokens": None}, 48)],
+    ids=["4", "default", "null"],
+)
+async def test_truncate_drops_the_beginning_of_a_long_prompt(
+    max_tokens: dict[str, Any], kept: int, tmp_path: Path
+) -> None:
     async with site(tmp_path) as at:
-        await complete(at, prompt="a" * 70 + "b" * 10, truncate=True)
-        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" * 50 + b"b" * 10
+        body = {"prompt": "a" * 70 + "b" * 10, "truncate": True, **max_tokens}
+        assert (await at.post("/v1/completions", body)).status_code == 200
+        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" * (kept - 10) + b"b" * 10
+        assert sampling(at).max_tokens == 64 - kept
+
+
+async def test_truncate_leaves_a_prompt_that_fits_alone(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await at.post("/v1/completions", {"prompt": "a" * 60, "truncate": True})
+        assert len(at.engine.submitted[0].prompt_token_ids) == 60
 
 
 async def test_each_streamed_token_brings_the_row_that_chose_it(tmp_path: Path) -> None:
