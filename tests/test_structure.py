@@ -4,12 +4,15 @@ Knows nothing of what the code does. A new file must be given its layer here, an
 """
 
 import ast
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -33,7 +36,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
             "server.settings", "server.selectors", "server.tensors", "server.sse",
-            "server.request_log", "server.version",
+            "server.request_log", "server.version", "server.http_protocol",
         ),
     ),
     ("server", ("server",)),
@@ -195,6 +198,21 @@ def test_the_api_process_runs_without_torch() -> None:
     code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_every_library_that_is_imported_is_declared() -> None:
+    declared = {
+        re.split(r"[<>=!~; \[]", wanted)[0].lower()
+        for wanted in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
+    }
+    providers = packages_distributions()
+    missing = {
+        f"{module} imports {library}"
+        for module, path in MODULES.items()
+        for library in libraries(parse(path)) - set(sys.stdlib_module_names) - {"pydantic_core"}  # half of pydantic
+        if not declared & {name.lower().replace("_", "-") for name in providers.get(library, [library])}
+    }
+    assert not missing
 
 
 def test_the_client_imports_nothing_of_ours() -> None:
