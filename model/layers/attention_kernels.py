@@ -14,7 +14,6 @@ head, B, D]. bfloat16 arrives as its bits in uint16 and is widened; all arithmet
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 # (numba infers the types of compiled functions; annotations would say nothing that it checks)
 
-import math
 from typing import Any
 
 import numba
@@ -140,6 +139,95 @@ def _block_mix(weights, values, num_keys, out):
             out[d] += weights[b] * _widen(values[b, d])
 
 
+@numba.njit(**_COMPILE)
+def _block_dots_of_four(queries, keys, out):
+    """`_block_dots` of four queries, which share each load of the keys. queries [4, D], keys [D, B], out [4, B]."""
+    dim, size = keys.shape
+    out0, out1, out2, out3 = out[0], out[1], out[2], out[3]
+    for b in range(size):
+        out0[b] = out1[b] = out2[b] = out3[b] = np.float32(0)
+    whole = dim - dim % 4
+    for d in range(0, whole, 4):
+        p0, p1, p2, p3 = queries[0, d], queries[0, d + 1], queries[0, d + 2], queries[0, d + 3]
+        q0, q1, q2, q3 = queries[1, d], queries[1, d + 1], queries[1, d + 2], queries[1, d + 3]
+        r0, r1, r2, r3 = queries[2, d], queries[2, d + 1], queries[2, d + 2], queries[2, d + 3]
+        s0, s1, s2, s3 = queries[3, d], queries[3, d + 1], queries[3, d + 2], queries[3, d + 3]
+        for b in range(size):
+            k0, k1 = _widen(keys[d, b]), _widen(keys[d + 1, b])
+            k2, k3 = _widen(keys[d + 2, b]), _widen(keys[d + 3, b])
+            out0[b] = out0[b] + p0 * k0 + p1 * k1 + p2 * k2 + p3 * k3
+            out1[b] = out1[b] + q0 * k0 + q1 * k1 + q2 * k2 + q3 * k3
+            out2[b] = out2[b] + r0 * k0 + r1 * k1 + r2 * k2 + r3 * k3
+            out3[b] = out3[b] + s0 * k0 + s1 * k1 + s2 * k2 + s3 * k3
+    for d in range(whole, dim):
+        for b in range(size):
+            k0 = _widen(keys[d, b])
+            out0[b] += queries[0, d] * k0
+            out1[b] += queries[1, d] * k0
+            out2[b] += queries[2, d] * k0
+            out3[b] += queries[3, d] * k0
+
+
+@numba.njit(**_COMPILE)
+def _block_mix_of_four(weights, values, out):
+    """`_block_mix` of a whole block for four rows of weights. weights [4, B], values [B, D], out [4, D]."""
+    size, dim = values.shape
+    out0, out1, out2, out3 = out[0], out[1], out[2], out[3]
+    whole = size - size % 4
+    for b in range(0, whole, 4):
+        p0, p1, p2, p3 = weights[0, b], weights[0, b + 1], weights[0, b + 2], weights[0, b + 3]
+        q0, q1, q2, q3 = weights[1, b], weights[1, b + 1], weights[1, b + 2], weights[1, b + 3]
+        r0, r1, r2, r3 = weights[2, b], weights[2, b + 1], weights[2, b + 2], weights[2, b + 3]
+        s0, s1, s2, s3 = weights[3, b], weights[3, b + 1], weights[3, b + 2], weights[3, b + 3]
+        for d in range(dim):
+            v0, v1 = _widen(values[b, d]), _widen(values[b + 1, d])
+            v2, v3 = _widen(values[b + 2, d]), _widen(values[b + 3, d])
+            out0[d] = out0[d] + p0 * v0 + p1 * v1 + p2 * v2 + p3 * v3
+            out1[d] = out1[d] + q0 * v0 + q1 * v1 + q2 * v2 + q3 * v3
+            out2[d] = out2[d] + r0 * v0 + r1 * v1 + r2 * v2 + r3 * v3
+            out3[d] = out3[d] + s0 * v0 + s1 * v1 + s2 * v2 + s3 * v3
+    for b in range(whole, size):
+        for d in range(dim):
+            v0 = _widen(values[b, d])
+            out0[d] += weights[0, b] * v0
+            out1[d] += weights[1, b] * v0
+            out2[d] += weights[2, b] * v0
+            out3[d] += weights[3, b] * v0
+
+
+@numba.njit(**_COMPILE)
+def _tile_dots(queries, seen, keys, start, out):
+    """Scores of a tile's queries [R, D] against the block of keys that begins at `start`, where they see it."""
+    size = keys.shape[1]
+    num = len(queries)
+    r = 0
+    while r < num:
+        if r + 4 <= num:
+            if start < seen[r + 3]:  # rows come in order of position: the last sees most
+                _block_dots_of_four(queries[r : r + 4], keys, out[r : r + 4, start : start + size])
+            r += 4
+        else:
+            if start < seen[r]:
+                _block_dots(queries[r], keys, out[r, start : start + size])
+            r += 1
+
+
+@numba.njit(**_COMPILE)
+def _tile_mix(weights, seen, values, start, out):
+    """Add to out [R, D] what a tile's rows take from the block of values that begins at position `start`."""
+    size = values.shape[0]
+    num = len(out)
+    r = 0
+    while r < num:
+        if r + 4 <= num and seen[r] >= start + size:  # all four see the whole block
+            _block_mix_of_four(weights[r : r + 4, start : start + size], values, out[r : r + 4])
+            r += 4
+        else:
+            if start < seen[r]:
+                _block_mix(weights[r, start : start + size], values, min(size, seen[r] - start), out[r])
+            r += 1
+
+
 @numba.njit(parallel=True, **_COMPILE)
 def attend(q, keys, values, tables, tiles, positions, scale, out):
     """out = softmax(scale * q K^T, causal) V for every query row.
@@ -148,35 +236,30 @@ def attend(q, keys, values, tables, tiles, positions, scale, out):
     tiles [n, 3] int32: (sequence, first row, rows), rows of one sequence that share a pass over its keys;
     positions [T] int64: row t sees keys 0..positions[t].
     """
-    num_heads = q.shape[1]
     num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
-    group = num_heads // num_key_heads
+    group = q.shape[1] // num_key_heads
     for item in numba.prange(len(tiles) * num_key_heads):
         tile, head = item // num_key_heads, item % num_key_heads
-        table, first, rows = tables[tiles[tile, 0]], tiles[tile, 1], tiles[tile, 2]
-        num_blocks = positions[first + rows - 1] // size + 1
-        scores = np.empty((rows * group, num_blocks * size), np.float32)
+        table, first, num_rows = tables[tiles[tile, 0]], tiles[tile, 1], tiles[tile, 2]
+        num_blocks = positions[first + num_rows - 1] // size + 1
+        num = num_rows * group  # one row for each query head that reads this key head
+        queries = np.empty((num, dim), np.float32)
+        seen = np.empty(num, np.int64)
+        scores = np.empty((num, num_blocks * size), np.float32)
+        mixed = np.zeros((num, dim), np.float32)
+        for r in range(num):
+            seen[r] = positions[first + r // group] + 1
+            for d in range(dim):
+                queries[r, d] = q[first + r // group, head * group + r % group, d]
         for j in range(num_blocks):
-            block = keys[table[j], head]
-            for r in range(rows):
-                if j * size <= positions[first + r]:
-                    for g in range(group):
-                        _block_dots(
-                            q[first + r, head * group + g], block, scores[r * group + g, j * size : j * size + size]
-                        )
-        for r in range(rows):
-            for g in range(group):
-                _softmax(scores[r * group + g], positions[first + r] + 1, size, scale)
-                for d in range(dim):
-                    out[first + r, head * group + g, d] = np.float32(0)
+            _tile_dots(queries, seen, keys[table[j], head], j * size, scores)
+        for r in range(num):
+            _softmax(scores[r], seen[r], size, scale)
         for j in range(num_blocks):
-            block = values[table[j], head]
-            for r in range(rows):
-                seen = min(size, positions[first + r] + 1 - j * size)
-                if seen > 0:
-                    for g in range(group):
-                        row = scores[r * group + g, j * size : j * size + size]
-                        _block_mix(row, block, seen, out[first + r, head * group + g])
+            _tile_mix(scores, seen, values[table[j], head], j * size, mixed)
+        for r in range(num):
+            for d in range(dim):
+                out[first + r // group, head * group + r % group, d] = mixed[r, d]
 
 
 @numba.njit(parallel=True, **_COMPILE)
