@@ -17,7 +17,7 @@ RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb')
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
 RUN cd /opt/lightwell/lib/python3*/site-packages \
-    && rm -rf torch/include torch/share torch/bin torch/test torch/lib/*.a \
+    && rm -rf torch/include torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
     && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} +
 
 # 2. Our own wheel.
