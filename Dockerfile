@@ -20,22 +20,22 @@ RUN cd /opt/lightwell/lib/python3*/site-packages \
     && rm -rf torch/include torch/share torch/test torch/bin/protoc* torch/bin/test* torch/lib/*.a \
     && find sympy numpy networkx mpmath -type d -name tests -prune -exec rm -rf {} +
 
-# 2. Our own wheel.
-FROM ${BASE_IMAGE} AS wheel
-ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-WORKDIR /build
-COPY pyproject.toml README.md LICENSE ./
+# 2. Ourselves, installed over the dependencies; what that added is set apart, so that a change of ours is a small layer.
+FROM dependencies AS ourselves
+COPY README.md LICENSE ./
 COPY model ./model
 COPY server ./server
-RUN python3 -m pip wheel --no-deps --wheel-dir /dist .
+RUN touch /installing \
+    && python3 -m pip --python /opt/lightwell/bin/python install --no-deps . \
+    && mkdir /added \
+    && find /opt/lightwell -type f -cnewer /installing -print0 | tar --create --null --files-from - | tar --extract --directory /added
 
 # 3. What runs.
 FROM ${BASE_IMAGE}
 RUN useradd --uid 10001 --no-log-init --home-dir /var/lib/lightwell --create-home lightwell \
     && mkdir /cache && chown lightwell /cache
 COPY --from=dependencies /opt/lightwell /opt/lightwell
-RUN --mount=type=bind,from=wheel,source=/dist,target=/dist \
-    python3 -m pip --python /opt/lightwell/bin/python install --no-cache-dir --no-deps /dist/*.whl
+COPY --from=ourselves /added/opt/lightwell /opt/lightwell
 # /cache keeps models from the hub between runs (mount a volume). Nothing else is written but /tmp, so the root may be
 # read-only: docker run --read-only --tmpfs /tmp
 ENV PATH=/opt/lightwell/bin:$PATH \
