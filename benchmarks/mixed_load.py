@@ -114,12 +114,17 @@ def joined_stream(text: str) -> tuple[str, str | None]:
 class Watch:
     """Memory of the server over time."""
 
-    sizes: list[int] = field(default_factory=list)
+    samples: list[dict[int, int]] = field(default_factory=list)
+    """Bytes by process id, once a second."""
 
     async def run(self, server: Server) -> None:
         while True:
-            self.sizes.append(await asyncio.to_thread(server.resident_bytes))
+            self.samples.append(await asyncio.to_thread(server.resident_bytes))
             await asyncio.sleep(1)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [sum(sample.values()) for sample in self.samples]
 
     @property
     def growth(self) -> float:
@@ -187,6 +192,10 @@ def report(tallies: dict[str, Tally], watch: Watch) -> bool:
     print(f"\n{sum(len(tally.seconds) for tally in tallies.values())} answers;", end=" ")
     print(f"memory {watch.sizes[0] / 2**20:.0f} MiB at first, {watch.sizes[-1] / 2**20:.0f} at last,", end=" ")
     print(f"{max(watch.sizes) / 2**20:.0f} at most; last quarter over second: {watch.growth:+.1%}")
+    tenths = watch.samples[:: max(1, len(watch.samples) // 10)]
+    for pid in tenths[0]:
+        sizes = " ".join(f"{sample.get(pid, 0) / 2**20:.0f}" for sample in tenths)
+        print(f"memory of process {pid} over time, MiB: {sizes}")
     for kind, tally in sorted(tallies.items()):
         if tally.first_failure:
             print(f"\n{kind}: {tally.first_failure}")

@@ -31,9 +31,9 @@ class Server:
     def url(self) -> str:
         return f"http://{self.host}:{self.port}"
 
-    def resident_bytes(self) -> int:
-        """Proportional memory of the server and all its descendants: shared pages are counted once."""
-        return sum(proportional_bytes(pid) for pid in descendants(self.pid))
+    def resident_bytes(self) -> dict[int, int]:
+        """Proportional memory of the server and each descendant, by process id: shared pages are counted once."""
+        return {pid: proportional_bytes(pid) for pid in descendants(self.pid)}
 
 
 @contextmanager
