@@ -1,10 +1,11 @@
-"""What the engine answers. `Array` is anything that exports a C-contiguous buffer with a numpy dtype name and a shape."""
+"""What the engine answers, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and its shape."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error"]
-"""stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; the rest say what they are."""
+"""stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; the rest say what they are.
+"""
 
 
 @dataclass(frozen=True, slots=True)

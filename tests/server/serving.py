@@ -157,4 +157,3 @@ def events_of(answer: httpx.Response) -> list[Any]:
     assert answer.headers["content-type"].startswith("text/event-stream")
     data = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: ")]
     return [item if item == "[DONE]" else json.loads(item) for item in data]
-
