@@ -130,6 +130,20 @@ class CompiledAttention:
         slots = batch.slots_array[: len(k)]
         self._kernels.store(_bits(k), _bits(v), slots, _bits(cache.keys), _bits(cache.values))
 
+    @staticmethod
+    def _items(batch: Batch, num_rows: int, num_key_heads: int) -> np.ndarray:
+        """What threads share out, [item, 5] as the kernel takes it: tiles of one row with all their heads, so that
+        whole blocks are read in memory order, and tiles of many rows, or too few tiles for the threads, head by head.
+        """
+        tiles = batch.tiles_array[: batch.num_tiles_at(num_rows)]
+        whole = (tiles[:, 2] == 1) & (len(tiles) >= 2 * torch.get_num_threads())
+        counts = np.where(whole, 1, num_key_heads)
+        items = np.empty((counts.sum(), 5), np.int32)
+        items[:, :3] = tiles.repeat(counts, 0)
+        items[:, 3] = np.arange(len(items)) - (counts.cumsum() - counts).repeat(counts)
+        items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
+        return items
+
     def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=torch.float32)
         self._kernels.attend(
@@ -137,7 +151,7 @@ class CompiledAttention:
             _bits(cache.keys),
             _bits(cache.values),
             batch.tables_array,
-            batch.tiles_array[: batch.num_tiles_at(len(q))],
+            self._items(batch, len(q), cache.keys.shape[1]),
             batch.positions_array,
             np.float32(scale),
             out.numpy(),

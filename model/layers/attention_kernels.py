@@ -229,37 +229,44 @@ def _tile_mix(weights, seen, values, start, out):
 
 
 @numba.njit(parallel=True, **_COMPILE)
-def attend(q, keys, values, tables, tiles, positions, scale, out):
+def attend(q, keys, values, tables, items, positions, scale, out):
     """out = softmax(scale * q K^T, causal) V for every query row.
 
     q, out [T, H, D] float32; keys [block, H/G, D, B]; values [block, H/G, B, D]; tables [sequence, J] int32;
-    tiles [n, 3] int32: (sequence, first row, rows), rows of one sequence that share a pass over its keys;
-    positions [T] int64: row t sees keys 0..positions[t].
+    items [n, 5] int32: (sequence, first row, rows, first key head, key heads), the pieces that threads take: a few rows
+    of one sequence, which share a pass over the keys of some heads; positions [T] int64: row t sees keys
+    0..positions[t].
     """
     num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
     group = q.shape[1] // num_key_heads
-    for item in numba.prange(len(tiles) * num_key_heads):
-        tile, head = item // num_key_heads, item % num_key_heads
-        table, first, num_rows = tables[tiles[tile, 0]], tiles[tile, 1], tiles[tile, 2]
+    for item in numba.prange(len(items)):
+        table, first, num_rows = tables[items[item, 0]], items[item, 1], items[item, 2]
+        first_head, num_heads = items[item, 3], items[item, 4]
         num_blocks = positions[first + num_rows - 1] // size + 1
-        num = num_rows * group  # one row for each query head that reads this key head
-        queries = np.empty((num, dim), np.float32)
+        num = num_rows * group  # one row for each query head that reads a key head
+        queries = np.empty((num_heads, num, dim), np.float32)
         seen = np.empty(num, np.int64)
-        scores = np.empty((num, num_blocks * size), np.float32)
-        mixed = np.zeros((num, dim), np.float32)
+        scores = np.empty((num_heads, num, num_blocks * size), np.float32)
+        mixed = np.zeros((num_heads, num, dim), np.float32)
         for r in range(num):
             seen[r] = positions[first + r // group] + 1
-            for d in range(dim):
-                queries[r, d] = q[first + r // group, head * group + r % group, d]
+        for h in range(num_heads):
+            for r in range(num):
+                for d in range(dim):
+                    queries[h, r, d] = q[first + r // group, (first_head + h) * group + r % group, d]
+        for j in range(num_blocks):  # heads within a block lie side by side: memory is read in its own order
+            for h in range(num_heads):
+                _tile_dots(queries[h], seen, keys[table[j], first_head + h], j * size, scores[h])
+        for h in range(num_heads):
+            for r in range(num):
+                _softmax(scores[h, r], seen[r], size, scale)
         for j in range(num_blocks):
-            _tile_dots(queries, seen, keys[table[j], head], j * size, scores)
-        for r in range(num):
-            _softmax(scores[r], seen[r], size, scale)
-        for j in range(num_blocks):
-            _tile_mix(scores, seen, values[table[j], head], j * size, mixed)
-        for r in range(num):
-            for d in range(dim):
-                out[first + r // group, head * group + r % group, d] = mixed[r, d]
+            for h in range(num_heads):
+                _tile_mix(scores[h], seen, values[table[j], first_head + h], j * size, mixed[h])
+        for h in range(num_heads):
+            for r in range(num):
+                for d in range(dim):
+                    out[first + r // group, (first_head + h) * group + r % group, d] = mixed[h, r, d]
 
 
 @numba.njit(parallel=True, **_COMPILE)
