@@ -12,7 +12,7 @@ from model.batch import Batch
 from model.capture import Taps
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
-from model.layers.attention import Attention
+from model.layers.attention import Attention, Turns
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
@@ -78,7 +78,7 @@ class Decoder:
         if self.pos_embed is not None:
             x = x + self.pos_embed[batch.positions]
         taps.residual_at(0, x)
-        turns = () if self.rope is None else self.rope.at(batch.positions)
+        turns = None if self.rope is None else self.rope.at(batch.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             rows = batch.num_rows_at(layer.index)
             if rows == 0:
@@ -97,17 +97,13 @@ class Decoder:
         cache: LayerCache,
         x: torch.Tensor,
         batch: Batch,
-        turns: tuple[torch.Tensor, ...],
+        turns: Turns | None,
         taps: Taps,
     ) -> torch.Tensor:
         config = self.config
-        heads, key_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        qkv = layer.qkv(layer.attn_norm(x)).view(len(x), heads + 2 * key_heads, dim)  # [T, H + 2K, D]
-        qk, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
-        if self.rope is not None:
-            qk = self.rope.turn(qk, *(table[: len(x)] for table in turns))
-        q, k = qk[:, :heads], qk[:, heads:]
-        self.attention.store(k, v, cache, batch)
+        num_heads = config.num_heads + 2 * config.num_kv_heads
+        qkv = layer.qkv(layer.attn_norm(x)).view(len(x), num_heads, config.head_dim)  # [T, H + 2K, D]
+        q = self.attention.enter(qkv, turns, cache, batch)  # [T, H, D]
         if taps.attention:
             self._serve_attention(layer.index, q, cache, batch, taps)
         z = self.attention.attend(q, cache, batch, config.attention_scale)

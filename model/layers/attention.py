@@ -15,13 +15,22 @@ import torch
 
 from model.batch import Batch
 from model.kv_cache import LayerCache
+from model.layers.arrays import COMPILED_DTYPES, bits
+from model.layers.rope import Rope
+
+Turns = tuple[torch.Tensor, torch.Tensor]
+_NO_TURNS = np.empty((0, 0), np.float32)
 
 
 class Attention(Protocol):
     """What a decoder layer asks of its attention."""
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, cache: LayerCache, batch: Batch) -> None:
-        """Put k, v [T, K, D] of the batch's first T rows where the batch says."""
+    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+        """Turn queries and keys by their positions and put keys and values where the batch says.
+
+        qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. turns: cos and sin
+        [T, 1, D] of `Rope.at`, None without rotary positions. Returns q [T, H, D] for `attend` and `rows`.
+        """
 
     def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch, scale: float) -> torch.Tensor:
         """softmax(scale * q K^T, causal) V for the batch's first T rows: q [T, H, D] -> [T, H, D]."""
@@ -47,11 +56,18 @@ class Attention(Protocol):
 class PlainAttention:
     """One sequence at a time, whole rows, torch operations."""
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, cache: LayerCache, batch: Batch) -> None:
+    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+        key_heads = cache.keys.shape[1]
+        heads = qkv.shape[1] - 2 * key_heads
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + key_heads], qkv[:, heads + key_heads :]
+        if turns is not None:
+            cos, sin = turns[0][: len(q)], turns[1][: len(q)]
+            q, k = Rope.turn(q, cos, sin), Rope.turn(k, cos, sin)
         slots = torch.from_numpy(batch.slots_array[: len(k)]).to(k.device)
         blocks, places = slots // batch.block_size, slots % batch.block_size
         cache.keys[blocks, :, :, places] = k.to(cache.keys.dtype)
         cache.values[blocks, :, places] = v.to(cache.values.dtype)
+        return q
 
     def _gather(self, cache: LayerCache, batch: Batch, span: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A span's keys [H, S, D] and values [H, S, D], one copy a query head."""
@@ -108,9 +124,10 @@ class CompiledAttention:
 
     def __init__(self) -> None:
         # Imported here: compiling takes seconds, and a GPU server never needs it.
-        from model.layers import attention_kernels
+        from model.layers import attention_kernels, elementwise_kernels
 
         self._kernels = attention_kernels
+        self._rotate_and_store = elementwise_kernels.rotate_and_store
         self._kinds = {
             "pattern": attention_kernels.PATTERN,
             "scores": attention_kernels.SCORES,
@@ -122,13 +139,17 @@ class CompiledAttention:
         """Why these cannot be served, or None."""
         if device.type != "cpu":
             return f"compiled attention runs on cpu, not {device.type}"
-        if dtype not in (torch.float32, torch.bfloat16):
+        if dtype not in COMPILED_DTYPES:
             return f"compiled attention takes float32 or bfloat16, not {dtype}"
         return None
 
-    def store(self, k: torch.Tensor, v: torch.Tensor, cache: LayerCache, batch: Batch) -> None:
-        slots = batch.slots_array[: len(k)]
-        self._kernels.store(_bits(k), _bits(v), slots, _bits(cache.keys), _bits(cache.values))
+    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+        key_heads = cache.keys.shape[1]
+        q = torch.empty(len(qkv), qkv.shape[1] - 2 * key_heads, qkv.shape[2], dtype=torch.float32)
+        cos, sin = (_NO_TURNS, _NO_TURNS) if turns is None else (table[: len(qkv), 0].numpy() for table in turns)
+        slots = batch.slots_array[: len(qkv)]
+        self._rotate_and_store(bits(qkv), cos, sin, slots, q.numpy(), bits(cache.keys), bits(cache.values))
+        return q
 
     @staticmethod
     def _items(batch: Batch, num_rows: int, num_key_heads: int) -> np.ndarray:
@@ -147,16 +168,16 @@ class CompiledAttention:
     def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch, scale: float) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=torch.float32)
         self._kernels.attend(
-            q.float().numpy(),
-            _bits(cache.keys),
-            _bits(cache.values),
+            q.numpy(),
+            bits(cache.keys),
+            bits(cache.values),
             batch.tables_array,
             self._items(batch, len(q), cache.keys.shape[1]),
             batch.positions_array,
             np.float32(scale),
             out.numpy(),
         )
-        return out.to(q.dtype)
+        return out.to(cache.values.dtype)
 
     def rows(
         self,
@@ -172,9 +193,9 @@ class CompiledAttention:
         group = q.shape[1] // cache.keys.shape[1]
         out = torch.empty(len(heads), len(q), batch.spans[span].num_keys)
         self._kernels.attention_rows(
-            q.float().transpose(0, 1)[list(heads)].contiguous().numpy(),
+            q.transpose(0, 1)[list(heads)].contiguous().numpy(),
             np.array(heads, np.int64) // group,
-            _bits(cache.keys),
+            bits(cache.keys),
             batch.tables_array[span],
             np.array(positions, np.int64),
             np.float32(scale),
@@ -189,11 +210,6 @@ def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: 
     if batch_invariant and CompiledAttention.unsupported(dtype, device) is None:
         return CompiledAttention()
     return PlainAttention()
-
-
-def _bits(x: torch.Tensor) -> np.ndarray:
-    """The same memory as numpy: float32 as it is, bfloat16 (which numpy lacks) as uint16."""
-    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

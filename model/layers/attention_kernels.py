@@ -22,18 +22,18 @@ from numba import types
 from numba.extending import overload
 
 # "contract" alone: a*b+c may become one fused operation, but no sum may be reordered.
-_COMPILE: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+COMPILE: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 PATTERN, SCORES, DOTS = 0, 1, 2
 """What `attention_rows` leaves in its output: the softmax, the scaled and masked scores, the bare q.k (masked)."""
 
 
-def _widen(x):
+def widen(x):
     """float32 of one cached number (uint16 holds the bits of a bfloat16)."""
     raise NotImplementedError("only for compiled code")
 
 
-@overload(_widen, inline="always")
+@overload(widen, inline="always")
 def _widen_overload(x):
     if isinstance(x, types.Integer):
         return lambda x: np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)
@@ -57,7 +57,7 @@ def _exp(x):
     return p * np.int32((np.int32(n32) + np.int32(127)) << np.int32(23)).view(np.float32)
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _block_dots(query, keys, out):
     """out[b] = sum over d of query[d] * keys[d, b], added in the order of d. keys [D, B], out [B]."""
     dim, size = keys.shape
@@ -69,21 +69,21 @@ def _block_dots(query, keys, out):
         q4, q5, q6, q7 = query[d + 4], query[d + 5], query[d + 6], query[d + 7]
         for b in range(size):
             a = out[b]
-            a += q0 * _widen(keys[d, b])
-            a += q1 * _widen(keys[d + 1, b])
-            a += q2 * _widen(keys[d + 2, b])
-            a += q3 * _widen(keys[d + 3, b])
-            a += q4 * _widen(keys[d + 4, b])
-            a += q5 * _widen(keys[d + 5, b])
-            a += q6 * _widen(keys[d + 6, b])
-            a += q7 * _widen(keys[d + 7, b])
+            a += q0 * widen(keys[d, b])
+            a += q1 * widen(keys[d + 1, b])
+            a += q2 * widen(keys[d + 2, b])
+            a += q3 * widen(keys[d + 3, b])
+            a += q4 * widen(keys[d + 4, b])
+            a += q5 * widen(keys[d + 5, b])
+            a += q6 * widen(keys[d + 6, b])
+            a += q7 * widen(keys[d + 7, b])
             out[b] = a
     for d in range(whole, dim):
         for b in range(size):
-            out[b] += query[d] * _widen(keys[d, b])
+            out[b] += query[d] * widen(keys[d, b])
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _softmax(row, num_keys, size, scale):
     """In place over row[:num_keys]; the rest of the last block becomes 0. One running sum for each place in a block."""
     padded = (num_keys + size - 1) // size * size
@@ -115,7 +115,7 @@ def _softmax(row, num_keys, size, scale):
         row[t] *= inverse
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _block_mix(weights, values, num_keys, out):
     """out[d] += sum over the first num_keys of weights[b] * values[b, d], added in the order of b. values [B, D]."""
     dim = values.shape[1]
@@ -125,21 +125,21 @@ def _block_mix(weights, values, num_keys, out):
         w4, w5, w6, w7 = weights[b + 4], weights[b + 5], weights[b + 6], weights[b + 7]
         for d in range(dim):
             a = out[d]
-            a += w0 * _widen(values[b, d])
-            a += w1 * _widen(values[b + 1, d])
-            a += w2 * _widen(values[b + 2, d])
-            a += w3 * _widen(values[b + 3, d])
-            a += w4 * _widen(values[b + 4, d])
-            a += w5 * _widen(values[b + 5, d])
-            a += w6 * _widen(values[b + 6, d])
-            a += w7 * _widen(values[b + 7, d])
+            a += w0 * widen(values[b, d])
+            a += w1 * widen(values[b + 1, d])
+            a += w2 * widen(values[b + 2, d])
+            a += w3 * widen(values[b + 3, d])
+            a += w4 * widen(values[b + 4, d])
+            a += w5 * widen(values[b + 5, d])
+            a += w6 * widen(values[b + 6, d])
+            a += w7 * widen(values[b + 7, d])
             out[d] = a
     for b in range(whole, num_keys):
         for d in range(dim):
-            out[d] += weights[b] * _widen(values[b, d])
+            out[d] += weights[b] * widen(values[b, d])
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _block_dots_of_four(queries, keys, out):
     """`_block_dots` of four queries, which share each load of the keys. queries [4, D], keys [D, B], out [4, B]."""
     dim, size = keys.shape
@@ -153,22 +153,22 @@ def _block_dots_of_four(queries, keys, out):
         r0, r1, r2, r3 = queries[2, d], queries[2, d + 1], queries[2, d + 2], queries[2, d + 3]
         s0, s1, s2, s3 = queries[3, d], queries[3, d + 1], queries[3, d + 2], queries[3, d + 3]
         for b in range(size):
-            k0, k1 = _widen(keys[d, b]), _widen(keys[d + 1, b])
-            k2, k3 = _widen(keys[d + 2, b]), _widen(keys[d + 3, b])
+            k0, k1 = widen(keys[d, b]), widen(keys[d + 1, b])
+            k2, k3 = widen(keys[d + 2, b]), widen(keys[d + 3, b])
             out0[b] = out0[b] + p0 * k0 + p1 * k1 + p2 * k2 + p3 * k3
             out1[b] = out1[b] + q0 * k0 + q1 * k1 + q2 * k2 + q3 * k3
             out2[b] = out2[b] + r0 * k0 + r1 * k1 + r2 * k2 + r3 * k3
             out3[b] = out3[b] + s0 * k0 + s1 * k1 + s2 * k2 + s3 * k3
     for d in range(whole, dim):
         for b in range(size):
-            k0 = _widen(keys[d, b])
+            k0 = widen(keys[d, b])
             out0[b] += queries[0, d] * k0
             out1[b] += queries[1, d] * k0
             out2[b] += queries[2, d] * k0
             out3[b] += queries[3, d] * k0
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _block_mix_of_four(weights, values, out):
     """`_block_mix` of a whole block for four rows of weights. weights [4, B], values [B, D], out [4, D]."""
     size, dim = values.shape
@@ -180,22 +180,22 @@ def _block_mix_of_four(weights, values, out):
         r0, r1, r2, r3 = weights[2, b], weights[2, b + 1], weights[2, b + 2], weights[2, b + 3]
         s0, s1, s2, s3 = weights[3, b], weights[3, b + 1], weights[3, b + 2], weights[3, b + 3]
         for d in range(dim):
-            v0, v1 = _widen(values[b, d]), _widen(values[b + 1, d])
-            v2, v3 = _widen(values[b + 2, d]), _widen(values[b + 3, d])
+            v0, v1 = widen(values[b, d]), widen(values[b + 1, d])
+            v2, v3 = widen(values[b + 2, d]), widen(values[b + 3, d])
             out0[d] = out0[d] + p0 * v0 + p1 * v1 + p2 * v2 + p3 * v3
             out1[d] = out1[d] + q0 * v0 + q1 * v1 + q2 * v2 + q3 * v3
             out2[d] = out2[d] + r0 * v0 + r1 * v1 + r2 * v2 + r3 * v3
             out3[d] = out3[d] + s0 * v0 + s1 * v1 + s2 * v2 + s3 * v3
     for b in range(whole, size):
         for d in range(dim):
-            v0 = _widen(values[b, d])
+            v0 = widen(values[b, d])
             out0[d] += weights[0, b] * v0
             out1[d] += weights[1, b] * v0
             out2[d] += weights[2, b] * v0
             out3[d] += weights[3, b] * v0
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _tile_dots(queries, seen, keys, start, out):
     """Scores of a tile's queries [R, D] against the block of keys that begins at `start`, where they see it."""
     size = keys.shape[1]
@@ -212,7 +212,7 @@ def _tile_dots(queries, seen, keys, start, out):
             r += 1
 
 
-@numba.njit(**_COMPILE)
+@numba.njit(**COMPILE)
 def _tile_mix(weights, seen, values, start, out):
     """Add to out [R, D] what a tile's rows take from the block of values that begins at position `start`."""
     size = values.shape[0]
@@ -228,7 +228,7 @@ def _tile_mix(weights, seen, values, start, out):
             r += 1
 
 
-@numba.njit(parallel=True, **_COMPILE)
+@numba.njit(parallel=True, **COMPILE)
 def attend(q, keys, values, tables, items, positions, scale, out):
     """out = softmax(scale * q K^T, causal) V for every query row.
 
@@ -269,7 +269,7 @@ def attend(q, keys, values, tables, items, positions, scale, out):
                     out[first + r // group, (first_head + h) * group + r % group, d] = mixed[h, r, d]
 
 
-@numba.njit(parallel=True, **_COMPILE)
+@numba.njit(parallel=True, **COMPILE)
 def attention_rows(q, key_heads, keys, table, positions, scale, kind, out):
     """The attention of chosen heads and rows of one sequence, by the same steps as `attend`.
 
@@ -294,18 +294,3 @@ def attention_rows(q, key_heads, keys, table, positions, scale, kind, out):
             out[head, r, t] = row[t]
         for t in range(seen, num_keys):
             out[head, r, t] = hidden
-
-
-@numba.njit(**_COMPILE)
-def store(k, v, slots, keys, values):
-    """Write one key and value a row into the cache. k, v [T, H/G, D] in the cache's own type; slots [T]: block * B +
-    place.
-    """
-    rows, num_heads, dim = k.shape
-    size = keys.shape[3]
-    for t in range(rows):
-        block, place = slots[t] // size, slots[t] % size
-        for h in range(num_heads):
-            for d in range(dim):
-                keys[block, h, d, place] = k[t, h, d]
-                values[block, h, place, d] = v[t, h, d]

@@ -7,12 +7,17 @@ after them is adding, multiplying, dividing and square roots, which are correctl
 Axes: rows, d.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from model.config import ModelConfig
+from model.layers.arrays import COMPILED_DTYPES, bits
+
+if TYPE_CHECKING:
+    from model.layers.elementwise_kernels import RowKernel
 
 
 class Norm(Protocol):
@@ -29,8 +34,17 @@ class RmsNorm:
         self.weight = weight
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 and not float32_casts else torch.float32
+        self._kernel: RowKernel | None = None
+        if weight.device.type == "cpu" and weight.dtype in COMPILED_DTYPES:
+            from model.layers.elementwise_kernels import rms_norm  # here: a GPU server needs no compiler
+
+            self._kernel = rms_norm
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._kernel is not None:
+            out = torch.empty_like(x)
+            self._kernel(bits(x), bits(self.weight), np.float32(self.eps), bits(out))
+            return out
         if x.dtype == self._wide:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         # Rounding to the model's dtype comes before the weight: the order in which Llama was trained.

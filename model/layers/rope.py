@@ -139,20 +139,20 @@ class Rope:
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
         self._cos = torch.cat((cos, cos), -1).to(device)  # [max_len, D]
         self._sin = torch.cat((-sin, sin), -1).to(device)
-        self._half = head_dim // 2
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and signed sin of positions [T], both [T, 1, D]: looked up once a step, used by `turn` in every layer."""
         return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
 
-    def turn(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """x [T, H, D] turned by what `at` gave; computed in the tables' dtype, rounded to x's once, at the end.
 
         Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
         vector and in what remains beside it, and a row would then depend on its place in the batch.
         """
         turned = x * cos
-        turned += x.roll(self._half, -1) * sin
+        turned += x.roll(x.shape[-1] // 2, -1) * sin
         return turned.to(x.dtype)
 
     def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
