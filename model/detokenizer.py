@@ -145,15 +145,18 @@ class StopMatcher:
         self._held = ""
         self.stopped_by: str | None = None
 
-    def push(self, text: str) -> StopResult:
-        """Take the next piece of text; give out what is safe. After a stop everything is dropped."""
+    def push(self, text: str, may_stop: bool = True) -> StopResult:
+        """Take the next piece of text; give out what is safe. After a stop everything is dropped.
+
+        Unless it `may_stop`, no stop string ends with this piece; one that ends later may begin in it.
+        """
         if self.stopped_by is not None:
             return StopResult("", self.stopped_by)
         if not self._stops:
             return StopResult(text)
         for index, char in enumerate(text):
             stop = self._advance(char)
-            if stop is not None:
+            if stop is not None and may_stop:
                 seen = self._held + text[: index + 1]
                 self.stopped_by, self._held = stop, ""
                 return StopResult(seen if self._include else seen[: len(seen) - len(stop)], stop)
@@ -177,6 +180,7 @@ class StopMatcher:
             self._matched[row] = length + (stop[length] == char)
             if self._matched[row] == len(stop):
                 found = found or stop
+                self._matched[row] = self._borders[row][-1]  # where the search goes on if nothing stops here
         return found
 
 

@@ -30,7 +30,10 @@ class Piece:
 
 
 class ChoiceText:
-    """Text of one choice as it grows. Ends it at a stop string or token, neither of which it shows unless asked to."""
+    """Text of one choice as it grows. Ends it at a stop string or token, neither of which it shows unless asked to.
+
+    As in vLLM, the first `min_tokens` tokens complete no stop string.
+    """
 
     def __init__(
         self,
@@ -39,16 +42,20 @@ class ChoiceText:
         *,
         stop_strings: Sequence[str],
         include_stop: bool,
+        min_tokens: int,
         skip_special_tokens: bool,
         end_of_text_ids: frozenset[int],
     ) -> None:
         self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens)
         self._stops = StopMatcher(stop_strings, include_stop)
         self._include_stop = include_stop
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
         self._end_of_text_ids = end_of_text_ids
 
     def take(self, output: RequestOutput) -> Piece:
         """The piece that an output adds; its finish_reason is set when the choice is over."""
+        self._num_tokens += output.token_id is not None
         finish_reason: str | None = output.finish_reason
         stop_reason: str | int | None = None
         shows_token = output.token_id is not None
@@ -59,7 +66,7 @@ class ChoiceText:
         raw = self._detokenizer.push(output.token_id) if shows_token and output.token_id is not None else ""
         if finish_reason is not None:
             raw += self._detokenizer.flush()
-        found = self._stops.push(raw)
+        found = self._stops.push(raw, may_stop=self._num_tokens > self._min_tokens)
         text = found.text
         if found.stopped_by is not None:
             finish_reason, stop_reason = "stop", found.stopped_by

@@ -102,6 +102,7 @@ def _run(context: AppContext, body: GenerationFields, index: int, job: Job, hand
         job.prompt.ids,
         stop_strings=body.stop_strings,
         include_stop=body.include_stop_str_in_output,
+        min_tokens=job.sampling.min_tokens,
         skip_special_tokens=body.skip_special_tokens,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
     )

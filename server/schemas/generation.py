@@ -80,7 +80,7 @@ class GenerationFields(Ignored, ModelField):
     )
     include_stop_str_in_output: bool = Field(False, description="Keep the stop string or token in the text.")
     ignore_eos: bool = Field(False, description="Generate beyond the end-of-text token.")
-    min_tokens: int | None = Field(0, ge=0, le=MAX_TOKENS, description="No end before this many tokens.")
+    min_tokens: int | None = Field(0, ge=0, le=MAX_TOKENS, description="No end before this many tokens, by a stop string neither.")
     prompt_logprobs: int | None = Field(
         None,
         ge=0,

@@ -123,9 +123,12 @@ def test_an_id_beyond_the_vocabulary_adds_no_text(tokenizers: dict[str, Tokenize
         assert streamed(tokenizer, [tokenizer.vocab_size + 3]) == ["", ""]
 
 
-def first_stop(text: str, stops: list[str]) -> tuple[str, str] | None:
-    """By brute force: the text before the stop string that ends first (of several the longest), and that string."""
-    for end in range(len(text) + 1):
+def first_stop(text: str, stops: list[str], after: int = 0) -> tuple[str, str] | None:
+    """By brute force: the text before the stop string that ends first (of several the longest), and that string.
+
+    Those that end within the first `after` characters do not count.
+    """
+    for end in range(after + 1, len(text) + 1):
         for stop in sorted(stops, key=len, reverse=True):
             if text[:end].endswith(stop):
                 return text[: end - len(stop)], stop
@@ -140,16 +143,18 @@ letters = st.text(alphabet="ab\n", max_size=24)
     pieces=st.lists(letters, max_size=6),
     stops=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4),
     include=st.booleans(),
+    num_unheeded=st.integers(0, 3),
 )
 def test_the_stop_matcher_agrees_with_a_search_of_the_whole_text(
-    pieces: list[str], stops: list[str], include: bool
+    pieces: list[str], stops: list[str], include: bool, num_unheeded: int
 ) -> None:
     matcher = StopMatcher(stops, include)
+    unheeded = len("".join(pieces[:num_unheeded]))
     out, fed = "", ""
-    for piece in pieces:
-        result = matcher.push(piece)
+    for number, piece in enumerate(pieces):
+        result = matcher.push(piece, may_stop=number >= num_unheeded)
         out, fed = out + result.text, fed + piece
-        found = first_stop(fed, stops)
+        found = first_stop(fed, stops, unheeded)
         assert result.stopped_by == (found[1] if found else None)
         if found is None:
             held = fed[len(out) :]
@@ -157,7 +162,7 @@ def test_the_stop_matcher_agrees_with_a_search_of_the_whole_text(
             longest = max((n for stop in stops for n in range(len(stop)) if fed.endswith(stop[:n])), default=0)
             assert len(held) == longest, "nothing is held without need"
     out += matcher.flush()
-    found = first_stop("".join(pieces), stops)
+    found = first_stop("".join(pieces), stops, unheeded)
     assert out == ("".join(pieces) if found is None else found[0] + (found[1] if include else ""))
 
 

@@ -123,6 +123,15 @@ async def test_no_part_of_a_stop_string_leaks_into_a_stream(tmp_path: Path) -> N
     assert "".join(chunk["choices"][0]["text"] for chunk in data[:-1]) == "abSTab"
 
 
+@pytest.mark.parametrize(("min_tokens", "text"), [(0, "a"), (4, "a"), (5, "aSTOPb"), (9, "aSTOPb"), (10, "aSTOPbSTOPc")])
+async def test_stop_strings_are_not_looked_at_before_min_tokens(min_tokens: int, text: str, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple(b"aSTOPbSTOPc"))) as at:
+        fields = {"max_tokens": 11, "stop": "STOP", "min_tokens": min_tokens}
+        (whole,) = (await complete(at, **fields))["choices"]
+        data = await chunks(at, **fields)
+    assert whole["text"] == text == "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
+
+
 async def test_a_stream_joined_is_the_answer_in_one_piece_wherever_it_ends(tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(script=SCRIPT)) as at:
         for max_tokens in range(1, 20):
