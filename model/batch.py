@@ -11,6 +11,18 @@ TILE_ROWS = 8
 """Query rows that share one pass over their keys; enough to keep a block of keys in the first cache."""
 
 
+def padded_rows(num_rows: int) -> int:
+    """Rows that are really multiplied for `num_rows`: at most an eighth of the next power of two more.
+
+    oneDNN compiles each product for its number of rows, which takes a millisecond and half a megabyte every time. Some
+    forty sizes instead of thousands keep a server's memory flat; a row's bits do not depend on the rows that fill up.
+    """
+    if num_rows <= 8:
+        return num_rows
+    step = 1 << ((num_rows - 1).bit_length() - 3)
+    return -(-num_rows // step) * step
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """The rows that one sequence has in this step: consecutive positions, starting anywhere."""
@@ -36,6 +48,8 @@ class Span:
 class Batch:
     """Spans laid end to end, those that need the most layers first, so that each layer works on the rows 0..n.
 
+    `token_ids` and `positions` are filled up with zeros to `padded_rows`; arrays of what belongs to the cache are not.
+
     Raises ValueError when the spans are not in that order.
     """
 
@@ -56,9 +70,12 @@ class Batch:
         owner = np.repeat(np.arange(len(spans)), counts)
         blocks = self.tables_array[owner, self.positions_array // block_size]
         self.slots_array = blocks.astype(np.int64) * block_size + self.positions_array % block_size
-        ids = np.fromiter((token for span in spans for token in span.token_ids), np.int64, count=self.num_rows)
+        padded = padded_rows(self.num_rows)
+        ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
+        ids[: self.num_rows] = [token for span in spans for token in span.token_ids]
+        positions[: self.num_rows] = self.positions_array
         self.token_ids = torch.from_numpy(ids).to(device)
-        self.positions = torch.from_numpy(self.positions_array).to(device)
+        self.positions = torch.from_numpy(positions).to(device)
 
     @property
     def num_rows(self) -> int:

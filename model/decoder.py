@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.batch import Batch
+from model.batch import Batch, padded_rows
 from model.capture import Taps
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
@@ -82,20 +82,21 @@ class Decoder:
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             rows = batch.num_rows_at(layer.index)
             if rows == 0:
-                return self.final_norm(x[:0])
-            x = x[:rows]
-            x = x + self._attention(layer, layer_cache, x, batch, turns, taps)
+                return x[:0]
+            x = x[: padded_rows(rows)]
+            x = x + self._attention(layer, layer_cache, x, rows, batch, turns, taps)
             x = x + layer.mlp(layer.mlp_norm(x))
             taps.residual_at(layer.index + 1, x)
         hidden = self.final_norm(x)
         taps.residual_at(None, hidden)
-        return hidden
+        return hidden[:rows]
 
     def _attention(
         self,
         layer: DecoderLayer,
         cache: LayerCache,
         x: torch.Tensor,
+        rows: int,
         batch: Batch,
         turns: Turns | None,
         taps: Taps,
@@ -103,11 +104,11 @@ class Decoder:
         config = self.config
         num_heads = config.num_heads + 2 * config.num_kv_heads
         qkv = layer.qkv(layer.attn_norm(x)).view(len(x), num_heads, config.head_dim)  # [T, H + 2K, D]
-        q = self.attention.enter(qkv, turns, cache, batch)  # [T, H, D]
+        q = self.attention.enter(qkv[:rows], turns, cache, batch)  # [T, H, D]
         if taps.attention:
             self._serve_attention(layer.index, q, cache, batch, taps)
         z = self.attention.attend(q, cache, batch, config.attention_scale)
-        return layer.attn_out(z.flatten(1))
+        return layer.attn_out(_fill_up(z.flatten(1), len(x)))
 
     def _serve_attention(self, layer: int, q: torch.Tensor, cache: LayerCache, batch: Batch, taps: Taps) -> None:
         """Recompute the rows asked for from q [T, H, D] and the cached keys, a bounded piece at a time."""
@@ -128,5 +129,10 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """hidden [n, d] of `forward` -> logits [n, vocab], float32 (float64 in float64)."""
-        logits = self.head(hidden)
+        logits = self.head(_fill_up(hidden, padded_rows(len(hidden))))[: len(hidden)]
         return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """x [n, d] with rows of zeros up to `rows`."""
+    return x if len(x) == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))

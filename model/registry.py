@@ -32,6 +32,8 @@ def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
     Raises ModelLoadError, listing the supported ones, when it names none of them.
     """
     named = hf_config.get("architectures") or []
+    if not isinstance(named, list):
+        raise ModelLoadError(f"config.json: architectures is {named!r}; a list of names is expected")
     model_type = hf_config.get("model_type")
     for architecture in ARCHITECTURES:
         if architecture.name in named or (not named and architecture.model_type == model_type):
