@@ -103,7 +103,7 @@ def make_variant(name: str, path: Path, **more: Any) -> Path:
 def _spread(name: str, noise: torch.Tensor) -> torch.Tensor:
     """Standard normal noise -> a parameter: norms around 1, biases around 0, matrices far larger than trained ones."""
     if noise.dim() == 2:
-        return noise * (0.5 if "wte" in name or "wpe" in name or "embed" in name else 2.0 / noise.shape[-1] ** 0.5)
+        return noise * (0.5 if "wte" in name or "wpe" in name or "embed" in name else 1.5 / noise.shape[-1] ** 0.5)
     return noise * 0.3 if name.endswith("bias") else 1 + noise * 0.3
 
 
