@@ -107,6 +107,8 @@ def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> Non
         read(tmp_path, {"architectures": ["MambaForCausalLM"]})
     with pytest.raises(ModelLoadError, match="model_type 'mamba' is not supported"):
         read(tmp_path, {"model_type": "mamba"})
+    with pytest.raises(ModelLoadError, match="architectures is 5; a list of names is expected"):
+        read(tmp_path, {"architectures": 5})
 
 
 @pytest.mark.parametrize(
