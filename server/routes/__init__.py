@@ -11,7 +11,7 @@ from fastapi.security import HTTPBearer
 
 from server.routes import attention, chat, completions, embeddings, health, models, page, tokenize
 from server.routes.context import AppContext
-from server.routes.guard import guarded_route
+from server.routes.guard import OpenRoute, guarded_route
 from server.schemas import ErrorAnswer
 
 _STATUSES = {
@@ -38,7 +38,7 @@ def build_router(context: AppContext) -> APIRouter:
     api = APIRouter(route_class=guarded_route(context.settings), responses=_ERRORS, dependencies=[_bearer(context)])
     for part in (completions, chat, attention, embeddings, tokenize, models):
         part.add_routes(api, context)
-    router = APIRouter()
+    router = APIRouter(route_class=OpenRoute)
     health.add_routes(router, context)
     page.add_routes(router, context)
     router.include_router(api)

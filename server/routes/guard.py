@@ -11,6 +11,8 @@ from typing import Any
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from server.errors import BadRequest, PayloadTooLarge, Unauthorized, UnsupportedMediaType, shown
 from server.settings import Settings
@@ -18,12 +20,28 @@ from server.settings import Settings
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+class OpenRoute(APIRoute):
+    """A route without a key; what answers GET answers HEAD too (RFC 9110, 9.1), whose body the HTTP server drops."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the request is for this route."""
+        return super().matches(self._as_get(scope))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await super().handle(self._as_get(scope), receive, send)
+
+    def _as_get(self, scope: Scope) -> Scope:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD" and "GET" in (self.methods or ())
+        return {**scope, "method": "GET"} if is_head else scope
+
+
 def guarded_route(settings: Settings) -> type[APIRoute]:
     """An APIRoute whose endpoints run only for requests with a valid key and a readable JSON body."""
     keys = tuple(key.encode() for key in settings.api_key)
     max_body_bytes = settings.max_body_bytes
 
-    class GuardedRoute(APIRoute):
+    class GuardedRoute(OpenRoute):
         def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
             reads_body = self.body_field is not None
@@ -63,6 +81,12 @@ async def read_body(request: Request, max_bytes: int) -> None:
         got = shown(content_type) if content_type else "none"
         raise UnsupportedMediaType(
             f"Content-Type is {got}; application/json is accepted.", code="unsupported_media_type"
+        )
+    encoding = request.headers.get("content-encoding", "").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"Content-Encoding is {shown(encoding)}; a body as it is, without one, is accepted.",
+            code="unsupported_content_encoding",
         )
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:

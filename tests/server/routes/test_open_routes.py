@@ -67,6 +67,17 @@ async def test_open_routes_need_no_key(tmp_path: Path) -> None:
             assert (await at.http.get(path)).status_code == 200, path
 
 
+async def test_what_answers_get_answers_head_too(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key=KEYS) as at:
+        for path in OPEN:
+            assert (await at.http.head(path)).status_code == 200, path
+        assert (await at.http.head("/v1/models")).status_code == 401
+        assert (await at.http.head("/v1/models", headers={"Authorization": "Bearer first-key"})).status_code == 200
+        assert (await at.http.head("/v1/completions")).status_code == 405
+        name = 'lightwell_http_requests_total{method="HEAD",route="/health/live",status="200"}'
+        assert await at.metric(name) == 1
+
+
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer ", "Basic first-key", "first-key", "Bearer first-ke"])
 async def test_without_a_valid_key_the_api_answers_401_before_reading_the_body(
     header: str | None, tmp_path: Path
