@@ -23,6 +23,7 @@ engine.
 
 import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -173,8 +174,9 @@ def _field(error: Mapping[str, Any]) -> str:
     """The field the user wrote, dotted: ("body", "stop", "list[str]", 0) -> "stop"; union branches are left out."""
     location: Sequence[int | str] = error["loc"]
     names = [str(part) for part in location[1:] if isinstance(part, str)]
-    if error["type"] != "extra_forbidden":
-        names = [name for name in names if name.isidentifier() and name not in _BRANCHES]
+    unknown = names[-1:] if error["type"] == "extra_forbidden" else []  # as the user wrote it, whatever it is
+    names = [name for name in names[: len(names) - len(unknown)] if name.isidentifier() and name not in _BRANCHES]
+    names += unknown
     if error["type"] == "wrong_field":
         names.append(error["ctx"]["field"])
     return ".".join(name if name.isprintable() else ascii(name) for name in names)[:MAX_SHOWN_VALUE]
@@ -195,11 +197,34 @@ def _problem(error: Mapping[str, Any]) -> str:
     return f"{message}, got {shown(error.get('input'))}{place}"
 
 
+def _is_mismatch(error: Mapping[str, Any]) -> bool:
+    return bool(error["type"].endswith("_type"))
+
+
+def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Without the branches of a union that the value was never meant for.
+
+    A list of ids is no text and no list of lists either: when one branch has more to say of the value than its type,
+    the others' complaints about the type are noise.
+    """
+
+    def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(error["loc"][1:3])
+
+    telling = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
+    return [
+        error
+        for error in errors
+        if not _is_mismatch(error) or not any(b[:1] == branch(error)[:1] and b != branch(error) for b in telling)
+    ]
+
+
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
     """Pydantic's list of errors as one BadRequest about the first offending field.
 
     A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
     """
+    errors = _telling(errors) or errors
     first = errors[0]
     if first["type"] == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "syntax error")
@@ -227,6 +252,11 @@ def http_error(error: HTTPException, method: str, path: str) -> ApiError:
         accepted = f"; accepted: {allowed}" if allowed else ""
         message = f"{shown(path)} does not take {method}{accepted}."
         return ApiError(405, message, "invalid_request_error", code="method_not_allowed")
+    if isinstance(error.__cause__, RecursionError):
+        return BadRequest("The body is nested too deeply; a few hundred levels are accepted.", code="json_invalid")
+    if isinstance(error.__cause__, ValueError):  # of json's errors the only one that is no JSONDecodeError
+        limit = sys.get_int_max_str_digits()
+        return BadRequest(f"The body holds a whole number of more than {limit} digits.", code="json_invalid")
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
     return ApiError(error.status_code, str(error.detail), kind)
 

@@ -12,7 +12,7 @@ from server.engine.request import AttentionTask
 from server.errors import BadRequest, PayloadTooLarge
 from server.routes.context import AppContext
 from server.routes.generation import count_rejection
-from server.routes.prompts import Prompt, check_ids, check_model, encode, fit_input, read_chat, read_prompts
+from server.routes.prompts import Prompt, check_ids, check_model, fit_input, read_chat, read_completion, read_prompts
 from server.routes.tasks import Result, Work, run_all
 from server.schemas import AttentionAnswer, AttentionRequest, ChatMessage
 from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
@@ -113,7 +113,7 @@ async def _completed(context: AppContext, prompts: list[Prompt], completion: Any
     joined = []
     for prompt, following in zip(prompts, completions, strict=True):
         if isinstance(following, str):
-            end = await encode(context, following, False)
+            end = await read_completion(context, following)
         else:
             end = Prompt(check_ids(context, following, "completion"))
         joined.append(_joined(prompt, end))

@@ -12,7 +12,7 @@ from typing import Any
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.errors import ApiError, PayloadTooLarge, QueueFull
+from server.errors import ApiError, BadRequest, PayloadTooLarge, QueueFull
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext, Handle
 from server.routes.prompts import Prompt
@@ -51,6 +51,7 @@ def deadline(context: AppContext) -> float | None:
 async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float) -> Started:
     """Submit every choice of every job. Raises ApiError; then none is left running."""
     num_choices = body.n or 1
+    _check_number(context, len(jobs), num_choices)
     writer = None if body.attention is None else row_writer(body.attention, context.config)
     ends = deadline(context)
     started = Started([], writer)
@@ -75,6 +76,18 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
             count_rejection(context, error)
         raise
     return started
+
+
+def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> None:
+    """Raise BadRequest for more choices than the server would ever take at once: 429 would promise a later try."""
+    limit = context.settings.max_num_seqs + context.settings.max_num_queued_requests
+    if num_prompts * num_choices > limit:
+        raise BadRequest(
+            f"n: {num_choices} for each of {num_prompts} prompts is {num_prompts * num_choices} choices; at most "
+            f"{limit} are accepted (--max-num-seqs and --max-num-queued-requests). Send fewer prompts, or a smaller n.",
+            param="n",
+            code="too_many_choices",
+        )
 
 
 def _capture_bytes(
@@ -199,10 +212,13 @@ async def collect(started: Started) -> list[Collected]:
 
 def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
     """Tokens of the whole request; a prompt counts once, however many choices it has."""
+    jobs, runs = list(jobs), list(runs)
     num_prompt_tokens = sum(len(job.prompt.ids) for job in jobs)
+    each = len(runs) // len(jobs)
+    num_cached_tokens = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
     return {
         "prompt_tokens": num_prompt_tokens,
         "completion_tokens": num_completion_tokens,
         "total_tokens": num_prompt_tokens + num_completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": max((run.num_cached_tokens for run in runs), default=0)},
+        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
     }

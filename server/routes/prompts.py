@@ -40,9 +40,9 @@ def check_model(context: AppContext, model: str | None) -> None:
 async def read_prompts(
     context: AppContext, value: PromptInput, field: str, add_special_tokens: bool = True
 ) -> list[Prompt]:
-    """The prompts of a body's field. Raises BadRequest for empty ones and for ids the vocabulary lacks."""
+    """The prompts of a body's field. Raises BadRequest for empty ones and for ids the network lacks."""
     if isinstance(value, str):
-        return [check_not_empty(await _encode_one(context, value, add_special_tokens), field)]
+        return [_check_text(context, await _encode_one(context, value, add_special_tokens), field)]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
@@ -52,7 +52,7 @@ async def read_prompts(
     if isinstance(value[0], str):
         texts = [item for item in value if isinstance(item, str)]
         prompts = await _encode_many(context, texts, add_special_tokens)
-        return [check_not_empty(prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
+        return [_check_text(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
     many = [item for item in value if isinstance(item, list)]
     return [Prompt(check_ids(context, ids, f"{field}[{i}]")) for i, ids in enumerate(many)]
 
@@ -78,6 +78,24 @@ def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int,
     return tuple(ids)
 
 
+def _check_text(context: AppContext, prompt: Prompt, field: str) -> Prompt:
+    """The prompt; raises BadRequest if it is empty, or holds tokens for which the network has no embedding.
+
+    Some checkpoints' tokenizers know more tokens (for padding, say) than the network.
+    """
+    size = context.config.vocab_size
+    if max(check_not_empty(prompt, field).ids) >= size:
+        wrong = next(i for i in prompt.ids if i >= size)
+        text = context.tokenizer.token_strings([wrong])[0]
+        raise BadRequest(
+            f"{field}: the text holds {shown(text)}, token {wrong}, which the network lacks; "
+            f"tokens 0 to {size - 1} are accepted.",
+            param=_name(field),
+            code="invalid_token_id",
+        )
+    return prompt
+
+
 def _name(field: str) -> str:
     return field.partition("[")[0]
 
@@ -85,6 +103,12 @@ def _name(field: str) -> str:
 async def encode(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
     """A text as a prompt, which may be empty."""
     return await _encode_one(context, text, add_special_tokens)
+
+
+async def read_completion(context: AppContext, text: str) -> Prompt:
+    """A text that follows a prompt, which may be empty. Raises BadRequest for tokens the network lacks."""
+    prompt = await _encode_one(context, text, False)
+    return _check_text(context, prompt, "completion") if prompt.ids else prompt
 
 
 async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
@@ -126,7 +150,7 @@ def render_chat(context: AppContext, messages: Sequence[ChatMessage], add_genera
 async def read_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> Prompt:
     """A conversation as one prompt. The template writes the special tokens itself: none are added."""
     text = render_chat(context, messages, add_generation_prompt)
-    return check_not_empty(await _encode_one(context, text, False), "messages")
+    return _check_text(context, await _encode_one(context, text, False), "messages")
 
 
 def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str) -> Prompt:

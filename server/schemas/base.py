@@ -14,7 +14,7 @@ def wrong(field: str, message: str) -> PydanticCustomError:
     return PydanticCustomError("wrong_field", "{message}", {"field": field, "message": message})
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """JSON can say half a surrogate pair, which no tokenizer takes and no answer could repeat."""
     if not text.isascii():
         try:
@@ -26,7 +26,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_encodable)]
+Text = Annotated[str, AfterValidator(encodable)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]

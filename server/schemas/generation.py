@@ -1,8 +1,9 @@
 """Bodies of POST /v1/completions and POST /v1/chat/completions, and what their answers look like."""
 
+import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from server.schemas.attention import AttentionFields
 from server.schemas.base import (
@@ -12,9 +13,9 @@ from server.schemas.base import (
     ModelField,
     PromptInput,
     RequestModel,
-    Text,
     TokenId,
     Usage,
+    encodable,
     wrong,
 )
 
@@ -24,8 +25,9 @@ MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_LOGIT_BIAS = 1024
 MAX_TOKENS = 2**31 - 1
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
-StopString = Annotated[Text, Field(min_length=1, max_length=1024)]
+StopString = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(encodable)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
 
@@ -80,7 +82,9 @@ class GenerationFields(Ignored, ModelField):
     )
     include_stop_str_in_output: bool = Field(False, description="Keep the stop string or token in the text.")
     ignore_eos: bool = Field(False, description="Generate beyond the end-of-text token.")
-    min_tokens: int | None = Field(0, ge=0, le=MAX_TOKENS, description="No end before this many tokens, by a stop string neither.")
+    min_tokens: int | None = Field(
+        0, ge=0, le=MAX_TOKENS, description="Neither a token nor a stop string ends the answer before this many tokens."
+    )
     prompt_logprobs: int | None = Field(
         None,
         ge=0,
@@ -109,9 +113,15 @@ class GenerationFields(Ignored, ModelField):
     @classmethod
     def _bias_keys_are_token_ids(cls, value: dict[str, float] | None) -> dict[str, float] | None:
         for key in value or {}:
-            if not (key.isascii() and key.isdigit() and int(key) <= MAX_TOKENS):
-                raise ValueError("keys must be token ids")
+            if not _TOKEN_ID.fullmatch(key):
+                raise ValueError(f"{key[:20]!r} is no token id; keys must be token ids such as '42'")
         return value
+
+    @model_validator(mode="after")
+    def _stream_options_need_a_stream(self) -> "GenerationFields":
+        if self.stream_options is not None and not self.stream:
+            raise wrong("stream_options", "stream_options is accepted with stream true only")
+        return self
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

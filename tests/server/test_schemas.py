@@ -63,7 +63,11 @@ def test_a_prompt_may_have_any_of_openais_forms(prompt: Any) -> None:
         ("stop", [""], "''"),
         ("stop_token_ids", [-1], "-1"),
         ("logit_bias", {"5": 101}, "101"),
-        ("logit_bias", {"word": 1}, "token ids"),
+        ("logit_bias", {"word": 1}, "'word' is no token id"),
+        ("logit_bias", {"5": 1, "05": 2}, "'05' is no token id"),
+        ("logit_bias", {"9" * 5000: 1}, "is no token id"),
+        ("stop", "", "at least 1 character"),
+        ("stream_options", {"include_usage": True}, "stream true"),
         ("echo", "yes", "'yes'"),
         ("best_of", 3, "best_of 3"),
         ("suffix", "end", "not supported"),
@@ -79,6 +83,28 @@ def test_a_wrong_value_is_refused_with_its_field_and_what_is_accepted(field: str
     error = refusal(CompletionRequest, {"prompt": "x", field: value})
     assert error.param == field
     assert said in error.message
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "message"),
+    [
+        (
+            CompletionRequest,
+            {"prompt": [-1]},
+            "prompt: input should be greater than or equal to 0, got -1 (at index 0).",
+        ),
+        (
+            AttentionRequest,
+            {"input": [{"role": "user", "content": "x", "mood": 1}]},
+            "input.mood: no such field; GET /openapi.json lists those that are accepted.",
+        ),
+        (AttentionRequest, {"input": [{"content": "x"}]}, "input.role: this field is required."),
+    ],
+)
+def test_of_the_forms_of_a_field_the_one_that_was_meant_tells_what_is_wrong(
+    model: type[BaseModel], body: dict[str, Any], message: str
+) -> None:
+    assert refusal(model, body).message == message
 
 
 def test_nested_fields_are_named_with_their_path() -> None:

@@ -1,10 +1,15 @@
 """Bad input on every route: a 4xx in the one shape that names field, value and what is accepted; the next works."""
 
+import gzip
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.errors import BadRequest
+from server.routes.prompts import read_chat, read_completion, read_prompts
+from server.schemas import ChatMessage
 from tests.server.serving import Site, error_of, site
 
 JSON = {"content-type": "application/json"}
@@ -73,6 +78,56 @@ async def test_a_body_without_a_length_is_cut_off_at_the_limit(tmp_path: Path) -
         answer = await at.http.post("/v1/completions", content=endless(), headers=JSON)
     assert answer.status_code == 413
     assert error_of(answer)["code"] == "body_too_large"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "more than 4300 digits"),
+    ],
+    ids=["deep", "digits"],
+)
+async def test_json_that_python_cannot_hold_is_refused_by_its_reason(content: bytes, said: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.http.post("/v1/completions", content=content, headers=JSON)
+        assert answer.status_code == 400
+        assert said in error_of(answer)["message"]
+        await check_next_request_works(at, "/v1/completions")
+
+
+async def test_more_choices_than_the_server_ever_takes_are_refused_for_good(tmp_path: Path) -> None:
+    async with site(tmp_path, max_num_seqs=4, max_num_queued_requests=2, max_num_batched_tokens=64) as at:
+        error = await at.error("/v1/completions", {"prompt": ["x", "y"], "n": 4}, 400)
+        assert (error["param"], error["code"]) == ("n", "too_many_choices")
+        assert "8 choices; at most 6" in error["message"]
+        assert at.engine.submitted == []
+        assert (await at.post("/v1/completions", {"prompt": ["x", "y"], "n": 3})).status_code == 200
+
+
+async def test_a_compressed_body_is_refused_by_its_encoding(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        content = gzip.compress(b'{"prompt": "x"}')
+        answer = await at.http.post("/v1/completions", content=content, headers={**JSON, "content-encoding": "gzip"})
+        assert answer.status_code == 415
+        assert "'gzip'" in error_of(answer)["message"]
+        plain = await at.http.post("/tokenize", content=b'{"prompt": "x"}', headers={**JSON, "content-encoding": ""})
+        assert plain.status_code == 200
+
+
+async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        small = replace(at.context, config=replace(at.context.config, vocab_size=ord("y")))
+        for read, field in (
+            (read_prompts(small, "xyz", "prompt"), "prompt"),
+            (read_prompts(small, ["x", "xyz"], "prompt"), r"prompt\[1\]"),
+            (read_chat(small, [ChatMessage(role="user", content="xyz", name=None)]), "messages"),
+            (read_completion(small, "xyz"), "completion"),
+        ):
+            with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:
+                await read
+            assert caught.value.code == "invalid_token_id"
+        assert (await read_prompts(small, "x", "prompt"))[0].ids == (120,)
 
 
 async def test_an_unknown_route_is_404_in_the_same_shape(tmp_path: Path) -> None:

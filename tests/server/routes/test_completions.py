@@ -123,7 +123,9 @@ async def test_no_part_of_a_stop_string_leaks_into_a_stream(tmp_path: Path) -> N
     assert "".join(chunk["choices"][0]["text"] for chunk in data[:-1]) == "abSTab"
 
 
-@pytest.mark.parametrize(("min_tokens", "text"), [(0, "a"), (4, "a"), (5, "aSTOPb"), (9, "aSTOPb"), (10, "aSTOPbSTOPc")])
+@pytest.mark.parametrize(
+    ("min_tokens", "text"), [(0, "a"), (4, "a"), (5, "aSTOPb"), (9, "aSTOPb"), (10, "aSTOPbSTOPc")]
+)
 async def test_stop_strings_are_not_looked_at_before_min_tokens(min_tokens: int, text: str, tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(script=tuple(b"aSTOPbSTOPc"))) as at:
         fields = {"max_tokens": 11, "stop": "STOP", "min_tokens": min_tokens}
@@ -158,6 +160,12 @@ async def test_the_usage_comes_last_and_is_null_before(tmp_path: Path) -> None:
     assert data[-2]["choices"] == []
     assert data[-2]["usage"]["completion_tokens"] == 4
     assert data[-2]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+
+
+async def test_cached_tokens_count_each_prompt_once(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await complete(at, prompt=["ab", "cd", "ef"], n=2)
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
 
 
 async def test_every_choice_of_a_stream_comes_to_its_end(tmp_path: Path) -> None:
