@@ -22,8 +22,8 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` a layer. Memory is taken but not touched: the kernel hands out pages as blocks are first
-    written.
+    """One `LayerCache` a layer. All of it is touched at once: what a server takes it takes at the start, where too much
+    of it is an error that can be read, and its memory stays flat from then on.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class KVCache:
         heads, dim = config.num_kv_heads, config.head_dim
         self.layers = [
             LayerCache(
-                keys=torch.empty(num_blocks, heads, dim, block_size, dtype=dtype, device=device),
-                values=torch.empty(num_blocks, heads, block_size, dim, dtype=dtype, device=device),
+                keys=_filled((num_blocks, heads, dim, block_size), dtype, device),
+                values=_filled((num_blocks, heads, block_size, dim), dtype, device),
             )
             for _ in range(config.num_layers)
         ]
@@ -44,3 +44,8 @@ class KVCache:
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
         """Bytes that one block takes over all layers."""
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize
+
+
+def _filled(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that are really written: `torch.zeros` leaves its pages for the kernel to hand out when first used."""
+    return torch.empty(shape, dtype=dtype, device=device).zero_()

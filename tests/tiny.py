@@ -86,7 +86,7 @@ def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.f
     model = build(config)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
-        parameter.data = _spread(name, noise)
+        parameter.data = _spread(name, noise, _GAIN[family])
     model.to(dtype).save_pretrained(path)
     _make_tokenizer(path)
     ends = {"bos_token_id": 0, "eos_token_id": [1]}
@@ -100,10 +100,14 @@ def make_variant(name: str, path: Path, **more: Any) -> Path:
     return make(family, path, **{**options, **more})
 
 
-def _spread(name: str, noise: torch.Tensor) -> torch.Tensor:
+_GAIN = {"llama": 1.5, "gpt2": 2.0}
+"""How much matrices amplify: enough for sharp patterns, but float32's own noise in them must stay under 1e-5."""
+
+
+def _spread(name: str, noise: torch.Tensor, gain: float) -> torch.Tensor:
     """Standard normal noise -> a parameter: norms around 1, biases around 0, matrices far larger than trained ones."""
     if noise.dim() == 2:
-        return noise * (0.5 if "wte" in name or "wpe" in name or "embed" in name else 1.5 / noise.shape[-1] ** 0.5)
+        return noise * (0.5 if "wte" in name or "wpe" in name or "embed" in name else gain / noise.shape[-1] ** 0.5)
     return noise * 0.3 if name.endswith("bias") else 1 + noise * 0.3
 
 
