@@ -73,7 +73,10 @@ class Tokenizer:
 
         Raises `TokenizerError`, one line, when files are missing, broken or in a format that must be converted.
         """
-        return cls(read_tokenizer_files(Path(folder)))
+        tokenizer = cls(read_tokenizer_files(Path(folder)))
+        if tokenizer.vocab_size == 0:
+            raise TokenizerError(f"the tokenizer of {folder} has an empty vocabulary: there is no text it could read")
+        return tokenizer
 
     def _id_of(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -101,7 +101,7 @@ class Engine:
         )
         num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)
         cache = KVCache(model_config, num_blocks, config.block_size, dtype, device)
-        warm_up(model, cache)
+        warm_up(model, cache, max_model_len)
         return cls(model, cache, config, max_model_len)
 
     @property

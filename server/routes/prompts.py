@@ -174,7 +174,13 @@ def fit_generation(
     limit = context.context_limit
     needed = max_tokens if is_explicit and max_tokens is not None else 1
     if truncate and len(prompt.ids) + needed > limit:
-        wanted = max(1, limit // 4) if max_tokens is None else max_tokens
+        wanted = max_tokens if max_tokens is not None and (is_explicit or max_tokens < limit) else max(1, limit // 4)
+        if wanted >= limit > 1:
+            raise BadRequest(
+                f"max_tokens: {wanted} leaves no room for the prompt; 1 to {limit - 1} are accepted.",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
         if wanted < limit:
             prompt = Prompt(prompt.ids[-(limit - wanted) :])
     room = limit - len(prompt.ids)

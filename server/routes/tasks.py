@@ -12,7 +12,7 @@ from server.routes.context import AppContext
 from server.routes.generation import count_rejection, deadline
 
 _MAX_TOGETHER = 64
-"""Inputs of one HTTP request in the engine at once: a long list must not fill everybody's queue."""
+"""Inputs of one HTTP request in the engine at once, or as many as run: a long list must not fill everybody's queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Result:
 
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:
     """The results of all works, in their order. Raises the first ApiError; then the others are aborted."""
-    places = asyncio.Semaphore(_MAX_TOGETHER)
+    places = asyncio.Semaphore(min(_MAX_TOGETHER, context.settings.max_num_seqs))
     ends = deadline(context)
 
     async def run(work: Work) -> Result:

@@ -201,6 +201,7 @@ def broken(folder: Path, **texts: str) -> Path:
             {"tokenizer__json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [3]}'},
             r"the tokenizer files of .* are malformed",
         ),
+        ({"tokenizer__json": '{"model": {"type": "BPE", "vocab": {}, "merges": []}}'}, r"has an empty vocabulary"),
     ],
 )
 def test_a_folder_that_cannot_be_read_gives_one_clear_line(tmp_path: Path, files: dict[str, str], message: str) -> None:

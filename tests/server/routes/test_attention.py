@@ -1,5 +1,6 @@
 """POST /v1/attention."""
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -212,6 +213,20 @@ async def test_the_budget_is_asked_for_the_bytes_of_the_arrays(tmp_path: Path) -
     async with site(tmp_path) as at:
         await ask(at, dtype="float16")
         assert at.engine.submitted[0].capture_bytes == 3 * 4 * 3 * 3 * 2
+
+
+async def test_one_request_of_many_inputs_holds_no_more_places_than_can_run(tmp_path: Path) -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    async with site(tmp_path, engine, max_num_seqs=3) as at:
+        asking = asyncio.create_task(ask(at, input=["a"] * 9, layers=0, heads=0))
+        while len(engine.submitted) < 3:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(engine.submitted) == 3
+        assert engine.gate is not None
+        engine.gate.set()
+        assert len(await asking) == 9
 
 
 async def test_more_inputs_than_are_run_together_are_all_answered_in_order(tmp_path: Path) -> None:

@@ -252,6 +252,15 @@ async def test_truncate_drops_the_beginning_of_a_long_prompt(
         assert sampling(at).max_tokens == 64 - kept
 
 
+@pytest.mark.parametrize("max_tokens", [64, 100])
+async def test_truncate_cannot_make_room_where_the_answer_takes_all_of_it(max_tokens: int, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = {"prompt": "a" * 70, "truncate": True, "max_tokens": max_tokens}
+        error = await at.error("/v1/completions", body, 400)
+    assert error["param"] == "max_tokens"
+    assert f"{max_tokens} leaves no room for the prompt; 1 to 63" in error["message"]
+
+
 async def test_truncate_leaves_a_prompt_that_fits_alone(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         await at.post("/v1/completions", {"prompt": "a" * 60, "truncate": True})
