@@ -2,7 +2,7 @@
 
 First each of a pool of requests is asked alone; then `--clients` clients ask them in random order for `--seconds`
 seconds. Counts what differs and what is lost, and samples the memory of all server processes. Ends with status 1
-when anything differs, is lost, or memory grows by more than `--growth` between the second quarter and the last.
+when anything differs, is lost, or the peak of the memory grows by more than `--growth` from the first half to the second.
 
     python -m benchmarks.mixed_load --clients 32 --seconds 120
 """
@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import random
-import statistics
 import sys
 import time
 from collections import defaultdict
@@ -128,10 +127,9 @@ class Watch:
 
     @property
     def growth(self) -> float:
-        """Mean of the last quarter over the mean of the second: the first quarter fills caches."""
-        quarter = max(1, len(self.sizes) // 4)
-        before, after = self.sizes[quarter : 2 * quarter] or self.sizes, self.sizes[-quarter:]
-        return statistics.fmean(after) / statistics.fmean(before) - 1
+        """Peak of the second half over the peak of the first: large answers come and go, a leak raises the peaks."""
+        half = max(1, len(self.sizes) // 2)
+        return max(self.sizes[-half:]) / max(self.sizes[:half]) - 1
 
 
 async def mixed_load(server: Server, clients: int, seconds: float) -> tuple[dict[str, Tally], Watch]:
@@ -191,7 +189,7 @@ def report(tallies: dict[str, Tally], watch: Watch) -> bool:
         print(f"| {kind} | {len(times)} | {tally.different} | {tally.lost} | {figures} |")
     print(f"\n{sum(len(tally.seconds) for tally in tallies.values())} answers;", end=" ")
     print(f"memory {watch.sizes[0] / 2**20:.0f} MiB at first, {watch.sizes[-1] / 2**20:.0f} at last,", end=" ")
-    print(f"{max(watch.sizes) / 2**20:.0f} at most; last quarter over second: {watch.growth:+.1%}")
+    print(f"{max(watch.sizes) / 2**20:.0f} at most; peak of the second half over the first: {watch.growth:+.1%}")
     tenths = watch.samples[:: max(1, len(watch.samples) // 10)]
     for pid in tenths[0]:
         sizes = " ".join(f"{sample.get(pid, 0) / 2**20:.0f}" for sample in tenths)
