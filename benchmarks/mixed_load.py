@@ -2,7 +2,8 @@
 
 First each of a pool of requests is asked alone; then `--clients` clients ask them in random order for `--seconds`
 seconds. Counts what differs and what is lost, and samples the memory of all server processes. Ends with status 1
-when anything differs, is lost, or the peak of the memory grows by more than `--growth` from the first half to the second.
+when anything differs or is lost, or when the peak of memory grows by more than `--growth` from the first half to the
+second.
 
     python -m benchmarks.mixed_load --clients 32 --seconds 120
 """
