@@ -12,7 +12,16 @@ from server.engine.request import AttentionTask
 from server.errors import BadRequest, PayloadTooLarge
 from server.routes.context import AppContext
 from server.routes.generation import count_rejection
-from server.routes.prompts import Prompt, check_ids, check_model, fit_input, read_chat, read_completion, read_prompts
+from server.routes.prompts import (
+    Keep,
+    Prompt,
+    check_ids,
+    check_model,
+    fit_input,
+    read_chat,
+    read_completion,
+    read_prompts,
+)
 from server.routes.tasks import Result, Work, run_all
 from server.schemas import AttentionAnswer, AttentionRequest, ChatMessage
 from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
@@ -95,7 +104,8 @@ async def _inputs(context: AppContext, body: AttentionRequest) -> list[Prompt]:
         messages = [item for item in value if isinstance(item, ChatMessage)]
         prompts = [await read_chat(context, messages, body.completion is not None)]
     else:
-        prompts = await read_prompts(context, value, "input", body.add_special_tokens)  # type: ignore[arg-type]
+        keep: Keep | None = "start" if body.truncate else None
+        prompts = await read_prompts(context, value, "input", body.add_special_tokens, keep)  # type: ignore[arg-type]
     if body.completion is not None:
         prompts = await _completed(context, prompts, body.completion)
     return [fit_input(context, prompt, body.truncate, "input") for prompt in prompts]

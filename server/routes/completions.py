@@ -41,7 +41,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
-    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens)
+    prompts = await read_prompts(
+        context, body.prompt, "prompt", body.add_special_tokens, "end" if body.truncate else None
+    )
     is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
     asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
     jobs = []

@@ -10,7 +10,7 @@ from server.engine.request import EmbedTask, Pooling
 from server.errors import BadRequest, PayloadTooLarge
 from server.routes.attention import TENSOR_CONTENT, input_usage, wire_of
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_model, fit_input, read_prompts
+from server.routes.prompts import Keep, Prompt, check_model, fit_input, read_prompts
 from server.routes.tasks import Result, Work, run_all
 from server.schemas import EmbeddingAnswer, EmbeddingRequest
 from server.selectors import resolve
@@ -38,7 +38,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         check_model(context, body.model)
         wanted = negotiate(request.headers.get("accept"))
         task = _task(context, body)
-        prompts = await read_prompts(context, body.input, "input", body.add_special_tokens)
+        keep: Keep | None = "start" if body.truncate else None
+        prompts = await read_prompts(context, body.input, "input", body.add_special_tokens, keep)
         inputs = [fit_input(context, prompt, body.truncate, "input") for prompt in prompts]
         if wanted is Format.NPY:
             check_npy(len(inputs))

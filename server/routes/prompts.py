@@ -1,8 +1,9 @@
 """From the forms a prompt may take on the wire to token ids that fit the model. Knows no engine and no answer."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from model.chat import ChatTemplateError
 from server.errors import BadRequest, NotFound, shown
@@ -12,8 +13,16 @@ from server.schemas import ChatMessage, PromptInput
 MAX_PROMPTS = 2048
 _THREAD_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: they would hold up running streams."""
+MIN_TEXT_LIMIT = 1_000_000
+"""Characters of a text that are accepted for any model: tokenising takes some microsecond and kilobyte a token."""
+MAX_TOKEN_CHARACTERS = 32
+"""No text has more characters than this for each of its tokens, unless it is no text but a run of blanks."""
+_GROUP_CHARACTERS = 500_000
+"""Of many texts tokenised together, for the same reason."""
 
 Span = tuple[int, int]
+Keep = Literal["start", "end"]
+"""Which part of a text that is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +47,16 @@ def check_model(context: AppContext, model: str | None) -> None:
 
 
 async def read_prompts(
-    context: AppContext, value: PromptInput, field: str, add_special_tokens: bool = True
+    context: AppContext, value: PromptInput, field: str, add_special_tokens: bool = True, keep: Keep | None = None
 ) -> list[Prompt]:
-    """The prompts of a body's field. Raises BadRequest for empty ones and for ids the network lacks."""
+    """The prompts of a body's field. Raises BadRequest for empty ones and for ids the network lacks.
+
+    Texts far over any context are refused unread, or cut to the end that `keep` names: the rest of the cut, by tokens,
+    is the caller's.
+    """
     if isinstance(value, str):
-        return [_check_text(context, await _encode_one(context, value, add_special_tokens), field)]
+        text = _bounded(context, value, field, keep)
+        return [_check_text(context, await _encode_one(context, text, add_special_tokens), field)]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
@@ -50,7 +64,9 @@ async def read_prompts(
     if len(value) > MAX_PROMPTS:
         raise BadRequest(f"{field}: {len(value)} prompts; at most {MAX_PROMPTS} are accepted.", param=field)
     if isinstance(value[0], str):
-        texts = [item for item in value if isinstance(item, str)]
+        texts = [
+            _bounded(context, item, f"{field}[{i}]", keep) for i, item in enumerate(value) if isinstance(item, str)
+        ]
         prompts = await _encode_many(context, texts, add_special_tokens)
         return [_check_text(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
     many = [item for item in value if isinstance(item, list)]
@@ -100,36 +116,61 @@ def _name(field: str) -> str:
     return field.partition("[")[0]
 
 
-async def encode(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
-    """A text as a prompt, which may be empty."""
-    return await _encode_one(context, text, add_special_tokens)
+def _bounded(context: AppContext, text: str, field: str, keep: Keep | None = None) -> str:
+    limit = max(MIN_TEXT_LIMIT, MAX_TOKEN_CHARACTERS * context.context_limit)
+    if len(text) <= limit:
+        return text
+    if keep is None:
+        raise BadRequest(
+            f"{field}: the text has {len(text)} characters; at most {limit} are accepted, and {context.context_limit} "
+            "tokens of them.",
+            param=_name(field),
+            code="context_length_exceeded",
+        )
+    return text[:limit] if keep == "start" else text[-limit:]
+
+
+async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str) -> Prompt:
+    """A text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
+    return await _encode_one(context, _bounded(context, text, field), add_special_tokens)
 
 
 async def read_completion(context: AppContext, text: str) -> Prompt:
     """A text that follows a prompt, which may be empty. Raises BadRequest for tokens the network lacks."""
-    prompt = await _encode_one(context, text, False)
+    prompt = await encode(context, text, False, "completion")
     return _check_text(context, prompt, "completion") if prompt.ids else prompt
 
 
 async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
-    encode = context.tokenizer.encode
-    if len(text) > _THREAD_CHARACTERS:
-        encoding = await asyncio.to_thread(encode, text, add_special_tokens)
+    if len(text) > _THREAD_CHARACTERS:  # as a batch of one: only batches leave the interpreter to others meanwhile
+        (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
     else:
-        encoding = encode(text, add_special_tokens)
+        encoding = context.tokenizer.encode(text, add_special_tokens)
     return Prompt(tuple(encoding.ids), text, tuple(encoding.offsets))
 
 
 async def _encode_many(context: AppContext, texts: list[str], add_special_tokens: bool) -> list[Prompt]:
-    encode = context.tokenizer.encode_batch
-    if sum(map(len, texts)) > _THREAD_CHARACTERS:
-        encodings = await asyncio.to_thread(encode, texts, add_special_tokens)
-    else:
-        encodings = encode(texts, add_special_tokens)
-    return [
-        Prompt(tuple(encoding.ids), text, tuple(encoding.offsets))
-        for text, encoding in zip(texts, encodings, strict=True)
-    ]
+    prompts: list[Prompt] = []
+    for group in _groups(texts):
+        if sum(map(len, group)) > _THREAD_CHARACTERS:
+            encodings = await asyncio.to_thread(context.tokenizer.encode_batch, group, add_special_tokens)
+        else:
+            encodings = context.tokenizer.encode_batch(group, add_special_tokens)
+        prompts += [Prompt(tuple(e.ids), text, tuple(e.offsets)) for text, e in zip(group, encodings, strict=True)]
+    return prompts
+
+
+def _groups(texts: list[str]) -> Iterator[list[str]]:
+    """The texts in their order, each group of at most `_GROUP_CHARACTERS`, or one text."""
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        if group and size + len(text) > _GROUP_CHARACTERS:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    yield group
 
 
 def render_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
@@ -150,7 +191,7 @@ def render_chat(context: AppContext, messages: Sequence[ChatMessage], add_genera
 async def read_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> Prompt:
     """A conversation as one prompt. The template writes the special tokens itself: none are added."""
     text = render_chat(context, messages, add_generation_prompt)
-    return _check_text(context, await _encode_one(context, text, False), "messages")
+    return _check_text(context, await encode(context, text, False, "messages"), "messages")
 
 
 def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str) -> Prompt:

@@ -20,7 +20,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         else:
             text = body.prompt or ""
         adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
-        prompt = await encode(context, text, adds)
+        prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages")
         strings = context.tokenizer.token_strings(prompt.ids) if body.return_token_strs else None
         return TokenizeAnswer(
             count=len(prompt.ids), max_model_len=context.context_limit, tokens=list(prompt.ids), token_strs=strings

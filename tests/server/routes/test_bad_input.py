@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.errors import BadRequest
-from server.routes.prompts import read_chat, read_completion, read_prompts
+from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_completion, read_prompts
 from server.schemas import ChatMessage
 from tests.server.serving import Site, error_of, site
 
@@ -113,6 +113,33 @@ async def test_a_compressed_body_is_refused_by_its_encoding(tmp_path: Path) -> N
         assert "'gzip'" in error_of(answer)["message"]
         plain = await at.http.post("/tokenize", content=b'{"prompt": "x"}', headers={**JSON, "content-encoding": ""})
         assert plain.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/completions", "prompt"), ("/v1/attention", "input"), ("/v1/embeddings", "input"), ("/tokenize", "prompt")],
+)
+async def test_a_text_far_over_any_context_is_refused_before_it_is_tokenised(
+    path: str, field: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error(path, {field: "x" * (MIN_TEXT_LIMIT + 1)}, 400)
+        assert (error["param"], error["code"]) == (field, "context_length_exceeded")
+        assert f"{MIN_TEXT_LIMIT + 1} characters; at most {MIN_TEXT_LIMIT}" in error["message"]
+        await check_next_request_works(at, path)
+
+
+async def test_truncate_cuts_a_text_of_any_length(tmp_path: Path) -> None:
+    text = "a" + "x" * MIN_TEXT_LIMIT + "z"
+    async with site(tmp_path) as at:
+        for path, body in (
+            ("/v1/completions", {"prompt": text, "max_tokens": 1}),
+            ("/v1/embeddings", {"input": ["b", text]}),
+        ):
+            assert (await at.post(path, {**body, "truncate": True})).status_code == 200
+        generated, _, embedded = (bytes(each.prompt_token_ids) for each in at.engine.submitted)
+    assert generated == b"x" * 62 + b"z"
+    assert embedded == b"a" + b"x" * 63
 
 
 async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(tmp_path: Path) -> None:
