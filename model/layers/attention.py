@@ -124,10 +124,10 @@ class CompiledAttention:
 
     def __init__(self) -> None:
         # Imported here: compiling takes seconds, and a GPU server never needs it.
-        from model.layers import attention_kernels, elementwise_kernels
+        from model.layers import attention_kernels, row_kernels
 
         self._kernels = attention_kernels
-        self._rotate_and_store = elementwise_kernels.rotate_and_store
+        self._rotate_and_store = row_kernels.rotate_and_store
         self._kinds = {
             "pattern": attention_kernels.PATTERN,
             "scores": attention_kernels.SCORES,

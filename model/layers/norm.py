@@ -17,7 +17,7 @@ from model.config import ModelConfig
 from model.layers.arrays import COMPILED_DTYPES, bits
 
 if TYPE_CHECKING:
-    from model.layers.elementwise_kernels import RowKernel
+    from model.layers.row_kernels import RowKernel
 
 
 class Norm(Protocol):
@@ -36,7 +36,7 @@ class RmsNorm:
         self._wide = torch.float64 if weight.dtype == torch.float64 and not float32_casts else torch.float32
         self._kernel: RowKernel | None = None
         if weight.device.type == "cpu" and weight.dtype in COMPILED_DTYPES:
-            from model.layers.elementwise_kernels import rms_norm  # here: a GPU server needs no compiler
+            from model.layers.row_kernels import rms_norm  # here: a GPU server needs no compiler
 
             self._kernel = rms_norm
 
