@@ -30,12 +30,12 @@ class AttentionSink:
         num_keys = num_tokens if capture.keys is None else len(capture.keys)
         self._columns = num_keys
         dtype = _TORCH_DTYPES[capture.dtype]
-        width = capture.top_k or capture.resize or num_keys
-        # A thumbnail's rows stay float32 until the last of them is there.
-        self._values = torch.full(
-            (count, len(self._queries), width),
-            0 if dtype == torch.uint8 else self._hidden,
-            dtype=torch.float32 if capture.resize else dtype,
+        self._thumbnail = _Thumbnail(count, len(self._queries), capture.resize) if capture.resize else None
+        shape = (count, len(self._queries), capture.top_k or num_keys)
+        self._values = (
+            torch.full(shape, 0 if dtype == torch.uint8 else self._hidden, dtype=dtype)
+            if self._thumbnail is None
+            else self._thumbnail.sums
         )
         self._indices = torch.full(self._values.shape, -1, dtype=torch.int32) if capture.top_k else None
 
@@ -53,6 +53,8 @@ class AttentionSink:
         places = np.flatnonzero(wanted)
         if not len(places):
             return None
+        if self._thumbnail is not None:  # its sums are over rows in the order of their positions, in any chunks
+            places = places[np.argsort(self._queries[places], kind="stable")]
         positions = self._queries[places]
         where = torch.from_numpy(places)
 
@@ -78,11 +80,12 @@ class AttentionSink:
             rows = rows.amax(0, keepdim=True)
         rows = self._select_keys(rows)
         slots = torch.tensor(self._slots[layer])
+        if self._thumbnail is not None:
+            self._thumbnail.add(slots, where, rows)
+            return
         if self._indices is not None:
             rows, indices = self._largest(rows, positions)
             self._indices[slots[:, None], where] = indices
-        elif self._capture.resize:
-            rows = torch.nn.functional.adaptive_avg_pool1d(rows, self._capture.resize)
         self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
 
     def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
@@ -111,13 +114,41 @@ class AttentionSink:
     def arrays(self, name: str = "attention") -> dict[str, Array]:
         """What was gathered, as `name` and, with top_k, `name`.indices."""
         values = self._values
-        if self._capture.resize:
-            columns = torch.nn.functional.adaptive_avg_pool1d(values.transpose(1, 2), self._capture.resize)
-            values = _cast(columns.transpose(1, 2).contiguous(), _TORCH_DTYPES[self._capture.dtype])
+        if self._thumbnail is not None:
+            values = _cast(self._thumbnail.mean(), _TORCH_DTYPES[self._capture.dtype])
         found = {name: as_array(values)}
         if self._indices is not None:
             found[f"{name}.indices"] = as_array(self._indices)
         return found
+
+
+class _Thumbnail:
+    """Area means of [map, row, key] patterns, each map n x n, gathered row by row: the rows themselves are not kept.
+
+    Cell i of n covers rows floor(i * rows / n) up to, not including, ceil((i + 1) * rows / n), as in torch's
+    `adaptive_avg_pool2d`: neighbours share a row that lies across their edge. Keys likewise.
+    """
+
+    def __init__(self, num_maps: int, num_rows: int, size: int) -> None:
+        self.sums = torch.zeros(num_maps, size, size)
+        self._size = size
+        row, cell = torch.arange(num_rows), torch.arange(size)
+        self._first = row * size // max(1, num_rows)
+        """The first cell that each row lies in."""
+        self._num_cells = -(-(row + 1) * size // max(1, num_rows)) - self._first
+        self._num_rows = -(-(cell + 1) * num_rows // size) - cell * num_rows // size
+        """The rows of each cell."""
+
+    def add(self, maps: torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> None:
+        """rows [maps, n, keys] are rows `where` of `maps`; they are added one after another."""
+        narrow = torch.nn.functional.adaptive_avg_pool1d(rows, self._size)
+        num_cells = self._num_cells[where]
+        source = torch.arange(len(where)).repeat_interleave(num_cells)
+        nth = torch.arange(len(source)) - (num_cells.cumsum(0) - num_cells)[source]
+        self.sums[maps] = self.sums[maps].index_add_(1, self._first[where][source] + nth, narrow[:, source])
+
+    def mean(self) -> torch.Tensor:
+        return self.sums / self._num_rows.clamp_min(1)[:, None]
 
 
 class RowSink:

@@ -127,6 +127,29 @@ def test_resize_is_the_mean_over_areas(model: Decoder) -> None:
     np.testing.assert_allclose(answers[1].array("attention")[0], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("size", [1, 5, 40])
+@pytest.mark.parametrize("queries", [None, (11, 3, 24, 0, 7)], ids=["every row", "rows in another order"])
+def test_a_thumbnail_is_the_same_however_its_prompt_was_cut(
+    model: Decoder, size: int, queries: tuple[int, ...] | None
+) -> None:
+    pairs = ((1, 1), (0, 2), (1, 0))
+    wanted = [
+        request(i, PROMPT, AttentionTask(capture=AttentionCapture(pairs=pairs, queries=queries, resize=n)))
+        for i, n in enumerate((None, size))
+    ]
+    answers = run(build(model), wanted)
+    expected = torch.nn.functional.adaptive_avg_pool2d(torch.tensor(answers[0].array("attention")), (size, size))
+    np.testing.assert_allclose(answers[1].array("attention"), expected, atol=1e-6)
+    in_chunks = run(build(model, max_num_seqs=1, max_num_batched_tokens=4), wanted[1:])
+    assert in_chunks[1] == answers[1]
+
+
+def test_a_thumbnail_takes_its_own_size_and_not_that_of_the_prompts_rows(model: Decoder) -> None:
+    engine = build(model)
+    engine.add_request(request(0, PROMPT * 4, AttentionTask(capture=AttentionCapture(pairs=((0, 0),), resize=3))))
+    assert engine.stats().inflight_capture_bytes == 3 * 3 * 4
+
+
 def test_one_step_mixes_prefill_decode_capture_and_embedding(model: Decoder) -> None:
     engine = build(model, enable_prefix_caching=False)
     engine.add_request(request(0, PROMPT, generate(30, ignore_eos=True)))
@@ -214,6 +237,10 @@ def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: 
     assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
 
 
-def test_a_cache_smaller_than_one_context_is_refused_with_the_size_needed(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"raise kv_cache_memory to [\d,]+ bytes"):
+def test_a_cache_smaller_than_one_context_is_refused_with_the_size_given_and_the_size_needed(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"--kv-cache-memory 1000 .*at least \d+") as refused:
         Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=1000, threads=1))
+    needed = int(str(refused.value).rpartition("at least ")[2].split()[0])
+    Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=needed, threads=1))  # that much is enough
+    with pytest.raises(ValueError, match="--kv-cache-memory"):
+        Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=needed - 1, threads=1))
