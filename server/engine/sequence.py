@@ -110,16 +110,6 @@ class Sequence:
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
-    def last_position(self) -> int:
-        """The position of the newest token."""
-        return len(self.token_ids) - 1
-
-    @property
-    def is_prefilling(self) -> bool:
-        """More than the newest token is still to be computed: the prompt, or everything after a preemption."""
-        return self.num_uncomputed_tokens > 1
-
-    @property
     def is_finished(self) -> bool:
         return self.status is SequenceStatus.FINISHED
 

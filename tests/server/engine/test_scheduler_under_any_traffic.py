@@ -72,7 +72,9 @@ class AnyTraffic(RuleBasedStateMachine):
             self.step()
 
     def step(self) -> None:
-        decodes = [seq for seq in self.scheduler.sequences if seq.status.value == "running" and not seq.is_prefilling]
+        decodes = [
+            seq for seq in self.scheduler.sequences if seq.status.value == "running" and seq.num_uncomputed_tokens == 1
+        ]
         schedule = self.scheduler.schedule()
         scheduled = [chunk.sequence for chunk in schedule.chunks]
         assert bool(scheduled) == self.scheduler.has_work, "a step without progress"
