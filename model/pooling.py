@@ -45,9 +45,56 @@ def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | No
     return vectors if pooling == "none" else vectors[0]
 
 
+class RunningMean:
+    """The mean over tokens that come in pieces; the same number however they were cut.
+
+    Summed in float64, `_TOKENS_AT_ONCE` at a time, counted from the first token; fewer than that are kept as they are.
+    """
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None  # [D]
+        self._rest: list[Tensor] = []
+        self._num_rest = 0
+        self._num_tokens = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory held between two pieces."""
+        return sum(piece.nbytes for piece in self._rest) + (0 if self._total is None else self._total.nbytes)
+
+    def add(self, hidden: Tensor) -> None:
+        """The next tokens [T, D]; the tensor may be kept, and must not change."""
+        self._num_tokens += len(hidden)
+        self._num_rest += len(hidden)
+        self._rest.append(hidden)
+        if self._num_rest < _TOKENS_AT_ONCE:
+            return
+        tokens = self._take_rest()
+        whole = len(tokens) - len(tokens) % _TOKENS_AT_ONCE
+        for start in range(0, whole, _TOKENS_AT_ONCE):
+            self._sum(tokens[start : start + _TOKENS_AT_ONCE])
+        self._rest, self._num_rest = [tokens[whole:].clone()], len(tokens) - whole
+
+    def mean(self) -> Tensor:
+        """[1, D] in float64, once all is there. Raises ValueError when there was no token."""
+        if not self._num_tokens:
+            raise ValueError("the mean of no tokens; expected at least one")
+        if self._num_rest:
+            self._sum(self._take_rest())
+            self._rest, self._num_rest = [], 0
+        assert self._total is not None
+        return (self._total / self._num_tokens)[None]
+
+    def _take_rest(self) -> Tensor:
+        return self._rest[0] if len(self._rest) == 1 else torch.cat(self._rest)
+
+    def _sum(self, tokens: Tensor) -> None:
+        part = tokens.double().sum(0)
+        self._total = part if self._total is None else self._total + part
+
+
 def _mean(x: Tensor) -> Tensor:
     """The mean [1, n] over the tokens of x [T, n] in float64, a few tokens at a time: no float64 copy of all of x."""
-    total = x.new_zeros(1, x.shape[1], dtype=torch.float64)
-    for start in range(0, x.shape[0], _TOKENS_AT_ONCE):
-        total += x[start : start + _TOKENS_AT_ONCE].double().sum(0)
-    return total / x.shape[0]
+    mean = RunningMean()
+    mean.add(x)
+    return mean.mean()

@@ -112,11 +112,17 @@ class Engine:
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request.
 
-        Raises ValueError when it can never run: too long for the cache, an empty prompt, a uid in use.
+        Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or no memory for
+        what it captures. The engine is then as it was.
         """
         seq = Sequence(request, self._model_config.num_layers)
         self._scheduler.add(seq)
-        self._tracked[request.uid] = _Tracked(seq, Findings.of(seq), Timing(request.arrival_time))
+        try:
+            findings = Findings.of(seq)
+        except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
+            self._scheduler.finish(seq, "error")
+            raise ValueError(f"request {request.uid}: no memory for what it captures: {error}") from error
+        self._tracked[request.uid] = _Tracked(seq, findings, Timing(request.arrival_time))
 
     def abort(self, uid: int) -> None:
         """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from model.capture import AttentionTap, ResidualTap
-from model.pooling import pool
+from model.pooling import RunningMean, pool
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture, EmbedTask
 
@@ -184,10 +184,11 @@ class EmbeddingSink:
     def __init__(self, task: EmbedTask) -> None:
         self._task = task
         self._pieces: list[torch.Tensor] = []
+        self._mean = RunningMean()
 
     @property
     def num_bytes(self) -> int:
-        return sum(piece.nbytes for piece in self._pieces)
+        return sum(piece.nbytes for piece in self._pieces) + self._mean.num_bytes
 
     def tap(self, first_row: int, start: int, num_rows: int, captured: int = 0) -> ResidualTap | None:
         """The wish for a chunk, as `AttentionSink.tap`'s."""
@@ -197,7 +198,10 @@ class EmbeddingSink:
         return ResidualTap(self._task.layer, first_row + skip, first_row + num_rows, self._keep)
 
     def _keep(self, hidden: torch.Tensor) -> None:
-        if self._task.pooling == "last":
+        hidden = hidden[:, : self._task.dimensions].contiguous()
+        if self._task.pooling == "mean":
+            self._mean.add(hidden)
+        elif self._task.pooling == "last":
             self._pieces = [hidden[-1:].clone()]
         elif self._task.pooling == "cls":
             self._pieces = self._pieces or [hidden[:1].clone()]
@@ -206,7 +210,8 @@ class EmbeddingSink:
 
     def arrays(self) -> dict[str, Array]:
         task = self._task
-        vector = pool(torch.cat(self._pieces), task.pooling, normalize=task.normalize, dimensions=task.dimensions)
+        hidden = self._mean.mean() if task.pooling == "mean" else torch.cat(self._pieces)
+        vector = pool(hidden, task.pooling, normalize=task.normalize, dimensions=task.dimensions)
         return {"embedding": as_array(vector.float())}
 
 

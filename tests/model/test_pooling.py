@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.pooling import Pooling, pool
+from model.pooling import Pooling, RunningMean, pool
 
 HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])
 
@@ -93,6 +93,17 @@ def test_a_sequence_pools_the_same_wherever_it_lies_in_the_batch(
             assert torch.equal(pool(batch[before : before + tokens], pooling, normalize=True), alone)
     finally:
         torch.set_num_threads(threads)
+
+
+@given(cuts=st.lists(st.integers(1, 150), min_size=1, max_size=6), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_a_mean_that_comes_in_pieces_is_the_mean_of_the_whole_bit_for_bit(cuts: list[int], seed: int) -> None:
+    hidden = make_hidden(sum(cuts), 7, seed)
+    running = RunningMean()
+    for i, length in enumerate(cuts):
+        running.add(hidden[sum(cuts[:i]) :][:length])
+        assert running.num_bytes <= 64 * 7 * 4 + 7 * 8  # the pieces themselves are not kept
+    assert torch.equal(running.mean()[0].float(), pool(hidden, "mean", normalize=False))
 
 
 @pytest.mark.parametrize(

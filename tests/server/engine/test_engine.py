@@ -150,6 +150,26 @@ def test_a_thumbnail_takes_its_own_size_and_not_that_of_the_prompts_rows(model: 
     assert engine.stats().inflight_capture_bytes == 3 * 3 * 4
 
 
+@pytest.mark.parametrize(
+    ("task", "most"),
+    [
+        (EmbedTask(pooling="mean"), 64 * 48 * 4 + 48 * 8),
+        (EmbedTask(pooling="last"), 48 * 4),
+        (EmbedTask(pooling="none", dimensions=2), 120 * 2 * 4),
+    ],
+)
+def test_an_embedding_under_way_holds_no_more_of_a_long_prompt_than_it_needs(
+    model: Decoder, task: EmbedTask, most: int
+) -> None:
+    engine = build(model, max_num_seqs=1, max_num_batched_tokens=17)
+    engine.add_request(request(0, (PROMPT * 5)[:120], task))
+    held = [0]
+    while engine.has_work:
+        engine.step()
+        held.append(engine.stats().inflight_capture_bytes)
+    assert 0 < max(held) <= most
+
+
 def test_one_step_mixes_prefill_decode_capture_and_embedding(model: Decoder) -> None:
     engine = build(model, enable_prefix_caching=False)
     engine.add_request(request(0, PROMPT, generate(30, ignore_eos=True)))
@@ -220,6 +240,15 @@ def test_a_request_that_can_never_fit_is_refused_and_the_next_one_runs(model: De
     with pytest.raises(ValueError, match="KV cache holds 40 tokens"):
         engine.add_request(request(0, PROMPT, generate(50)))
     assert run(engine, [request(1, PROMPT, generate(3, ignore_eos=True))])[1].finish_reason == "length"
+
+
+def test_a_request_whose_capture_finds_no_memory_is_refused_and_the_next_one_runs(model: Decoder) -> None:
+    engine = build(model)
+    capture = AttentionCapture(pairs=((0, 0),), top_k=1 << 44)  # 16 TiB to a row, more than a machine can promise
+    with pytest.raises(ValueError, match="no memory"):
+        engine.add_request(request(0, PROMPT, AttentionTask(capture=capture)))
+    assert not engine.has_work
+    assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
 
 
 def test_a_step_that_fails_ends_its_own_requests_and_the_engine_goes_on(model: Decoder) -> None:
