@@ -24,15 +24,17 @@ def num_cache_blocks(
     block_bytes = KVCache.bytes_per_block(model, config.block_size, dtype)
     one_context = -(-max_model_len // config.block_size)
     if config.kv_cache_bytes is not None:
-        blocks = config.kv_cache_bytes // block_bytes
+        available = config.kv_cache_bytes
+        blocks = available // block_bytes
     else:
-        share = CPU_SHARE if device.type == "cpu" else GPU_SHARE
-        blocks = min(config.max_num_seqs * one_context, int(free_memory(device) * share) // block_bytes)
+        available = int(free_memory(device) * (CPU_SHARE if device.type == "cpu" else GPU_SHARE))
+        blocks = min(config.max_num_seqs * one_context, available // block_bytes)
     if blocks < one_context:
+        given = config.kv_cache_bytes
+        memory = f"{available} bytes of the free memory" if given is None else f"--kv-cache-memory {given} (bytes)"
         raise ModelLoadError(
-            f"the KV cache holds {blocks * config.block_size} tokens in {blocks * block_bytes:,} bytes, fewer than "
-            f"one context of {max_model_len}; raise kv_cache_memory to {one_context * block_bytes:,} bytes "
-            "or lower max_model_len"
+            f"{memory} holds {blocks * config.block_size} tokens in the KV cache, fewer than one context of "
+            f"{max_model_len}; set --kv-cache-memory to at least {one_context * block_bytes} or lower --max-model-len"
         )
     return blocks + 1
 
@@ -51,7 +53,7 @@ def _meminfo(field: str) -> int:
         name, _, value = line.partition(":")
         if name == field:
             return int(value.split()[0]) * 1024
-    raise ModelLoadError(f"/proc/meminfo has no {field}; set kv_cache_memory")
+    raise ModelLoadError(f"/proc/meminfo has no {field}; set --kv-cache-memory")
 
 
 def _read_int(path: Path) -> int | None:
