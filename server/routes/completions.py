@@ -14,6 +14,7 @@ from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
 from server.routes.logprobs import LegacyLogprobs, prompt_entries
 from server.routes.prompts import Prompt, check_model, fit_generation, read_prompts
+from server.routes.rows import prompt_rows
 from server.routes.sampling import sampling_params
 from server.schemas import CompletionAnswer, CompletionRequest
 from server.sse import DONE, EventStream, event, unless_disconnected
@@ -139,8 +140,11 @@ class _Writer:
             stop_reason=choice.stop_reason,
         )
         written = self.chunk(index, piece)
-        if self.started.rows is not None and choice.tensors:
-            written["attention"] = self.started.rows.whole(choice.tensors, len(self._prompt(index).ids) - 1)
+        tensors = choice.tensors
+        if self.body.max_tokens == 0:
+            tensors = [kept for kept in map(prompt_rows, tensors) if kept]
+        if self.started.rows is not None and tensors:
+            written["attention"] = self.started.rows.whole(tensors, len(self._prompt(index).ids) - 1)
         return written
 
     def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
@@ -148,7 +152,11 @@ class _Writer:
         is_first = index not in self._begun
         self._begun.add(index)
         if self.body.max_tokens == 0:
-            piece = Piece(prompt_logprobs=piece.prompt_logprobs, finish_reason=piece.finish_reason and "length")
+            piece = Piece(
+                prompt_logprobs=piece.prompt_logprobs,
+                tensors=prompt_rows(piece.tensors),
+                finish_reason=piece.finish_reason and "length",
+            )
         query = len(self._prompt(index).ids) - 1 + self._num_tokens[index]
         self._num_tokens[index] += len(piece.token_ids)
         self.num_completion_tokens += len(piece.token_ids)

@@ -78,6 +78,11 @@ class RowWriter:
         }
 
 
+def prompt_rows(tensors: dict[str, Array]) -> dict[str, Array]:
+    """What came for the prompt, without the row of the token: for a token that is not shown."""
+    return {name: value for name, value in tensors.items() if name.startswith("attention.prompt")}
+
+
 def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
     """Rows [first axis, key] of growing length as [first axis, query, key]."""
     width = max(row.shape[-1] for row in rows)

@@ -296,6 +296,24 @@ async def test_the_prompts_rows_come_once_with_the_first_token(tmp_path: Path) -
     assert (prompt["shape"], prompt["query_positions"]) == ([1, 1, 2, 2], [0, 1])
 
 
+@pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_prompt_scored_without_generating_brings_no_row_of_a_token(
+    prompt: bool, stream: bool, tmp_path: Path
+) -> None:
+    rows = {"layers": 0, "heads": 0, "prompt": prompt}
+    async with site(tmp_path) as at:
+        body = {"prompt": "ab", "max_tokens": 0, "echo": True, "attention": rows, "stream": stream}
+        answer = await at.post("/v1/completions", body)
+        (choice,) = (events_of(answer)[0] if stream else answer.json())["choices"]
+    assert choice["text"] == "ab"
+    if prompt:
+        assert list(choice["attention"]) == ["prompt"]
+        assert choice["attention"]["prompt"]["query_positions"] == [0, 1]
+    else:
+        assert "attention" not in choice
+
+
 async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
     fields = {"layers": 0, "heads": 1, "top_k": 3, "dtype": "float16", "encoding_format": "base64"}
     async with site(tmp_path) as at:
