@@ -23,7 +23,9 @@ class AttentionFields(RequestModel):
         None, description="[layer, head] pairs, in place of layers and heads."
     )
     kind: AttentionKind = Field(
-        "pattern", description="pattern: softmaxed; scores: scaled, biased, capped, masked; dots: the bare q.k."
+        "pattern",
+        description="pattern: softmaxed, masked keys 0; scores: scaled, biased, capped; dots: the bare q.k. In scores "
+        "and dots masked keys are -inf (null in JSON).",
     )
     top_k: int | None = Field(None, ge=1, le=65536, description="Keep only the k largest keys of each row.")
     dtype: CaptureDtype = Field("float32", description="Number format; uint8 is round(255 p), for patterns.")
@@ -92,7 +94,9 @@ class AttentionEntry(AnswerModel):
     axes: list[str] = Field(description="Names of the axes.")
     shape: list[int] = Field(description="Their lengths.")
     dtype: CaptureDtype = Field(description="Number format.")
-    attention: Any = Field(None, description="Nested lists or base64; a masked score is null.")
+    attention: Any = Field(
+        None, description="Nested lists or base64; in scores and dots a masked key is null, in base64 -inf."
+    )
     values: Any = Field(None, description="With top_k: the k largest, in falling order.")
     indices: Any = Field(None, description="With top_k: their key positions, padded with -1.")
 

@@ -101,6 +101,7 @@ class AttentionOptions(ModelOptions, total=False):
     query_positions: Selection
     key_positions: Selection
     kind: Literal["pattern", "scores", "dots"]
+    """Masked keys are 0 in a pattern and -inf in scores and dots."""
     reduce: Literal["mean", "max"]
     """Over the heads of each layer."""
     orientation: Literal["rows", "columns"]
