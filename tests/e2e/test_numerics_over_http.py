@@ -1,0 +1,289 @@
+"""The numbers that users receive, end to end: random prompts over HTTP against transformers in this process.
+
+Each family has two servers with small steps (prompts are chunked): one with room, one whose cache holds one context, so
+that requests are preempted. Both are asked the same, alone and eight at once; every answer must be the same bits.
+"""
+
+import random
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import transformers
+from safetensors.numpy import load
+
+from model.config import ModelConfig
+from model.kv_cache import KVCache
+from model.tokenizer import Tokenizer
+from tests.server.running import RunningServer, running_server
+from tests.tiny import CONTEXT, VOCAB_SIZE, make_variant
+
+pytestmark = pytest.mark.slow
+
+FAMILIES = ("llama-gqa", "llama-llama3", "gpt2")
+NUM_LAYERS = 2
+BLOCK_SIZE = 8
+NUM_PROMPTS = 8
+NUM_GENERATED = 40
+NUM_TOP = 20
+POOLINGS = ("none", "mean", "last")
+LAYERS = (*range(NUM_LAYERS + 1), None)
+"""Of embeddings; None is after the final norm."""
+PATTERN_TOLERANCE, TOLERANCE = 1e-5, 1e-4
+
+Floats = npt.NDArray[np.float32]
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request: which prompt it is about, what is asked of it, and the body."""
+
+    prompt: int
+    name: tuple[Any, ...]
+    path: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came: tensors or choices, without ids and times, and how much of the prompt was cached."""
+
+    tensors: dict[str, Floats]
+    choice: dict[str, Any]
+    num_cached: int
+
+    @property
+    def bits(self) -> Any:
+        """Equal for two answers exactly when no bit of them differs."""
+        return {name: value.tobytes() for name, value in self.tensors.items()}, self.choice
+
+
+class Reference:
+    """transformers on one sequence of token ids: everything that is compared."""
+
+    def __init__(self, network: Any, token_ids: Ids) -> None:
+        final_norm = network.get_submodule("transformer.ln_f" if hasattr(network, "transformer") else "model.norm")
+        before: list[torch.Tensor] = []  # transformers returns the last layer after the final norm only
+        hook = final_norm.register_forward_pre_hook(lambda _, args: before.append(args[0]))
+        with torch.no_grad():
+            seen = network(torch.tensor([token_ids]), output_attentions=True, output_hidden_states=True)
+        hook.remove()
+        self.patterns: Floats = torch.stack(seen.attentions)[:, 0].numpy()  # [layer, head, query, key]
+        self.logits: Floats = seen.logits[0].numpy()  # [position, vocab]
+        self.logprobs: Floats = torch.log_softmax(seen.logits[0], -1).numpy()
+        states = [*seen.hidden_states[:-1], before[0], seen.hidden_states[-1]]
+        self.states: dict[int | None, Floats] = {
+            layer: state[0].numpy() for layer, state in zip(LAYERS, states, strict=True)
+        }
+
+    def pooled(self, layer: int | None, pooling: str) -> Floats:
+        """The vector, or the vectors, that /v1/embeddings should give, not normalised."""
+        state = self.states[layer]
+        pooled: Floats = {"none": state, "mean": state.mean(0), "last": state[-1]}[pooling]
+        return pooled
+
+
+class Family:
+    """One checkpoint, its prompts, transformers' numbers and the two servers."""
+
+    def __init__(self, folder: Path, prompts: list[Ids], roomy: RunningServer, tight: RunningServer) -> None:
+        self.prompts = prompts
+        self.roomy, self.tight = roomy, tight
+        self.network: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32
+        )
+        self.token_texts = Tokenizer.from_folder(folder).token_strings(range(VOCAB_SIZE))
+        self.references = [Reference(self.network, prompt) for prompt in prompts]
+        self.questions = [question for index in range(len(prompts)) for question in questions(index, prompts[index])]
+
+    @cached_property
+    def alone(self) -> list[Answer]:
+        """Each question asked when the server has nothing else to do."""
+        return [ask(self.tight, question) for question in self.questions]
+
+    @cached_property
+    def together(self) -> list[Answer]:
+        """The same, eight at once, of a server that has not seen the prompts."""
+        return ask_together(self.roomy, self.questions)
+
+    def named(self, kind: str) -> Iterator[tuple[Question, Answer, Reference]]:
+        for question, answer in zip(self.questions, self.alone, strict=True):
+            if question.name[0] == kind:
+                yield question, answer, self.references[question.prompt]
+
+    def generated(self) -> Iterator[tuple[dict[str, Any], Ids, Reference]]:
+        """Each greedy choice, its tokens, and transformers on the prompt and these tokens."""
+        for question, answer, _ in self.named("generate"):
+            tokens: Ids = answer.choice["token_ids"]
+            assert len(tokens) == NUM_GENERATED
+            yield answer.choice, tokens, Reference(self.network, self.prompts[question.prompt] + tokens)
+
+
+def questions(index: int, prompt: Ids) -> Iterator[Question]:
+    """Everything that is asked about a prompt; first what can use a cached prefix, so that it does not when alone."""
+    greedy = {"prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    generate = {**greedy, "max_tokens": NUM_GENERATED, "logprobs": NUM_TOP}
+    yield Question(index, ("generate",), "/v1/completions", generate)
+    score = {**greedy, "max_tokens": 1, "prompt_logprobs": NUM_TOP}
+    yield Question(index, ("score",), "/v1/completions", score)
+    yield Question(index, ("attention",), "/v1/attention", {"input": prompt})
+    for layer in LAYERS:
+        for pooling in POOLINGS:
+            embed = {"input": prompt, "layer": layer, "pooling": pooling, "normalize": False}
+            yield Question(index, ("embed", layer, pooling), "/v1/embeddings", embed)
+
+
+def ask(server: RunningServer, question: Question) -> Answer:
+    accept = "application/json" if question.path == "/v1/completions" else "application/vnd.safetensors"
+    response = server.http.post(server.url + question.path, json=question.body, headers={"Accept": accept})
+    assert response.status_code == 200, response.text
+    if accept == "application/json":
+        answer = response.json()
+        (choice,) = answer["choices"]
+        return Answer({}, choice, answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+    return Answer(load(response.content), {}, 0)
+
+
+def ask_together(server: RunningServer, asked: list[Question]) -> list[Answer]:
+    """All answers, in the order of the questions; asked in another order, so that eight of all kinds run at once."""
+    order = random.Random(0).sample(range(len(asked)), len(asked))
+    with ThreadPoolExecutor(NUM_PROMPTS) as pool:
+        found = dict(zip(order, pool.map(lambda i: ask(server, asked[i]), order), strict=True))
+    return [found[i] for i in range(len(asked))]
+
+
+def counter(server: RunningServer, name: str) -> float:
+    lines = [line.rpartition(" ") for line in server.get("/metrics").text.splitlines()]
+    return sum(float(value) for label, _, value in lines if label.partition("{")[0] == name)
+
+
+def assert_same_bits(family: Family, answers: list[Answer]) -> None:
+    different = [
+        (question.prompt, *question.name)
+        for question, one, other in zip(family.questions, family.alone, answers, strict=True)
+        if one.bits != other.bits
+    ]
+    assert not different
+
+
+def assert_top(given: dict[Any, float], names: list[Any], expected: Floats, chosen: Any) -> None:
+    """`given` (by id or by text) is the top of `expected` [vocab] and the chosen token, to within the tolerance."""
+    best: dict[Any, float] = {}
+    for name, logprob in zip(names, expected.tolist(), strict=True):
+        best[name] = max(best.get(name, -np.inf), logprob)  # of tokens with one text the likeliest is given
+    last = float(np.sort(expected)[-NUM_TOP])
+    assert {name for name in best if best[name] > last + TOLERANCE} <= set(given)
+    assert {name for name in given if best[name] < last - TOLERANCE} <= {chosen}
+    assert max(abs(given[name] - best[name]) for name in given) <= TOLERANCE
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
+    seed = secrets.randbits(32)
+    print(f"prompts of {request.param} are drawn from seed {seed}")  # shown when a test fails
+    draw = random.Random(seed)
+    lengths = draw.sample(range(3 * BLOCK_SIZE, CONTEXT - NUM_GENERATED - BLOCK_SIZE), NUM_PROMPTS)
+    prompts = [[draw.randrange(2, VOCAB_SIZE) for _ in range(length)] for length in lengths]
+    folder = make_variant(request.param, tmp_path_factory.mktemp("numerics") / request.param)
+    yield from started(folder, prompts)
+
+
+def started(folder: Path, prompts: list[Ids]) -> Iterator[Family]:
+    """Both servers of a checkpoint, started at the same time."""
+    one_context = (
+        CONTEXT // BLOCK_SIZE * KVCache.bytes_per_block(ModelConfig.from_folder(folder), BLOCK_SIZE, torch.float32)
+    )
+    arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--max-num-seqs", "8"]
+    arguments += ["--max-num-batched-tokens", "16", "--block-size", str(BLOCK_SIZE), "--log-level", "warning"]
+    with (
+        running_server(*arguments, module="server") as roomy,
+        running_server(*arguments, "--kv-cache-memory", str(one_context), module="server") as tight,
+    ):
+        family = Family(folder, prompts, roomy, tight)
+        roomy.wait_ready()
+        tight.wait_ready()
+        yield family
+
+
+def test_attention_of_every_layer_and_head_is_that_of_transformers(family: Family) -> None:
+    for _, answer, reference in family.named("attention"):
+        (pattern,) = answer.tensors.values()
+        assert pattern.shape == reference.patterns.shape
+        assert np.abs(pattern - reference.patterns).max() <= PATTERN_TOLERANCE
+
+
+def test_greedy_tokens_are_those_of_transformers(family: Family) -> None:
+    for question, (_, tokens, reference) in zip(family.prompts, family.generated(), strict=True):
+        logits = reference.logits[len(question) - 1 : -1]
+        second, first = np.sort(logits)[:, -2:].T
+        is_clear = first - second > TOLERANCE  # in a tie of float32 either token is right
+        assert is_clear.mean() > 0.9
+        assert (logits.argmax(-1) == tokens)[is_clear].all()
+
+
+def test_logprobs_of_generated_tokens_are_the_log_softmax_of_transformers_logits(family: Family) -> None:
+    for prompt, (choice, tokens, reference) in zip(family.prompts, family.generated(), strict=True):
+        expected = reference.logprobs[len(prompt) - 1 : -1]
+        written = choice["logprobs"]
+        given = np.array(written["token_logprobs"])
+        assert np.abs(given - expected[np.arange(NUM_GENERATED), tokens]).max() <= TOLERANCE
+        for top, row, token in zip(written["top_logprobs"], expected, tokens, strict=True):
+            assert_top(top, family.token_texts, row, family.token_texts[token])
+
+
+def test_logprobs_of_a_prompt_are_the_log_softmax_of_transformers_logits(family: Family) -> None:
+    for question, answer, reference in family.named("score"):
+        prompt = family.prompts[question.prompt]
+        first, *entries = answer.choice["prompt_logprobs"]
+        assert first is None
+        for token, entry, row in zip(prompt[1:], entries, reference.logprobs[:-1], strict=True):
+            given = {int(token_id): scored["logprob"] for token_id, scored in entry.items()}
+            assert token in given
+            assert_top(given, list(range(VOCAB_SIZE)), row, token)
+
+
+def test_embeddings_of_every_layer_and_pooling_are_those_of_transformers(family: Family) -> None:
+    for question, answer, reference in family.named("embed"):
+        _, layer, pooling = question.name
+        (vectors,) = answer.tensors.values()
+        expected = reference.pooled(layer, pooling)
+        assert vectors.shape == expected.shape
+        assert np.abs(vectors - expected).max() <= TOLERANCE, question.name
+
+
+def test_eight_at_once_get_the_same_bits_as_each_alone(family: Family) -> None:
+    assert_same_bits(family, family.together)
+
+
+def test_answers_after_a_prefix_hit_are_the_same_bits(family: Family) -> None:
+    cold = [answer.num_cached for question, answer, _ in family.named("generate")]
+    assert cold == [0] * NUM_PROMPTS
+    assert family.together  # now the prompts are known
+    before = counter(family.roomy, "lightwell_prefix_cache_hits_total")
+    again = [ask(family.roomy, question) for question in family.questions]
+    assert counter(family.roomy, "lightwell_prefix_cache_hits_total") > before
+    hits = [a.num_cached for a, q in zip(again, family.questions, strict=True) if q.name[0] == "generate"]
+    assert min(hits) >= BLOCK_SIZE
+    assert_same_bits(family, again)
+
+
+def test_answers_after_preemption_are_the_same_bits(family: Family) -> None:
+    assert family.alone
+    mixed = [i for i, question in enumerate(family.questions) if question.name[0] != "embed"]
+    num_before = counter(family.tight, "lightwell_num_preemptions_total")
+    for _ in range(5):  # how many of them meet in the cache is a matter of chance; one round has been enough
+        answers = ask_together(family.tight, [family.questions[i] for i in mixed])
+        assert [answer.bits for answer in answers] == [family.alone[i].bits for i in mixed]
+        if counter(family.tight, "lightwell_num_preemptions_total") > num_before:
+            break
+    assert counter(family.tight, "lightwell_num_preemptions_total") > num_before
+    assert_same_bits(family, ask_together(family.tight, family.questions))
