@@ -112,16 +112,22 @@ class Supervisor:
             return
         logger.error("worker %d ended: %s", worker_id, how)
         self._count_failure(worker.take_was_ready())
-        if self._is_given_up():
-            self._give_up(worker.load_error or f"the worker ended {len(self._failures)} times, last by {how}")
+        while not self._is_given_up():
+            delay = self._backoff()
+            if delay:
+                logger.warning("worker %d is started again in %.1f s", worker_id, delay)
+                await asyncio.sleep(delay)
+            try:
+                self._processes[worker_id] = launch_shielded(self._launch, worker_id)
+            except OSError as error:  # no memory, files or processes left, perhaps for a moment
+                how = str(error)
+                logger.error("worker %d could not be started: %s", worker_id, how)
+                self._count_failure(was_ready=False)
+                continue
+            self._client.worker_restarts += 1
+            self._watch(worker_id)
             return
-        delay = self._backoff()
-        if delay:
-            logger.warning("worker %d is started again in %.1f s", worker_id, delay)
-            await asyncio.sleep(delay)
-        self._client.worker_restarts += 1
-        self._processes[worker_id] = launch_shielded(self._launch, worker_id)
-        self._watch(worker_id)
+        self._give_up(worker.load_error or f"the worker ended {len(self._failures)} times, last by {how}")
 
     def _count_failure(self, was_ready: bool) -> None:
         self._failures.append(time.monotonic())

@@ -1,0 +1,44 @@
+"""The supervisor alone: real processes that end at once, and a launch that fails."""
+
+import asyncio
+import errno
+import multiprocessing
+import os
+
+from server.engine_client import EngineClient
+from server.settings import Settings
+from server.supervisor import Process, Supervisor
+
+
+def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
+    # Once the error was lost with the task that met it: the server stayed alive and was never ready again.
+    given_up: list[str] = []
+    launches = 0
+    running = asyncio.Event()
+
+    def launch(worker_id: int) -> Process:
+        nonlocal launches
+        launches += 1
+        if launches == 2:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        if launches == 3:
+            running.set()
+        process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+        process.start()
+        return process
+
+    async def watch() -> None:
+        client = EngineClient(Settings())
+        supervisor = Supervisor(client, launch, given_up.append)
+        supervisor.launch_all()
+        try:
+            await supervisor.start()
+            await asyncio.wait_for(running.wait(), 30)
+        finally:
+            await supervisor.stop()
+            supervisor.reap(5.0)
+            client.remove_socket()
+
+    asyncio.run(watch())
+    assert launches == 3
+    assert not given_up
