@@ -278,9 +278,9 @@ def test_answers_after_a_prefix_hit_are_the_same_bits(family: Family) -> None:
 
 def test_answers_after_preemption_are_the_same_bits(family: Family) -> None:
     assert family.alone
-    mixed = [i for i, question in enumerate(family.questions) if question.name[0] != "embed"]
+    mixed = [i for i, question in enumerate(family.questions) if question.name[0] in ("generate", "attention")]
     num_before = counter(family.tight, "lightwell_num_preemptions_total")
-    for _ in range(5):  # how many of them meet in the cache is a matter of chance; one round has been enough
+    for _ in range(5):  # which of them meet in the cache is chance; every round tried preempted two or more
         answers = ask_together(family.tight, [family.questions[i] for i in mixed])
         assert [answer.bits for answer in answers] == [family.alone[i].bits for i in mixed]
         if counter(family.tight, "lightwell_num_preemptions_total") > num_before:
