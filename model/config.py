@@ -100,6 +100,13 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     """Of generation_config.json, then of config.json; any of them ends a text."""
 
+    @property
+    def num_matrix_parameters(self) -> int:
+        """Weights that each token is multiplied by: all matrices, the head's included, without norms and biases."""
+        attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
+        mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
+
     @classmethod
     def from_folder(cls, folder: Path) -> "ModelConfig":
         """Read config.json and generation_config.json of a folder.

@@ -15,10 +15,10 @@ from dataclasses import fields, replace
 
 from server import link, messages
 from server.admission import Admission
-from server.engine.outputs import EngineStats
+from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EngineRequest, GenerateTask, Task
 from server.errors import ApiError, BadRequest, DeadlineExceeded, Unavailable, WorkerLost
-from server.messages import MessageError, WorkerInfo
+from server.messages import MessageError
 from server.request_handle import Cost, RequestHandle
 from server.request_log import current_record
 from server.settings import Settings
@@ -43,7 +43,7 @@ class WorkerState:
         self.worker_id = worker_id
         self.protocol: link.LinkProtocol | None = None
         self.pid: int | None = None
-        self.info: WorkerInfo | None = None
+        self.info: EngineInfo | None = None
         self.progress: tuple[int, int] | None = None
         self.progress_logged = 0.0
         self.load_error: str | None = None
@@ -70,7 +70,7 @@ class WorkerState:
         was_ready, self._process_was_ready = self._process_was_ready, False
         return was_ready
 
-    def become_ready(self, info: WorkerInfo) -> None:
+    def become_ready(self, info: EngineInfo) -> None:
         self.info = info
         self.was_ready = self._process_was_ready = True
 
@@ -108,7 +108,7 @@ class EngineClient:
         self.socket_path: str = self._listener.getsockname()
         self._by_protocol: dict[link.LinkProtocol, WorkerState] = {}
         self._dead_stats = EngineStats()
-        self._last_info: WorkerInfo | None = None
+        self._last_info: EngineInfo | None = None
         self._next_uid = 0
         self._server: asyncio.AbstractServer | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -166,7 +166,7 @@ class EngineClient:
             return "draining"
         return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")
 
-    def info(self) -> WorkerInfo:
+    def info(self) -> EngineInfo:
         """Of the workers, also while one is being restarted. Raises Unavailable before any was ready."""
         if self._last_info is None:
             raise Unavailable(f"The model is not loaded yet: {self.reason()}.", code="loading", retry_after=1)

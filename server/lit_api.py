@@ -17,7 +17,7 @@ import litserve as ls
 from server import messages
 from server.engine.config import EngineConfig
 from server.link import WorkerLink, is_listened_to
-from server.loop import EngineInfo, EngineLike, EngineLoop
+from server.loop import EngineLike, EngineLoop
 from server.request_log import configure_logging
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
             os._exit(3)
         freeze_garbage()
         self.link = link
-        link.send(messages.encode(messages.Ready(_worker_info(self.engine.info))))
+        link.send(messages.encode(messages.Ready(self.engine.info)))
 
     def leave(self) -> None:
         """The link is gone: end this process. If the API process was killed, nobody else removes its socket."""
@@ -101,14 +101,3 @@ def freeze_garbage() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def _worker_info(info: EngineInfo) -> messages.WorkerInfo:
-    return messages.WorkerInfo(
-        max_model_len=info.max_model_len,
-        num_blocks=info.num_blocks,
-        block_size=info.block_size,
-        dtype=info.dtype,
-        device=info.device,
-        kv_cache_tokens=info.num_blocks * info.block_size,
-    )

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from litserve.loops import LitLoop
 
 from server import messages
-from server.engine.outputs import EngineStats, StepOutput
+from server.engine.outputs import EngineInfo, EngineStats, StepOutput
 from server.engine.request import EngineRequest
 from server.link import WorkerLink
 
@@ -20,21 +20,6 @@ logger = logging.getLogger(__name__)
 IDLE_INTERVAL = 0.5
 """Seconds between two heartbeats of an idle worker."""
 _BEAT = messages.encode(messages.Heartbeat())
-
-
-class EngineInfo(Protocol):
-    """What an engine settled on."""
-
-    @property
-    def max_model_len(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def block_size(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def device(self) -> str: ...
 
 
 class EngineLike(Protocol):

@@ -10,6 +10,7 @@ import msgspec
 
 from server.engine.outputs import (
     Array,
+    EngineInfo,
     EngineStats,
     FinishReason,
     RequestOutput,
@@ -58,22 +59,10 @@ class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
     total: int
 
 
-class WorkerInfo(msgspec.Struct, array_like=True, frozen=True):
-    """What the engine settled on."""
-
-    max_model_len: int
-    num_blocks: int
-    block_size: int
-    dtype: str
-    device: str
-    kv_cache_tokens: int
-    """Tokens that the KV cache holds."""
-
-
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     """Worker to API: the engine takes requests."""
 
-    info: WorkerInfo
+    info: EngineInfo
 
 
 class LoadFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

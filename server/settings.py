@@ -138,7 +138,9 @@ class Settings:
         "auto", _choice("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the checkpoint's."
     )
     device: str = _setting("auto", _choice("auto", "cpu", "cuda"), "Where the model runs.")
-    threads: int | None = _setting(None, _integer(1), "Compute threads of the worker.", shown_default="one per core")
+    threads: int | None = _setting(
+        None, _integer(1), "Compute threads of the worker.", shown_default="one per core; 1 for small models"
+    )
     max_model_len: int | None = _setting(
         None, _integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
     )

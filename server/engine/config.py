@@ -29,4 +29,4 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     batch_invariant: bool = True
     threads: int | None = None
-    """Compute threads; None is one per core."""
+    """Compute threads; None is one per core, one in all for a small model."""

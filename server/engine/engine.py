@@ -22,7 +22,16 @@ from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
 from server.engine.memory import num_cache_blocks
 from server.engine.model_runner import Findings, ModelRunner, StepResult
-from server.engine.outputs import Array, EngineStats, FinishReason, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.outputs import (
+    Array,
+    EngineInfo,
+    EngineStats,
+    FinishReason,
+    RequestOutput,
+    StepOutput,
+    Timing,
+    TokenLogprobs,
+)
 from server.engine.request import EngineRequest
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
@@ -30,17 +39,6 @@ from server.engine.threads import use_threads
 from server.engine.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    """What was resolved at the start."""
-
-    max_model_len: int
-    num_blocks: int
-    block_size: int
-    dtype: str
-    device: str
 
 
 @dataclass(slots=True)
@@ -85,8 +83,8 @@ class Engine:
 
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
-        use_threads(config.threads)
         model_config = ModelConfig.from_folder(config.model)
+        use_threads(config.threads, model_config.num_matrix_parameters)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = config.max_model_len or model_config.max_model_len

@@ -66,6 +66,17 @@ class RequestOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What an engine settled on when it was built."""
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    dtype: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """A snapshot: gauges, and counters that only grow during the life of a worker."""
 

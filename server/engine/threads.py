@@ -4,10 +4,18 @@ import os
 
 import torch
 
+SMALL_MODEL = 16_000_000
+"""Weights below which one thread computes. A product of a few microseconds gains little from a second thread, and
+waiting for it costs ten times as much as the product when something else runs on its core: the built-in model took 5 ms
+a step with one thread and 35 with two beside busy processes (4 with two when they were idle).
+"""
 
-def use_threads(count: int | None) -> None:
-    """Use `count` threads within an operation; None is one for each core this process may run on."""
-    count = count or len(os.sched_getaffinity(0))
+
+def use_threads(count: int | None, num_parameters: int) -> None:
+    """Use `count` threads within an operation; None is one for each core this process may run on, one for a small
+    model.
+    """
+    count = count or (1 if num_parameters < SMALL_MODEL else len(os.sched_getaffinity(0)))
     torch.set_num_threads(count)
     try:
         import numba

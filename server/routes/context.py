@@ -11,26 +11,11 @@ from typing import Protocol
 from model.chat import ChatTemplate
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from server.engine.outputs import EngineStats, RequestOutput
+from server.engine.outputs import EngineInfo, EngineStats, RequestOutput
 from server.engine.request import Task
 from server.errors import Unavailable
 from server.metrics import Metrics
 from server.settings import Settings
-
-
-class WorkerInfo(Protocol):
-    """What a worker said of itself when it was ready."""
-
-    @property
-    def max_model_len(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def block_size(self) -> int: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def device(self) -> str: ...
 
 
 class Handle(Protocol):
@@ -49,7 +34,7 @@ class Engine(Protocol):
     def ready(self) -> bool: ...
     def reason(self) -> str: ...
     def stats(self) -> EngineStats: ...
-    def info(self) -> WorkerInfo: ...
+    def info(self) -> EngineInfo: ...
     @property
     def live(self) -> bool: ...
     @property

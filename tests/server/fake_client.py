@@ -11,20 +11,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
+from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Task
 from server.errors import ApiError
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
-
-
-@dataclass(frozen=True)
-class FakeInfo:
-    max_model_len: int = 64
-    num_blocks: int = 8
-    block_size: int = 16
-    dtype: str = "float32"
-    device: str = "cpu"
+INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 
 
 @dataclass
@@ -119,8 +111,8 @@ class FakeEngine:
     def stats(self) -> EngineStats:
         return self.counters
 
-    def info(self) -> FakeInfo:
-        return FakeInfo()
+    def info(self) -> EngineInfo:
+        return INFO
 
     def _outputs(self, task: Task, ids: tuple[int, ...]) -> list[RequestOutput]:
         now = time.monotonic()

@@ -7,10 +7,9 @@ FAKE_STEP_SECONDS, FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS.
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from server.engine.config import EngineConfig
-from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, Timing
+from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
 from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
 
 CRASH_TOKEN = 66
@@ -22,15 +21,6 @@ STUCK_TOKEN = 69
 """... makes the step sleep for an hour."""
 
 
-@dataclass(frozen=True)
-class FakeInfo:
-    max_model_len: int = 4096
-    num_blocks: int = 128
-    block_size: int = 32
-    dtype: str = "float32"
-    device: str = "cpu"
-
-
 def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
     """What the fake generates after a prompt."""
     return [(sum(prompt) + 7 * i) % 200 for i in range(count)]
@@ -38,7 +28,7 @@ def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
 
 class FakeEngine:
     def __init__(self, config: EngineConfig) -> None:
-        self.info = FakeInfo()
+        self.info = EngineInfo(max_model_len=4096, num_blocks=128, block_size=32, dtype="float32", device="cpu")
         self._max_num_seqs = config.max_num_seqs
         self._step_seconds = float(os.environ.get("FAKE_STEP_SECONDS", "0.002"))
         self._requests: dict[int, EngineRequest] = {}

@@ -18,7 +18,7 @@ from server.metrics import HttpMetrics, Metrics
 from server.routes import build_router
 from server.routes.context import AppContext
 from server.settings import Settings
-from tests.server.fake_client import HIDDEN_SIZE, NUM_HEADS, NUM_LAYERS, FakeEngine, FakeInfo
+from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
 
 END_OF_TEXT = 256
 VOCAB_SIZE = 257
@@ -68,7 +68,7 @@ def tiny_config() -> ModelConfig:
         num_kv_heads=NUM_HEADS,
         head_dim=2,
         intermediate_size=16,
-        max_model_len=FakeInfo.max_model_len,
+        max_model_len=INFO.max_model_len,
         norm="layernorm",
         norm_eps=1e-5,
         activation="gelu",
@@ -134,7 +134,7 @@ def build_site(folder: Path, engine: FakeEngine, template: str | None = TEMPLATE
         metrics=metrics,
         model_id="org/tiny",
         model_root="/models/tiny",
-        max_model_len=FakeInfo.max_model_len,
+        max_model_len=INFO.max_model_len,
     )
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)

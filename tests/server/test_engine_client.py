@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from server import messages
-from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, TokenLogprobs
+from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
 from server.link import WorkerLink
-from server.messages import Abort, Hello, NewRequest, Ready, Refusal, ToWorker, WorkerInfo
+from server.messages import Abort, Hello, NewRequest, Ready, Refusal, ToWorker
 from server.request_handle import RequestHandle
 from server.settings import Settings
 
-INFO = WorkerInfo(128, 8, 16, "float32", "cpu", 128)
+INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 
 
 def generate(max_tokens: int = 4) -> GenerateTask:

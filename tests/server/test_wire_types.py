@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from server import messages
 from server.engine import outputs, request
-from server.engine.outputs import Array, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
 from server.engine.sampling_params import SamplingParams
 
 MAX_EXAMPLES = 40
 HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
-HEADERS_ALONE += [EngineStats]
+HEADERS_ALONE += [EngineInfo, EngineStats]
 
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
     int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold
