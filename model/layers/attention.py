@@ -15,7 +15,7 @@ import torch
 
 from model.batch import Batch
 from model.kv_cache import LayerCache
-from model.layers.arrays import COMPILED_DTYPES, bits
+from model.layers.arrays import bits, why_not_compiled
 from model.layers.rope import Rope
 
 Turns = tuple[torch.Tensor, torch.Tensor]
@@ -134,15 +134,6 @@ class CompiledAttention:
             "dots": attention_kernels.DOTS,
         }
 
-    @staticmethod
-    def unsupported(dtype: torch.dtype, device: torch.device) -> str | None:
-        """Why these cannot be served, or None."""
-        if device.type != "cpu":
-            return f"compiled attention runs on cpu, not {device.type}"
-        if dtype not in COMPILED_DTYPES:
-            return f"compiled attention takes float32 or bfloat16, not {dtype}"
-        return None
-
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
         q = torch.empty(len(qkv), qkv.shape[1] - 2 * key_heads, qkv.shape[2], dtype=torch.float32)
@@ -207,7 +198,7 @@ class CompiledAttention:
 
 def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = True) -> Attention:
     """The fastest way that can serve these, the invariant one where there is one."""
-    if batch_invariant and CompiledAttention.unsupported(dtype, device) is None:
+    if batch_invariant and why_not_compiled(dtype, device) is None:
         return CompiledAttention()
     return PlainAttention()
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from model.config import ModelConfig
-from model.layers.arrays import COMPILED_DTYPES, bits
+from model.layers.arrays import bits, why_not_compiled
 
 if TYPE_CHECKING:
     from model.layers.row_kernels import RowKernel
@@ -35,7 +35,7 @@ class RmsNorm:
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 and not float32_casts else torch.float32
         self._kernel: RowKernel | None = None
-        if weight.device.type == "cpu" and weight.dtype in COMPILED_DTYPES:
+        if why_not_compiled(weight.dtype, weight.device) is None:
             from model.layers.row_kernels import rms_norm  # here: a GPU server needs no compiler
 
             self._kernel = rms_norm
