@@ -1,13 +1,44 @@
-"""Looking inside while a batch runs: which numbers of a forward pass are handed out, and to whom.
+"""Looking inside while a batch runs: which numbers of a forward pass are handed out or changed, and for whom.
 
-A tap is one sequence's wish in one step. The network calls it with the numbers, still on the device, and forgets them;
-what is kept, in which type and order, is the tap's affair. With no taps nothing here runs.
+A `Read` or a `Change` is one sequence's wish about one point in one step. The network calls `LayerLooks` where the
+point's numbers stand; what is kept, in which type and order, is the wish's affair. With nothing wished for, `Looks.at`
+gives None and nothing here runs. Rows of other sequences are never touched: they stay bit-identical.
+
+Axes: T rows of the step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Numbers of one point for chosen rows of one span."""
+
+    point: str
+    """Short name, as in `model.points`: "attn.hook_q", "hook_resid_pre", "logits"."""
+    layer: int | None
+    """0-based; None for points outside the blocks."""
+    rows: Sequence[int]
+    """Batch rows, ascending, all of one span. (Cross-attention's hook_k and hook_v: rows of the encoder's batch.)"""
+    heads: Sequence[int] | None
+    """Of the point's second axis, in the order wanted; None is all (and for points that have no heads)."""
+    deliver: Callable[[torch.Tensor], None]
+    """Called once with [len(rows), ...], the point's axes; the tensor is the callee's to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An intervention on chosen rows of one span. Not for hook_attn_scores and hook_pattern: see AttentionChange."""
+
+    point: str
+    layer: int | None
+    rows: Sequence[int]
+    heads: Sequence[int] | None
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    """[len(rows), ...] (of `heads` alone, when given) -> the same shape, to be written in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +58,104 @@ class AttentionTap:
     """Called with (layer, i, [heads of that layer, n, keys]) for `rows[i : i + n]`, layers and i ascending; the tensor
     is the callee's to keep.
     """
+    cross: bool = False
+    """Attention to the encoder's output instead of the sequence's own."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResidualTap:
-    """The residual stream of one span: 0 is the embedding, i what block i (counted from 1) leaves, None the final norm
-    of the last one.
-    """
+class AttentionChange:
+    """An intervention on the scores (before the softmax) or the pattern of chosen heads and rows of one span."""
 
-    layer: int | None
-    first_row: int
-    last_row: int
-    deliver: Callable[[torch.Tensor], None]
-    """Called with [rows, d_model], a copy."""
+    span: int
+    layer: int
+    rows: Sequence[int]
+    positions: Sequence[int]
+    heads: Sequence[int]
+    kind: str
+    """scores | pattern"""
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    """[heads, rows, keys] -> the same shape; unseen keys of scores are -inf and must stay so."""
+    cross: bool = False
+
+
+class LayerLooks:
+    """The wishes about one layer (or about what stands outside the blocks) in one step."""
+
+    def __init__(self) -> None:
+        self.reads: dict[str, list[Read]] = {}
+        self.changes: dict[str, list[Change]] = {}
+        self.attention: list[AttentionTap] = []
+        self.attention_changes: list[AttentionChange] = []
+
+    def wants(self, *points: str) -> bool:
+        """Whether anybody reads or changes any of these points."""
+        return any(point in self.reads or point in self.changes for point in points)
+
+    def __call__(self, point: str, x: torch.Tensor) -> torch.Tensor:
+        """The numbers x [T, ...] of `point` stand here: change them, hand them out, and return what goes on.
+
+        x itself is not written to. A row that nobody changes keeps its bits.
+        """
+        changes = self.changes.get(point)
+        if changes:
+            x = x.clone()
+            for change in changes:
+                _write(x, change)
+        for read in self.reads.get(point, ()):
+            read.deliver(_taken(x, read.rows, read.heads))
+        return x
+
+    def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Hand out a point that the network does not need: `compute` is given batch rows [n] (int64) and returns
+        [n, ...] for them; it is called only where somebody reads.
+        """
+        for read in self.reads.get(point, ()):
+            found = compute(torch.tensor(read.rows, dtype=torch.int64))
+            read.deliver(found if read.heads is None else found[:, list(read.heads)])
+
+
+def _taken(x: torch.Tensor, rows: Sequence[int], heads: Sequence[int] | None) -> torch.Tensor:
+    """A copy of rows (and heads) of x."""
+    first, last = rows[0], rows[-1]
+    block = x[first : last + 1] if last - first + 1 == len(rows) else x[list(rows)]
+    return block.clone() if heads is None else block[:, list(heads)]
+
+
+def _write(x: torch.Tensor, change: Change) -> None:
+    rows = torch.tensor(change.rows, device=x.device)
+    if change.heads is None:
+        x[rows] = change.apply(x[rows]).to(x.dtype)
+        return
+    where = (rows[:, None], torch.tensor(list(change.heads), device=x.device))
+    x[where] = change.apply(x[where]).to(x.dtype)
 
 
 @dataclass(slots=True)
-class Taps:
-    """All taps of one step."""
+class Looks:
+    """All wishes of one step about one stack."""
 
+    reads: Sequence[Read] = ()
+    changes: Sequence[Change] = ()
     attention: Sequence[AttentionTap] = ()
-    residual: Sequence[ResidualTap] = ()
+    attention_changes: Sequence[AttentionChange] = ()
     attention_seconds: float = 0.0
     """Time the network spent on the attention taps."""
-    _by_layer: dict[int | None, list[ResidualTap]] = field(init=False, default_factory=dict)
+    _by_layer: dict[int | None, LayerLooks] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        for tap in self.residual:
-            self._by_layer.setdefault(tap.layer, []).append(tap)
+        for read in self.reads:
+            self._of(read.layer).reads.setdefault(read.point, []).append(read)
+        for change in self.changes:
+            self._of(change.layer).changes.setdefault(change.point, []).append(change)
+        for tap in self.attention:
+            for layer in tap.heads:
+                self._of(layer).attention.append(tap)
+        for attention_change in self.attention_changes:
+            self._of(attention_change.layer).attention_changes.append(attention_change)
 
-    def residual_at(self, layer: int | None, hidden: torch.Tensor) -> None:
-        """Hand `hidden` [rows, d_model], the stream at `layer`, to whoever asked for it."""
-        for tap in self._by_layer.get(layer, ()):
-            tap.deliver(hidden[tap.first_row : tap.last_row].clone())
+    def _of(self, layer: int | None) -> LayerLooks:
+        return self._by_layer.setdefault(layer, LayerLooks())
+
+    def at(self, layer: int | None) -> LayerLooks | None:
+        """The wishes about block `layer`, or about the points outside the blocks; None when there are none."""
+        return self._by_layer.get(layer)

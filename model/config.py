@@ -15,6 +15,11 @@ from model.registry import Family, find_architecture
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rmsnorm", "layernorm"]
+NormPlacement = Literal["pre", "post", "sandwich", "output"]
+"""Of a sublayer f: x + f(norm(x)) | norm(x + f(x)) | x + norm2(f(norm1(x))) | x + norm(f(x))."""
+QkNorm = Literal["head", "full"]
+"""An RMSNorm of q and k before rotation: of each head alone (Qwen3, Gemma 3), or over all heads at once (OLMo-2)."""
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -64,12 +69,30 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PositionBiasConfig:
+    """A number for each (distance bucket, head), added to the scaled scores of every layer (Raffel et al. 2020,
+    arXiv:1910.10683, section 2.1).
+    """
+
+    num_buckets: int
+    max_distance: int
+    bidirectional: bool
+    """Half of the buckets are for keys after the query."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder, in the field's words. Sizes count elements, lengths count tokens."""
+    """A transformer stack and what stands before and after it, in the field's words. Sizes count elements, lengths
+    count tokens.
+
+    An encoder-decoder is a decoder whose `encoder` describes the other stack.
+    """
 
     architecture: str
     """The class of `transformers`, e.g. LlamaForCausalLM."""
     family: Family
+    kind: Kind = "decoder"
+    """Of the whole model. The `encoder` of an encoder-decoder is of kind "encoder"."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -81,6 +104,17 @@ class ModelConfig:
     """The context that the checkpoint declares, prompt and answer together. A server's own limit is kept elsewhere."""
     norm: NormKind
     norm_eps: float
+    norm_placement: NormPlacement = "pre"
+    norm_weight_offset: float = 0.0
+    """Added to every norm's weight, in float32, before the product is rounded to the model's dtype: 1 for Gemma."""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    """A norm between the embedding and the first block."""
+    first_attention_norm: bool = True
+    """False: block 0 has no norm before its attention (ModernBERT, whose embedding is normed already)."""
+    parallel_blocks: bool = False
+    """x + attention(norm1(x)) + mlp(norm2(x)), as GPT-NeoX."""
+    qk_norm: QkNorm | None = None
     activation: Activation
     gated_mlp: bool
     attention_bias: bool
@@ -88,17 +122,48 @@ class ModelConfig:
     attention_out_bias: bool
     mlp_bias: bool
     rope: RopeConfig | None
+    local_rope: RopeConfig | None = None
+    """Of the layers that have a window, where they differ (Gemma 3, ModernBERT); None: `rope` is everybody's."""
     learned_positions: bool
+    sinusoidal_positions: bool = False
+    """A fixed table in place of a learned one (Marian): sines in the first half, cosines in the second."""
+    position_offset: int = 0
+    """Row of the position table that position 0 reads: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
+    num_token_types: int = 0
+    """Rows of the token type table; row 0 is added to every token (one text, one segment)."""
+    embedding_size: int | None = None
+    """Width of the token table where it differs from `hidden_size` (OPT-350m); projected in and out."""
+    embedding_scale: float = 1.0
+    """Multiplies the token's vector: sqrt(d) for Gemma, rounded to the model's dtype first."""
+    position_bias: PositionBiasConfig | None = None
     tie_word_embeddings: bool
+    head_bias: bool = False
+    logit_scale: float = 1.0
+    """Multiplies the last hidden state before the head: d^-0.5 for a tied T5."""
+    has_head: bool = True
+    """Whether logits exist; False for encoders."""
     attention_scale: float
-    """Multiplies q.k."""
+    """Multiplies q.k; 1 for T5."""
     attn_logit_softcap: float | None = None
-    sliding_window: int | None = None
+    final_logit_softcap: float | None = None
+    sliding_windows: tuple[int | None, ...] = ()
+    """One for each layer, or () when there are none: a query at p sees keys k with |p - k| < window; None sees all."""
+    causal: bool = True
+    cross_attention: bool = False
+    """Each block also attends to the encoder's output, between its attention and its mlp."""
+    encoder: "ModelConfig | None" = None
+    """The other stack of an encoder-decoder. It shares the token table."""
+    decoder_start_token_id: int | None = None
+    pad_token_id: int | None = None
     dtype: str = "float32"
     """What the checkpoint was saved in: float32, bfloat16, float16, float64."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Of generation_config.json, then of config.json; any of them ends a text."""
+
+    def window_of(self, layer: int) -> int | None:
+        """The sliding window of a layer, None where it sees everything."""
+        return self.sliding_windows[layer] if self.sliding_windows else None
 
     @property
     def num_matrix_parameters(self) -> int:

@@ -1,13 +1,18 @@
 """What can be asked of the engine. Plain dataclasses: they cross the socket as msgpack and are all the engine sees."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from model.points import Stack
+from server.engine.outputs import Array
 from server.engine.sampling_params import SamplingParams
 
 AttentionKind = Literal["pattern", "scores", "dots"]
 Reduction = Literal["mean", "max"]
 CaptureDtype = Literal["float32", "float16", "uint8"]
+Part = Literal["decoder", "encoder", "cross"]
+""" "encoder" for the one stack of an encoder; "cross" is the decoder looking at the encoder's output."""
+Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
 
 
@@ -29,6 +34,7 @@ class AttentionCapture:
     resize: int | None = None
     """Area mean to n x n."""
     dtype: CaptureDtype = "float32"
+    part: Part = "decoder"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,8 @@ class AttentionTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedTask:
+    """Of an encoder-decoder: the encoder's hidden states."""
+
     layer: int | None = None
     """0 is the embedding, i the residual stream after block i, None the last one after the final norm."""
     pooling: Pooling = "last"
@@ -55,7 +63,96 @@ class EmbedTask:
     """Keep the first n numbers, before normalisation (Matryoshka)."""
 
 
-Task = GenerateTask | AttentionTask | EmbedTask
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointCapture:
+    """One named point of the forward pass (`model.points`) and which of its numbers to keep."""
+
+    name: str
+    """The key of the answer's tensor: the full name, e.g. "decoder.blocks.0.attn.hook_q"."""
+    stack: Stack
+    """"encoder" for the one stack of an encoder."""
+    layer: int | None
+    point: str
+    """The short name, e.g. "attn.hook_q"."""
+    heads: tuple[int, ...] | None = None
+    """Of the head axis (key heads where the point has them); None is all."""
+    positions: tuple[int, ...] | None = None
+    """Rows: positions, or query positions of scores and patterns; None is all. Absolute, in the order of the answer."""
+    keys: tuple[int, ...] | None = None
+    """Of scores and patterns."""
+    dtype: Literal["float32", "float16"] = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTask:
+    """An exact pass over the prompt. Answer: one tensor for each capture, by its name, with the point's axes."""
+
+    points: tuple[PointCapture, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LensTask:
+    """What each layer would say next: its stream through the final norm and the head (nostalgebraist 2020).
+
+    Answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p] (nats),
+    and with targets lens.target_logprobs [l, p, target], lens.target_ranks int32 [l, p, target] (1 is the likeliest).
+    """
+
+    layers: tuple[int, ...]
+    """0 is the embedding, i the stream after block i; the last equals the model's own logits."""
+    positions: tuple[int, ...]
+    top_k: int
+    target_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadScoresTask:
+    """Each row of chosen heads in a few numbers, so that no pattern has to leave the worker.
+
+    Answer: heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before
+    (0 at query 0), on itself, on the first key, entropy in nats, mean distance sum(A |q - k|), weight on keys p + 1
+    for every earlier p < q whose token is the query's (induction as HeadVis counts it), then one for each of `offsets`:
+    weight on key q - offset (0 where there is none).
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    offsets: tuple[int, ...] = ()
+    part: Literal["decoder", "encoder"] = "decoder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsTask:
+    """A question about the weights alone. It runs beside the steps, in a thread of the worker; `prompt_token_ids` is
+    empty. `options` are those of the function that answers it (`model.inside.weights`), and so are the tensors.
+    """
+
+    question: str
+    options: dict[str, int | float | str | tuple[int, ...] | tuple[tuple[int, int], ...] | None] = field(
+        default_factory=dict
+    )
+
+
+Task = GenerateTask | AttentionTask | EmbedTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervention:
+    """A change to one point while the request runs. Everything is absolute and in range: the API process resolved it
+    ("zero" is set with 0, "mean" and "patch" are set with numbers that were captured first).
+    """
+
+    stack: Stack
+    layer: int | None
+    point: str
+    op: Op
+    """set: the value; scale: times the value; add: plus the value; temperature (hook_attn_scores only): the scores
+    divided by the value, 0 puts all weight on the largest (the first of equals)."""
+    value: float | Array
+    """A number, or numbers that broadcast to [positions, heads, ...] as the point has them (scores and patterns:
+    [heads, queries, keys]); float32."""
+    heads: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
+    """None is every position, those of generated tokens included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +160,13 @@ class EngineRequest:
     uid: int
     """Unique among the requests of one API process."""
     prompt_token_ids: tuple[int, ...]
+    """What the first stack of an encoder or a decoder reads; of an encoder-decoder, what the decoder reads."""
     task: Task
     arrival_time: float
     """CLOCK_MONOTONIC seconds, the same clock in every process of the machine."""
     deadline: float | None = None
     """On the same clock; past it the request ends with finish_reason "deadline"."""
+    encoder_token_ids: tuple[int, ...] = ()
+    """Of an encoder-decoder: what the encoder reads."""
+    interventions: tuple[Intervention, ...] = ()
+    """Applied in this order. Such a request neither takes from the prefix cache nor gives to it."""
