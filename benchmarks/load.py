@@ -6,7 +6,7 @@ Speaks just enough HTTP/1.1 for one answer in chunks. Knows the wire of /v1/comp
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -64,7 +64,10 @@ async def closed_loop(host: str, port: int, bodies: Sequence[dict[str, Any]], co
     return Load(time.perf_counter() - started, timelines)
 
 
-async def stream_completion(host: str, port: int, body: dict[str, Any]) -> Timeline:
+async def stream_completion(
+    host: str, port: int, body: dict[str, Any], on_event: Callable[[int], None] | None = None
+) -> Timeline:
+    """One streamed answer. `on_event` is called as they come with the number of events that carried text so far."""
     content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
     timeline = Timeline(started=time.perf_counter())
     reader, writer = await asyncio.open_connection(host, port)
@@ -74,14 +77,16 @@ async def stream_completion(host: str, port: int, body: dict[str, Any]) -> Timel
         answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         if " 200 " not in answer.partition("\r\n")[0]:
             raise RuntimeError(f"{answer.splitlines()[0]}: {(await reader.read(2000)).decode(errors='replace')}")
-        await read_events(reader, timeline)
+        await read_events(reader, timeline, on_event)
     finally:
         writer.close()
     timeline.finished = time.perf_counter()
     return timeline
 
 
-async def read_events(reader: asyncio.StreamReader, timeline: Timeline) -> None:
+async def read_events(
+    reader: asyncio.StreamReader, timeline: Timeline, on_event: Callable[[int], None] | None = None
+) -> None:
     """Reads a chunked body of server-sent events up to `[DONE]`."""
     pending = b""
     while size := int(await reader.readline(), 16):
@@ -93,6 +98,8 @@ async def read_events(reader: asyncio.StreamReader, timeline: Timeline) -> None:
             if data == b"[DONE]":
                 return
             note_event(json.loads(data), now, timeline)
+        if on_event is not None:
+            on_event(len(timeline.tokens_at))
     raise RuntimeError("the stream ended without [DONE]")
 
 
