@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from server import link, messages
 from server.admission import Admission
 from server.engine.outputs import EngineInfo, EngineStats
-from server.engine.request import EngineRequest, GenerateTask, Task
+from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
 from server.errors import ApiError, BadRequest, DeadlineExceeded, Unavailable, WorkerLost
 from server.messages import MessageError
 from server.request_handle import Cost, RequestHandle
@@ -190,6 +190,8 @@ class EngineClient:
         task: Task,
         prompt_token_ids: Sequence[int],
         *,
+        encoder_token_ids: Sequence[int] = (),
+        interventions: Sequence[Intervention] = (),
         deadline: float | None = None,
         capture_bytes: int = 0,
     ) -> RequestHandle:
@@ -203,11 +205,12 @@ class EngineClient:
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
         max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
-        cost = Cost(len(prompt_token_ids) + max_tokens, capture_bytes)
+        num_read = len(prompt_token_ids) + len(encoder_token_ids)
+        cost = Cost(num_read + max_tokens, capture_bytes)
         self.admission.admit(cost.num_tokens, cost.capture_bytes)
         record = current_record.get()
         if record is not None:
-            record.prompt_tokens += len(prompt_token_ids)
+            record.prompt_tokens += num_read
         self._next_uid += 1
         handle = RequestHandle(self._next_uid, cost, record, self._abort, self._release_capture)
         worker.requests[handle.uid] = handle
@@ -220,6 +223,8 @@ class EngineClient:
             task=task,
             arrival_time=now,
             deadline=deadline,
+            encoder_token_ids=tuple(encoder_token_ids),
+            interventions=tuple(interventions),
         )
         self._send(worker, messages.new_request(request))
         return handle

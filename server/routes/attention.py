@@ -1,7 +1,6 @@
 """POST /v1/attention: patterns or scores of whole inputs, for any selection of layers, heads and positions."""
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,10 @@ from server.engine.request import AttentionTask
 from server.errors import BadRequest, PayloadTooLarge
 from server.routes.context import AppContext
 from server.routes.generation import count_rejection
-from server.routes.prompts import (
-    Keep,
-    Prompt,
-    check_ids,
-    check_model,
-    fit_input,
-    read_chat,
-    read_completion,
-    read_prompts,
-)
+from server.routes.inputs import read_inputs
+from server.routes.prompts import Prompt, check_model
 from server.routes.tasks import Result, Work, run_all
-from server.schemas import AttentionAnswer, AttentionRequest, ChatMessage
+from server.schemas import AttentionAnswer, AttentionRequest
 from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
 from server.sse import unless_disconnected
 from server.tensors import Entry, Format, Wire, as_numpy, body_pieces, check_npy, negotiate, paced
@@ -48,7 +39,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         check_model(context, body.model)
         wanted = negotiate(request.headers.get("accept"))
         _check_part(body)
-        inputs = await _inputs(context, body)
+        inputs = await read_inputs(
+            context,
+            body.input,
+            completion=body.completion,
+            decoder_input=body.decoder_input,
+            add_special_tokens=body.add_special_tokens,
+            truncate=body.truncate,
+        )
         if wanted is Format.NPY:
             check_npy(len(inputs) * (1 if body.top_k is None else 2))
         heads = select_heads(body, context.config)
@@ -59,7 +57,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             count_rejection(context, error)
             raise
         works = [
-            Work(AttentionTask(capture=plan.capture), prompt.ids, plan.capture_bytes)
+            Work(AttentionTask(capture=plan.capture), prompt, plan.capture_bytes)
             for plan, prompt in zip(plans, inputs, strict=True)
         ]
         results = await unless_disconnected(request, run_all(context, works, arrival))
@@ -80,7 +78,7 @@ def wire_of(wanted: Format, encoding_format: str) -> Wire:
 
 def input_usage(inputs: list[Prompt], results: list[Result]) -> dict[str, Any]:
     """Tokens of requests that generate none."""
-    num_tokens = sum(len(prompt.ids) for prompt in inputs)
+    num_tokens = sum(prompt.num_tokens for prompt in inputs)
     return {
         "prompt_tokens": num_tokens,
         "total_tokens": num_tokens,
@@ -91,53 +89,6 @@ def input_usage(inputs: list[Prompt], results: list[Result]) -> dict[str, Any]:
 def _check_part(body: AttentionRequest) -> None:
     if body.part not in (None, "decoder"):
         raise BadRequest(f"part: {body.part!r} is not in this model; 'decoder' is accepted.", param="part")
-    if body.decoder_input is not None:
-        raise BadRequest(
-            "decoder_input: this model has no encoder; null is accepted. Give the text as input.", param="decoder_input"
-        )
-
-
-async def _inputs(context: AppContext, body: AttentionRequest) -> list[Prompt]:
-    """Each input with its completion, within the context."""
-    value = body.input
-    if isinstance(value, list) and value and isinstance(value[0], ChatMessage):
-        messages = [item for item in value if isinstance(item, ChatMessage)]
-        prompts = [await read_chat(context, messages, body.completion is not None)]
-    else:
-        keep: Keep | None = "start" if body.truncate else None
-        prompts = await read_prompts(context, value, "input", body.add_special_tokens, keep)  # type: ignore[arg-type]
-    if body.completion is not None:
-        prompts = await _completed(context, prompts, body.completion)
-    return [fit_input(context, prompt, body.truncate, "input") for prompt in prompts]
-
-
-async def _completed(context: AppContext, prompts: list[Prompt], completion: Any) -> list[Prompt]:
-    """The prompts, each followed by its completion. Raises BadRequest when they do not match in number."""
-    is_one = isinstance(completion, str) or (bool(completion) and isinstance(completion[0], int))
-    completions = [completion] if is_one else list(completion)
-    if len(completions) != len(prompts):
-        raise BadRequest(
-            f"completion: {len(completions)} of them for {len(prompts)} inputs; one for each is accepted.",
-            param="completion",
-        )
-    joined = []
-    for prompt, following in zip(prompts, completions, strict=True):
-        if isinstance(following, str):
-            end = await read_completion(context, following)
-        else:
-            end = Prompt(check_ids(context, following, "completion"))
-        joined.append(_joined(prompt, end))
-    return joined
-
-
-def _joined(prompt: Prompt, end: Prompt) -> Prompt:
-    """Two texts as one: the spans of the second count from the beginning of the first."""
-    ids = prompt.ids + end.ids
-    if prompt.text is None or end.text is None or prompt.offsets is None or end.offsets is None:
-        return Prompt(ids)
-    shift = len(prompt.text)
-    moved = tuple((start + shift, stop + shift) for start, stop in end.offsets)
-    return replace(prompt, ids=ids, text=prompt.text + end.text, offsets=prompt.offsets + moved)
 
 
 def _entry(

@@ -12,7 +12,7 @@ from model.chat import ChatTemplate
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput
-from server.engine.request import Task
+from server.engine.request import Intervention, Task
 from server.errors import Unavailable
 from server.metrics import Metrics
 from server.settings import Settings
@@ -29,7 +29,14 @@ class Engine(Protocol):
     """The API process's end of the engine. `submit` and the handles raise `server.errors.ApiError`."""
 
     async def submit(
-        self, task: Task, prompt_token_ids: Sequence[int], *, deadline: float | None = None, capture_bytes: int = 0
+        self,
+        task: Task,
+        prompt_token_ids: Sequence[int],
+        *,
+        encoder_token_ids: Sequence[int] = (),
+        interventions: Sequence[Intervention] = (),
+        deadline: float | None = None,
+        capture_bytes: int = 0,
     ) -> Handle: ...
     def ready(self) -> bool: ...
     def reason(self) -> str: ...

@@ -46,7 +46,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         encoding_format = body.encoding_format or "float"
         _check_size(context, task, inputs, _BYTES[wire_of(wanted, encoding_format)])
         width = _width(context, task)
-        works = [Work(task, prompt.ids, 4 * width * _num_vectors(task, prompt)) for prompt in inputs]
+        works = [Work(task, prompt, 4 * width * _num_vectors(task, prompt)) for prompt in inputs]
         results = await unless_disconnected(request, run_all(context, works, arrival))
         entries = [
             _entry(context, task, index, *parts) for index, parts in enumerate(zip(inputs, results, strict=True))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from model.chat import ChatTemplateError
+from model.tokenizer import Encoding
 from server.errors import BadRequest, NotFound, shown
 from server.routes.context import AppContext
 from server.schemas import ChatMessage, PromptInput
@@ -34,6 +35,20 @@ class Prompt:
     """None when token ids were given."""
     offsets: tuple[Span, ...] | None = None
     """Character span of each token in `text`."""
+    num_ending: int = 0
+    """Special tokens that the tokenizer set behind the text: a cut before them keeps them."""
+    encoder: "Prompt | None" = None
+    """Of an encoder-decoder: what the encoder reads. The ids above are then the decoder's."""
+
+    @property
+    def encoder_ids(self) -> tuple[int, ...]:
+        """What the encoder of an encoder-decoder reads."""
+        return () if self.encoder is None else self.encoder.ids
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are read, the encoder's and the decoder's together."""
+        return len(self.ids) + len(self.encoder_ids)
 
 
 def check_model(context: AppContext, model: str | None) -> None:
@@ -135,10 +150,10 @@ async def encode(context: AppContext, text: str, add_special_tokens: bool, field
     return await _encode_one(context, _bounded(context, text, field), add_special_tokens)
 
 
-async def read_completion(context: AppContext, text: str) -> Prompt:
+async def read_following(context: AppContext, text: str, field: str) -> Prompt:
     """A text that follows a prompt, which may be empty. Raises BadRequest for tokens the network lacks."""
-    prompt = await encode(context, text, False, "completion")
-    return _check_text(context, prompt, "completion") if prompt.ids else prompt
+    prompt = await encode(context, text, False, field)
+    return _check_text(context, prompt, field) if prompt.ids else prompt
 
 
 async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) -> Prompt:
@@ -146,7 +161,7 @@ async def _encode_one(context: AppContext, text: str, add_special_tokens: bool) 
         (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
     else:
         encoding = context.tokenizer.encode(text, add_special_tokens)
-    return Prompt(tuple(encoding.ids), text, tuple(encoding.offsets))
+    return _encoded(text, encoding)
 
 
 async def _encode_many(context: AppContext, texts: list[str], add_special_tokens: bool) -> list[Prompt]:
@@ -156,8 +171,15 @@ async def _encode_many(context: AppContext, texts: list[str], add_special_tokens
             encodings = await asyncio.to_thread(context.tokenizer.encode_batch, group, add_special_tokens)
         else:
             encodings = context.tokenizer.encode_batch(group, add_special_tokens)
-        prompts += [Prompt(tuple(e.ids), text, tuple(e.offsets)) for text, e in zip(group, encodings, strict=True)]
+        prompts += [_encoded(text, encoding) for text, encoding in zip(group, encodings, strict=True)]
     return prompts
+
+
+def _encoded(text: str, encoding: Encoding) -> Prompt:
+    offsets = tuple(encoding.offsets)
+    added = (0, 0)  # the span of a token that stands for no character
+    num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != added), 0)
+    return Prompt(tuple(encoding.ids), text, offsets, num_ending)
 
 
 def _groups(texts: list[str]) -> Iterator[list[str]]:
@@ -194,14 +216,27 @@ async def read_chat(context: AppContext, messages: Sequence[ChatMessage], add_ge
     return _check_text(context, await encode(context, text, False, "messages"), "messages")
 
 
-def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str) -> Prompt:
-    """An input that is only read, never continued. Raises BadRequest over the context; `truncate` cuts the end."""
-    limit = context.context_limit
+def encoder_limit(context: AppContext) -> int:
+    """Most tokens that the encoder of an encoder-decoder reads."""
+    encoder = context.config.encoder
+    return context.context_limit if encoder is None else min(context.context_limit, encoder.max_model_len)
+
+
+def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, limit: int | None = None) -> Prompt:
+    """An input that is only read, never continued. Raises BadRequest over the context; `truncate` cuts the end
+    of the text, and keeps the special tokens behind it.
+
+    `limit` is the most tokens, if not the context.
+    """
+    limit = context.context_limit if limit is None else limit
     if len(prompt.ids) <= limit:
         return prompt
     if not truncate:
         raise _too_long(len(prompt.ids), limit, field, "")
-    return replace(prompt, ids=prompt.ids[:limit], offsets=prompt.offsets and prompt.offsets[:limit])
+    kept = max(limit - prompt.num_ending, 0)
+    end = len(prompt.ids) - min(prompt.num_ending, limit)
+    offsets = prompt.offsets and prompt.offsets[:kept] + prompt.offsets[end:]
+    return replace(prompt, ids=prompt.ids[:kept] + prompt.ids[end:], offsets=offsets)
 
 
 def fit_generation(

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from server.engine.outputs import Array
-from server.engine.request import AttentionTask, EmbedTask
+from server.engine.request import Intervention, Task
 from server.errors import ApiError, EngineError
 from server.routes.context import AppContext
 from server.routes.generation import count_rejection, deadline
+from server.routes.prompts import Prompt
 
 _MAX_TOGETHER = 64
 """Inputs of one HTTP request in the engine at once, or as many as run: a long list must not fill everybody's queue."""
@@ -19,9 +20,10 @@ _MAX_TOGETHER = 64
 class Work:
     """One input and what is to be taken from it."""
 
-    task: AttentionTask | EmbedTask
-    ids: tuple[int, ...]
+    task: Task
+    prompt: Prompt
     capture_bytes: int
+    interventions: tuple[Intervention, ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,7 +56,14 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
 
 
 async def _run_one(context: AppContext, work: Work, ends: float | None, arrival: float) -> Result:
-    handle = await context.engine.submit(work.task, work.ids, deadline=ends, capture_bytes=work.capture_bytes)
+    handle = await context.engine.submit(
+        work.task,
+        work.prompt.ids,
+        encoder_token_ids=work.prompt.encoder_ids,
+        interventions=work.interventions,
+        deadline=ends,
+        capture_bytes=work.capture_bytes,
+    )
     result = Result()
     outcome: str | None = "abort"
     try:

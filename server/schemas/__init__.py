@@ -11,6 +11,7 @@ from server.schemas.generation import (
     GenerationAttention,
     GenerationFields,
 )
+from server.schemas.interventions import EncodedArray, InterventionField, Interventions, InterventionSource
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 __all__ = [
@@ -26,9 +27,13 @@ __all__ = [
     "DetokenizeRequest",
     "EmbeddingAnswer",
     "EmbeddingRequest",
+    "EncodedArray",
     "ErrorAnswer",
     "GenerationAttention",
     "GenerationFields",
+    "InterventionField",
+    "InterventionSource",
+    "Interventions",
     "PromptInput",
     "TokenizeAnswer",
     "TokenizeRequest",

@@ -49,7 +49,11 @@ class AttentionRequest(AttentionFields, ModelField):
         description="A text, a list of texts, token ids, a list of token id lists, or chat messages."
     )
     completion: PromptInput | None = Field(None, description="Text or ids that follow the input, in the same form.")
-    decoder_input: Any = Field(None, description="For encoder-decoder models; this model takes null only.")
+    decoder_input: PromptInput | None = Field(
+        None,
+        description="For encoder-decoders, what the decoder has read before the completion: text after its start "
+        "token, or ids with it. Null is the start token alone.",
+    )
     part: Literal["decoder", "encoder", "cross"] | None = Field(
         None, description="Which attention; null is what the model has."
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Task
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.errors import ApiError
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
@@ -28,6 +28,8 @@ class Submitted:
     deadline: float | None
     capture_bytes: int
     handle: "FakeHandle"
+    encoder_token_ids: tuple[int, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
 
 
 class FakeHandle:
@@ -90,6 +92,8 @@ class FakeEngine:
         task: Task,
         prompt_token_ids: Sequence[int],
         *,
+        encoder_token_ids: Sequence[int] = (),
+        interventions: Sequence[Intervention] = (),
         deadline: float | None = None,
         capture_bytes: int = 0,
     ) -> FakeHandle:
@@ -99,7 +103,9 @@ class FakeEngine:
         fails = self.fail_after is not None or (self.failure is not None and not isinstance(task, GenerateTask))
         outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids)
         handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
-        self.submitted.append(Submitted(task, ids, deadline, capture_bytes, handle))
+        self.submitted.append(
+            Submitted(task, ids, deadline, capture_bytes, handle, tuple(encoder_token_ids), tuple(interventions))
+        )
         return handle
 
     def ready(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from server.errors import BadRequest
-from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_completion, read_prompts
+from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
 from server.schemas import ChatMessage
 from tests.server.serving import Site, error_of, site
 
@@ -149,7 +149,7 @@ async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(tmp_
             (read_prompts(small, "xyz", "prompt"), "prompt"),
             (read_prompts(small, ["x", "xyz"], "prompt"), r"prompt\[1\]"),
             (read_chat(small, [ChatMessage(role="user", content="xyz", name=None)]), "messages"),
-            (read_completion(small, "xyz"), "completion"),
+            (read_following(small, "xyz", "completion"), "completion"),
         ):
             with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:
                 await read

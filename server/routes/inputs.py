@@ -1,0 +1,128 @@
+"""Inputs that are read and not continued: a text or ids, what follows it, and for encoder-decoders both of its sides.
+
+Of an encoder-decoder `input` is what the encoder reads; the decoder reads its start token, `decoder_input` and
+`completion`, in this order. Text for the decoder gets no special tokens; ids as decoder_input are taken as they are,
+the start token included. Knows no engine and no answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from server.errors import BadRequest
+from server.routes.context import AppContext
+from server.routes.prompts import (
+    Keep,
+    Prompt,
+    check_ids,
+    encoder_limit,
+    fit_input,
+    read_chat,
+    read_following,
+    read_prompts,
+)
+from server.schemas import ChatMessage, PromptInput
+
+_OneText = str | Sequence[int]
+
+
+async def read_inputs(
+    context: AppContext,
+    value: PromptInput | list[ChatMessage],
+    *,
+    completion: PromptInput | None = None,
+    decoder_input: PromptInput | None = None,
+    add_special_tokens: bool = True,
+    truncate: bool = False,
+) -> list[Prompt]:
+    """Each input of a body, with its completion, within the context. Raises BadRequest.
+
+    Args:
+        completion: one for each input; refused for encoders.
+        decoder_input: one for each input; refused where there is no encoder beside a decoder.
+        truncate: cut the end of what is over the context.
+    """
+    prompts = await _read(context, value, completion is not None, add_special_tokens, truncate)
+    if context.config.kind == "encoder-decoder":
+        limit = encoder_limit(context)
+        sources = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]
+        started = await _started(context, decoder_input, len(prompts))
+        prompts = [replace(decoder, encoder=source) for decoder, source in zip(started, sources, strict=True)]
+    elif decoder_input is not None:
+        raise BadRequest(
+            f"decoder_input: this model is of kind {context.config.kind!r} and has one stack; null is accepted. Give "
+            "the text as input.",
+            param="decoder_input",
+        )
+    if completion is not None:
+        if context.config.kind == "encoder":
+            raise BadRequest(
+                "completion: this model is an encoder, which continues nothing; null is accepted. Give the whole text "
+                "as input.",
+                param="completion",
+            )
+        following = [await _text(context, item, "completion") for item in _one_each(completion, len(prompts))]
+        prompts = [joined(prompt, end) for prompt, end in zip(prompts, following, strict=True)]
+    field = "decoder_input" if context.config.kind == "encoder-decoder" else "input"
+    return [fit_input(context, prompt, truncate, field) for prompt in prompts]
+
+
+async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:
+    """What the decoder of an encoder-decoder has read before it continues: its start token, and then `value`.
+
+    Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
+    """
+    if value is not None and not isinstance(value, str):
+        return Prompt(check_ids(context, value, "decoder_input"))
+    start = context.config.decoder_start_token_id
+    if start is None:
+        raise BadRequest(
+            "decoder_input: the model's config.json has no decoder_start_token_id; token ids that begin with it are "
+            "accepted.",
+            param="decoder_input",
+        )
+    if value is None:
+        return Prompt((start,))
+    text = await _text(context, value, "decoder_input")
+    offsets = None if text.offsets is None else ((0, 0), *text.offsets)
+    return Prompt((start, *text.ids), text.text, offsets)
+
+
+def joined(prompt: Prompt, end: Prompt) -> Prompt:
+    """Two texts as one: the spans of the second count from the beginning of the first."""
+    ids = prompt.ids + end.ids
+    if prompt.text is None or end.text is None or prompt.offsets is None or end.offsets is None:
+        return Prompt(ids, encoder=prompt.encoder)
+    shift = len(prompt.text)
+    moved = tuple((start + shift, stop + shift) for start, stop in end.offsets)
+    return replace(prompt, ids=ids, text=prompt.text + end.text, offsets=prompt.offsets + moved)
+
+
+async def _read(
+    context: AppContext, value: PromptInput | list[ChatMessage], is_continued: bool, add_special: bool, truncate: bool
+) -> list[Prompt]:
+    messages = [item for item in value if isinstance(item, ChatMessage)]
+    if messages:
+        return [await read_chat(context, messages, is_continued)]
+    keep: Keep | None = "start" if truncate else None
+    return await read_prompts(context, value, "input", add_special, keep)  # type: ignore[arg-type]
+
+
+async def _started(context: AppContext, value: PromptInput | None, count: int) -> list[Prompt]:
+    if value is None:
+        return [await read_decoder_start(context, None)] * count
+    return [await read_decoder_start(context, item) for item in _one_each(value, count, "decoder_input")]
+
+
+def _one_each(value: PromptInput, count: int, field: str = "completion") -> list[_OneText]:
+    """The texts or id lists of a field. Raises BadRequest when they do not match the inputs in number."""
+    is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
+    items: list[_OneText] = [value] if is_one else list(value)  # type: ignore[list-item,arg-type]
+    if len(items) != count:
+        raise BadRequest(f"{field}: {len(items)} of them for {count} inputs; one for each is accepted.", param=field)
+    return items
+
+
+async def _text(context: AppContext, value: _OneText, field: str) -> Prompt:
+    if isinstance(value, str):
+        return await read_following(context, value, field)
+    return Prompt(check_ids(context, value, field))
