@@ -1,0 +1,153 @@
+"""Names of points: which ones a model has, how they may be written, what a refusal proposes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.config import ModelConfig
+from model.points import (
+    BY_NAME,
+    POINTS,
+    UnknownPoint,
+    full_name,
+    near_names,
+    points_of,
+    read_name,
+    sizes,
+    stacks,
+    why_absent,
+)
+from tests.server.serving import tiny_config
+
+DECODER = tiny_config()
+ENCODER = replace(DECODER, kind="encoder", has_head=False, causal=False, final_norm=False, norm_placement="post")
+BOTH = replace(
+    DECODER,
+    kind="encoder-decoder",
+    cross_attention=True,
+    encoder=replace(ENCODER, num_layers=2, num_heads=2, num_kv_heads=2, intermediate_size=5),
+)
+
+
+def names(config: ModelConfig, stack: Any) -> set[str]:
+    return {point.name for point in points_of(config, stack)}
+
+
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
+def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -> None:
+    config = replace(
+        BOTH, norm_placement="sandwich", gated_mlp=True, embedding_norm=True, num_token_types=2, learned_positions=True
+    )
+    layer = 1 if point.in_block else None
+    full = full_name(config, "decoder", point.name, layer)
+    assert full.startswith("decoder.")
+    for written in (full, full.removeprefix("decoder."), full.replace("hook_", "")):
+        read = read_name(config, written)
+        assert (read.stack, read.point, read.layer) == ("decoder", point, layer), written
+    assert read_name(config, point.name).layer is None
+    if layer is not None:
+        assert read_name(config, f"{point.name}.{layer}").layer == layer
+
+
+def test_short_names_of_transformer_lens_mean_attention() -> None:
+    for short in ("q", "k", "v", "z", "pattern", "attn_scores", "result", "rot_q"):
+        assert read_name(BOTH, short).point.name == f"attn.hook_{short}"
+
+
+def test_a_name_without_prefix_means_the_decoder_of_two_stacks() -> None:
+    assert stacks(BOTH) == ("encoder", "decoder")
+    assert read_name(BOTH, "blocks.0.hook_resid_pre").stack == "decoder"
+    assert read_name(BOTH, "encoder.blocks.0.hook_resid_pre").stack == "encoder"
+    assert read_name(ENCODER, "hook_embed").stack == "encoder"
+
+
+def test_full_names_have_a_prefix_only_where_there_are_two_stacks() -> None:
+    assert full_name(DECODER, "decoder", "attn.hook_q", 3) == "blocks.3.attn.hook_q"
+    assert full_name(ENCODER, "encoder", "hook_embed", None) == "hook_embed"
+    assert full_name(BOTH, "encoder", "attn.hook_q", 3) == "encoder.blocks.3.attn.hook_q"
+    assert full_name(BOTH, "decoder", "logits", None) == "decoder.logits"
+
+
+@pytest.mark.parametrize(
+    ("config", "absent"),
+    [
+        (DECODER, {"cross_attn.hook_q", "ln1_post.hook_scale", "mlp.hook_pre_linear", "hook_token_type_embed"}),
+        (replace(DECODER, learned_positions=False), {"hook_pos_embed"}),
+        (replace(DECODER, parallel_blocks=True), {"hook_resid_mid"}),
+        (ENCODER, {"logits", "ln_final.hook_normalized", "embed_norm.hook_scale"}),
+        (replace(DECODER, norm_placement="post"), {"ln2_post.hook_normalized"}),
+    ],
+)
+def test_what_a_model_lacks_is_no_point_of_it_and_the_refusal_says_why(config: ModelConfig, absent: set[str]) -> None:
+    assert not absent & names(config, stacks(config)[-1])
+    for name in absent:
+        with pytest.raises(UnknownPoint, match="this model has no point .*: .*; near ones are ") as caught:
+            read_name(config, name)
+        proposed = str(caught.value).partition("near ones are ")[2].split(", ")
+        assert proposed
+        for near in proposed:
+            read_name(config, near)
+
+
+def test_a_first_block_without_norm_is_refused_by_layer_only() -> None:
+    config = replace(ENCODER, first_attention_norm=False)
+    assert "ln1.hook_scale" in names(config, "encoder")
+    assert read_name(config, "blocks.1.ln1.hook_scale").layer == 1
+    assert why_absent(config, "encoder", BY_NAME["ln1.hook_scale"], 0)
+    for name in ("blocks.0.ln1.hook_scale", f"blocks.-{config.num_layers}.ln1.hook_scale"):
+        with pytest.raises(UnknownPoint, match="first block has no norm"):
+            read_name(config, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("hook_resid_psot", "hook_resid_post"),
+        ("blocks.0.attn.hook_patern", "attn.hook_pattern"),
+        ("mlp.hook_out", "mlp.hook_post"),
+        ("encoder.blocks.0.attn.hook_qq", "encoder.attn.hook_q"),
+    ],
+)
+def test_a_misspelt_name_lists_near_ones(name: str, near: str) -> None:
+    with pytest.raises(UnknownPoint, match="there is no point") as caught:
+        read_name(BOTH, name)
+    assert near in str(caught.value)
+
+
+def test_a_stack_that_the_model_lacks_is_named() -> None:
+    with pytest.raises(UnknownPoint, match="this model has no encoder"):
+        read_name(DECODER, "encoder.blocks.0.hook_resid_pre")
+
+
+def test_a_layer_of_what_stands_outside_the_blocks_is_refused() -> None:
+    with pytest.raises(UnknownPoint, match="outside the blocks"):
+        read_name(DECODER, "blocks.0.hook_embed")
+
+
+def test_near_names_can_be_those_that_may_be_changed() -> None:
+    assert "ln1.hook_scale" in near_names(DECODER, "ln1.hook_scale")
+    proposed = near_names(DECODER, "ln1.hook_scale", changeable=True).split(", ")
+    assert all(BY_NAME[name].changeable for name in proposed)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read_or_refused(name: str) -> None:
+    try:
+        read = read_name(BOTH, name)
+    except UnknownPoint:
+        return
+    assert read.point in points_of(BOTH, read.stack)
+
+
+def test_sizes_are_those_of_the_stack_and_of_what_cross_attention_sees() -> None:
+    assert sizes(BOTH, "decoder", BY_NAME["attn.hook_pattern"], 5, 7) == (4, 5, 5)
+    assert sizes(BOTH, "decoder", BY_NAME["cross_attn.hook_pattern"], 5, 7) == (4, 5, 7)
+    assert sizes(BOTH, "decoder", BY_NAME["cross_attn.hook_k"], 5, 7) == (7, 4, 2)
+    assert sizes(BOTH, "decoder", BY_NAME["cross_attn.hook_q"], 5, 7) == (5, 4, 2)
+    assert sizes(BOTH, "encoder", BY_NAME["attn.hook_pattern"], 7) == (2, 7, 7)
+    assert sizes(BOTH, "encoder", BY_NAME["mlp.hook_pre"], 7) == (7, 5)
+    assert sizes(BOTH, "decoder", BY_NAME["ln1.hook_scale"], 5) == (5, 1)
+    assert sizes(BOTH, "decoder", BY_NAME["logits"], 5) == (5, BOTH.vocab_size)
