@@ -1,0 +1,75 @@
+"""What each word, through each head, adds to the stream and to a logit. Knows arrays; no model, no engine, no torch.
+
+Attention at query i adds sum_h sum_j A[h, i, j] v[j] W_O^h + b_O to the stream (Elhage et al. 2021, "A mathematical
+framework for transformer circuits"). A[h, i, j] >= 0 is a number, so the length of each term and its product with a
+direction u factor: A ||v W_O^h|| and A (v W_O^h u). Nothing of shape [query, key, head, d_model] is ever built, and
+with the two small matrices below nothing of width d_model either:
+
+    gram    [D, D]  M M^T                        readout [D, T]  M u_t
+
+where M = W_O^h, or, where the attention's output goes through a norm before it is added (sandwich and output norms),
+M = W_O^h diag(gamma), centred over d_model first when that norm is a LayerNorm; what the norm divides by depends on the
+query alone and is applied here. u_t is the direction of a token's logit: with the final norm's scale held as it was,
+
+    logit_t = (stream . u_t) / sigma + bias_t,   u_t = gamma_final * W_U[:, t], less its mean for a LayerNorm,
+
+so that the parts of the stream (embedding, every head, b_O, every mlp) and bias_t sum to the logit (direct logit
+attribution: Wang et al. 2022, arXiv:2211.00593; TransformerLens's `logit_attrs`). A soft cap comes after this logit.
+
+Axes: Q queries, K keys, D numbers of a head, T targets.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+
+def value_lengths(values: Floats, gram: Floats) -> Float64:
+    """||v W_O^h|| of each key [K], from values [K, D] and M M^T [D, D] of one head."""
+    v = values.astype(np.float64)
+    squares = np.einsum("kd,de,ke->k", v, gram.astype(np.float64), v, optimize=True)
+    return np.sqrt(np.maximum(squares, 0.0))  # rounding can leave a hair below zero
+
+
+def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats | None = None) -> Float64:
+    """A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how much key j moves query i (Kobayashi et al. 2020, arXiv:2004.10102).
+
+    Args:
+        pattern: [Q, K], rows sum to 1.
+        values: [K, D].
+        gram: [D, D], see the module.
+        divisor: [Q], what a norm of the attention's output divided each query by.
+    """
+    moved: Float64 = pattern.astype(np.float64) * value_lengths(values, gram)
+    return moved if divisor is None else moved / divisor[:, None]
+
+
+def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor: Floats) -> Float64:
+    """A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: what key j adds to the logit at query i, through it.
+
+    Args:
+        pattern: [Q, K].
+        values: [K, D].
+        readout: [D], M u of one target, or of one less another.
+        divisor: [Q], the final norm's scale, times that of a norm of the attention's output.
+    """
+    per_key = values.astype(np.float64) @ readout.astype(np.float64)
+    attributed: Float64 = pattern.astype(np.float64) * per_key / divisor.astype(np.float64)[:, None]
+    return attributed
+
+
+def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float64:
+    """What whole heads add to the logit, [Q, heads], from z [Q, heads, D] and M u [heads, D]; divisor [Q]."""
+    added = np.einsum("qhd,hd->qh", mixed.astype(np.float64), readout.astype(np.float64))
+    attributed: Float64 = added / divisor.astype(np.float64)[:, None]
+    return attributed
+
+
+def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Float64:
+    """What vectors that are added to the stream [Q, d] add to the logit [Q]: their product with u [d] over sigma [Q]."""
+    attributed: Float64 = (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)
+    return attributed
