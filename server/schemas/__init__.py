@@ -11,13 +11,22 @@ from server.schemas.generation import (
     GenerationAttention,
     GenerationFields,
 )
-from server.schemas.interventions import EncodedArray, InterventionField, Interventions, InterventionSource
+from server.schemas.inputs import InputFields
+from server.schemas.interventions import (
+    CanIntervene,
+    EncodedArray,
+    InterventionField,
+    Interventions,
+    InterventionSource,
+)
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from server.schemas.trace import TraceAnswer, TraceRequest
 
 __all__ = [
     "AttentionAnswer",
     "AttentionFields",
     "AttentionRequest",
+    "CanIntervene",
     "ChatCompletionAnswer",
     "ChatCompletionRequest",
     "ChatMessage",
@@ -31,10 +40,13 @@ __all__ = [
     "ErrorAnswer",
     "GenerationAttention",
     "GenerationFields",
+    "InputFields",
     "InterventionField",
     "InterventionSource",
     "Interventions",
     "PromptInput",
     "TokenizeAnswer",
     "TokenizeRequest",
+    "TraceAnswer",
+    "TraceRequest",
 ]

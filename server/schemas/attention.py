@@ -4,13 +4,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from server.engine.request import AttentionKind, CaptureDtype, Reduction
-from server.schemas.base import AnswerModel, ChatMessage, ModelField, PromptInput, RequestModel, Usage, wrong
+from server.engine.request import AttentionKind, CaptureDtype, Part, Reduction
+from server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, Usage, wrong
+from server.schemas.inputs import InputFields
 
-MAX_SELECTED = 65536
-
-Index = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED)]
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
 
 
@@ -42,24 +39,13 @@ class AttentionFields(RequestModel):
         return self
 
 
-class AttentionRequest(AttentionFields, ModelField):
+class AttentionRequest(AttentionFields, InputFields):
     """Body of POST /v1/attention."""
 
-    input: PromptInput | Annotated[list[ChatMessage], Field(min_length=1)] = Field(
-        description="A text, a list of texts, token ids, a list of token id lists, or chat messages."
-    )
-    completion: PromptInput | None = Field(None, description="Text or ids that follow the input, in the same form.")
-    decoder_input: PromptInput | None = Field(
+    part: Part | None = Field(
         None,
-        description="For encoder-decoders, what the decoder has read before the completion: text after its start "
-        "token, or ids with it. Null is the start token alone.",
-    )
-    part: Literal["decoder", "encoder", "cross"] | None = Field(
-        None, description="Which attention; null is what the model has."
-    )
-    add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
-    truncate: bool = Field(
-        False, description="Cut the end of an input that is over the context, instead of refusing it."
+        description="decoder: its own attention; encoder: the encoder's; cross: the decoder's rows over the encoder's "
+        "keys. Null is encoder for encoders and decoder for all others.",
     )
     query_positions: Selector = Field("all", description='Rows: "all", a position, or a list; negative from the end.')
     key_positions: Selector = Field("all", description='Columns: "all", a position, or a list; negative from the end.')
@@ -87,7 +73,11 @@ class AttentionEntry(AnswerModel):
     index: int = Field(description="Number of the input.")
     tokens: list[str] = Field(description="Each token decoded alone.")
     token_ids: list[int] = Field(description="Ids of input and completion.")
+    part: Part = Field(description="Which attention.")
     offsets: list[list[int]] | None = Field(description="Character span of each token in the text; null for ids.")
+    key_tokens: list[str] | None = Field(None, description="With part cross: the encoder's tokens, of the columns.")
+    key_token_ids: list[int] | None = Field(None, description="With part cross: their ids.")
+    key_offsets: list[list[int]] | None = Field(None, description="With part cross: their spans in the input.")
     layers: list[int] | None = Field(None, description="Layers of the first axis.")
     heads: list[int] | None = Field(None, description="Heads of the second axis.")
     pairs: list[list[int]] | None = Field(

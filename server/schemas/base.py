@@ -33,6 +33,11 @@ Texts = Annotated[list[Text], Field(fail_fast=True)]
 ManyTokenIds = Annotated[list[TokenIds], Field(fail_fast=True)]
 PromptInput = Text | TokenIds | Texts | ManyTokenIds
 
+MAX_SELECTED = 65536
+Index = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED)]
+"""Layers, heads or positions; negative ones count from the end."""
+
 
 class RequestModel(BaseModel):
     """Base of request bodies: JSON types as they are ("1" is no number, NaN is none either), unknown fields refused."""

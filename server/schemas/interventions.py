@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from server.schemas.attention import Index, Selector
-from server.schemas.base import ManyTokenIds, RequestModel, Text, Texts, TokenIds, wrong
+from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Text, Texts, TokenIds, wrong
 
 MAX_INTERVENTIONS = 64
 _MAX_SHAPE = 4
@@ -96,9 +95,10 @@ class InterventionField(RequestModel):
 Interventions = Annotated[list[InterventionField], Field(max_length=MAX_INTERVENTIONS)]
 
 
-def interventions_field() -> Any:
-    """The field `interventions` of a request body."""
-    return Field(
+class CanIntervene(RequestModel):
+    """The field of every request that interventions can be a part of."""
+
+    interventions: Interventions | None = Field(
         None,
         description="Changes inside the network while this request runs: ablate, scale, steer, patch, soften "
         f"attention. At most {MAX_INTERVENTIONS}, applied in order; no other request is touched.",

@@ -1,0 +1,30 @@
+"""The fields of every request that reads whole inputs and looks inside."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from server.schemas.base import ChatMessage, ModelField, PromptInput
+from server.schemas.interventions import CanIntervene
+
+
+class InputFields(CanIntervene, ModelField):
+    """What is read. Of an encoder-decoder `input` is the encoder's."""
+
+    input: PromptInput | Annotated[list[ChatMessage], Field(min_length=1)] = Field(
+        description="A text, a list of texts, token ids, a list of token id lists, or chat messages."
+    )
+    completion: PromptInput | None = Field(
+        None,
+        description="Text or ids that follow the input, one for each; of an encoder-decoder they follow what the "
+        "decoder has read.",
+    )
+    decoder_input: PromptInput | None = Field(
+        None,
+        description="For encoder-decoders, what the decoder has read before the completion: text after its start "
+        "token, or ids with it. Null is the start token alone.",
+    )
+    add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
+    truncate: bool = Field(
+        False, description="Cut the end of an input that is over the context, instead of refusing it."
+    )
