@@ -32,11 +32,14 @@ def value_lengths(values: Floats, gram: Floats) -> Float64:
     """||v W_O^h|| of each key [K], from values [K, D] and M M^T [D, D] of one head."""
     v = values.astype(np.float64)
     squares = np.einsum("kd,de,ke->k", v, gram.astype(np.float64), v, optimize=True)
-    return np.sqrt(np.maximum(squares, 0.0))  # rounding can leave a hair below zero
+    lengths: Float64 = np.sqrt(np.maximum(squares, 0.0))  # rounding can leave a hair below zero
+    return lengths
 
 
 def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats | None = None) -> Float64:
-    """A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how much key j moves query i (Kobayashi et al. 2020, arXiv:2004.10102).
+    """A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how far key j moves query i (Kobayashi et al. 2020).
+
+    Source: arXiv:2004.10102, section 3.
 
     Args:
         pattern: [Q, K], rows sum to 1.
@@ -70,6 +73,6 @@ def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float6
 
 
 def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Float64:
-    """What vectors that are added to the stream [Q, d] add to the logit [Q]: their product with u [d] over sigma [Q]."""
+    """What vectors added to the stream [Q, d] add to the logit [Q]: their product with u [d], over sigma [Q]."""
     attributed: Float64 = (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)
     return attributed

@@ -1,0 +1,125 @@
+"""One query of one attention head, every step with its numbers, from q and the keys to the output. No torch.
+
+Order: products, their sum, scale, soft cap, position bias, mask, softmax, weighted values, their sum, W_O (Vaswani et
+al. 2017, arXiv:1706.03762, equation 1; cap: Gemma Team 2024, arXiv:2408.00118; bias: Raffel et al. 2020,
+arXiv:1910.10683). Everything is computed again in float64 from what the network used, and compared with what it got.
+
+Axes: K keys, D numbers of a head, d_model.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What the network itself had. q and keys are after norm and rotation."""
+
+    q: Floats
+    """[D]"""
+    keys: Floats
+    """[K, D]"""
+    values: Floats
+    """[K, D]"""
+    scores: Floats
+    """[K], -inf where masked."""
+    pattern: Floats
+    """[K]"""
+    z: Floats
+    """[D]"""
+    result: Floats
+    """[d_model], z W_O."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Each step's numbers."""
+
+    products: Float64
+    """[K, D]: q and k, number by number."""
+    dots: Float64
+    """[K]: their sums."""
+    scaled: Float64
+    """[K]: times the scale."""
+    capped: Float64
+    """[K]: cap tanh(scaled / cap); as scaled where there is no cap."""
+    position_bias: Float64
+    """[K]: what was added for the distance, 0 where masked."""
+    visible: npt.NDArray[np.bool_]
+    """[K]"""
+    scores: Float64
+    """[K]: capped + bias, -inf where masked."""
+    exponentials: Float64
+    """[K]: exp(score - the largest)."""
+    weights: Float64
+    """[K]: exponentials over their sum."""
+    weighted_values: Float64
+    """[K, D]"""
+    z: Float64
+    """[D]: their sum."""
+    output: Float64
+    """[d_model]: z W_O."""
+
+    @property
+    def largest_score(self) -> float:
+        return float(self.scores.max())
+
+    @property
+    def sum_of_exponentials(self) -> float:
+        return float(self.exponentials.sum())
+
+
+def explain(observed: Observed, w_o: Floats, scale: float, softcap: float | None, has_position_bias: bool) -> Steps:
+    """The steps from `observed`, with W_O of the head [D, d_model].
+
+    The bias of a distance is read off: the network's scores less the capped ones here (nothing else is between them).
+    """
+    q, keys, values = (x.astype(np.float64) for x in (observed.q, observed.keys, observed.values))
+    visible = ~np.isneginf(observed.scores)
+    products = keys * q
+    dots = products.sum(-1)
+    scaled = dots * scale
+    capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
+    bias = np.zeros_like(capped)
+    if has_position_bias:
+        bias[visible] = observed.scores[visible].astype(np.float64) - capped[visible]
+    scores = np.where(visible, capped + bias, -np.inf)
+    exponentials = np.exp(scores - scores.max())
+    weights = exponentials / exponentials.sum()
+    weighted = weights[:, None] * values
+    z = weighted.sum(0)
+    return Steps(
+        products=products,
+        dots=dots,
+        scaled=scaled,
+        capped=capped,
+        position_bias=bias,
+        visible=visible,
+        scores=scores,
+        exponentials=exponentials,
+        weights=weights,
+        weighted_values=weighted,
+        z=z,
+        output=z @ w_o.astype(np.float64),
+    )
+
+
+def differences(steps: Steps, observed: Observed) -> dict[str, float]:
+    """The largest distance between a step here and the network's own number, for the four that it has."""
+    seen = steps.visible
+    return {
+        "scores": _furthest(steps.scores[seen], observed.scores[seen]),
+        "pattern": _furthest(steps.weights, observed.pattern),
+        "z": _furthest(steps.z, observed.z),
+        "result": _furthest(steps.output, observed.result),
+    }
+
+
+def _furthest(ours: Float64, theirs: Floats) -> float:
+    return float(np.abs(ours - theirs).max(initial=0.0))

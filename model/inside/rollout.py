@@ -1,0 +1,56 @@
+"""Attention through all layers: rollout and flow (Abnar and Zuidema 2020, arXiv:2005.00928). No torch.
+
+Both read the heads' mean pattern A of each layer with the residual stream beside it, half and half:
+Abar = A + I with rows scaled to sum to 1. Rollout multiplies them. Flow sees a graph: a node for each position before
+and after every layer, an edge of capacity Abar[i, j] from i above to j below; a word gets what can flow to it.
+
+Axes: L layers, n positions.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+_UNIT = 1 << 30
+"""Capacities are whole multiples of 1/_UNIT for the solver. A node gives at most 1, so a flow stays under 2^31."""
+
+
+def with_residual(patterns: Floats) -> Float64:
+    """Abar [L, n, n] of mean patterns [L, n, n]."""
+    mixed = patterns.astype(np.float64) + np.eye(patterns.shape[-1])
+    scaled: Float64 = mixed / mixed.sum(-1, keepdims=True)
+    return scaled
+
+
+def rollout(patterns: Floats) -> Float64:
+    """R_l = Abar_l R_(l-1) [L, n, n]: what share of position i after layer l comes from input j; rows sum to 1."""
+    result = with_residual(patterns)
+    for layer in range(1, len(result)):
+        result[layer] = result[layer] @ result[layer - 1]
+    return result
+
+
+def flow(patterns: Floats, query: int) -> Float64:
+    """The most that can flow from position `query` above the last layer to each input, [n].
+
+    Each input is a maximum flow of its own (by Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the
+    same), so that they sum to more than 1.
+    """
+    # Here, not above: only this function needs scipy, and loading it takes a quarter of a second.
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    capacities = np.rint(with_residual(patterns) * _UNIT).astype(np.int32)
+    num_layers, length, _ = capacities.shape
+    layer, above, below = np.nonzero(capacities)
+    nodes = (num_layers + 1) * length
+    edges = (capacities[layer, above, below], ((layer + 1) * length + above, layer * length + below))
+    graph = coo_array(edges, shape=(nodes, nodes)).tocsr()
+    top = num_layers * length + query
+    reached = set(below[layer == 0].tolist())
+    flows = [maximum_flow(graph, top, j).flow_value if j in reached else 0 for j in range(length)]
+    return np.array(flows) / _UNIT

@@ -1,0 +1,50 @@
+"""How a position's vector moves through the layers: its length and its direction. Knows arrays; no model, no torch.
+
+Axes: L + 1 states (the embedding, then the stream after each block), P positions, O other positions, d numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Cosines of a vector of length 0 are NaN."""
+
+    norms: Float64
+    """[P, L + 1]"""
+    steps: Float64
+    """[P, L + 1]: length of the difference from the state before; 0 for the first."""
+    cosine_to_start: Float64
+    """[P, L + 1]"""
+    cosine_to_previous: Float64
+    """[P, L + 1]; of the first state to itself, 1."""
+    cosine_to_others: Float64
+    """[P, L + 1, O]: to the other positions at the same state."""
+
+
+def trajectory(states: Floats, others: Floats) -> Trajectory:
+    """Of states [L + 1, P, d], beside other positions' [L + 1, O, d]."""
+    x, y = states.astype(np.float64), others.astype(np.float64)
+    before = np.concatenate([x[:1], x[:-1]])
+    return Trajectory(
+        norms=np.linalg.norm(x, axis=-1).T,
+        steps=np.linalg.norm(x - before, axis=-1).T,
+        cosine_to_start=_cosine(x, x[:1]).T,
+        cosine_to_previous=_cosine(x, before).T,
+        cosine_to_others=_cosine(x[:, :, None], y[:, None]).transpose(1, 0, 2),
+    )
+
+
+def _cosine(a: Float64, b: Float64) -> Float64:
+    """Along the last axis."""
+    lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, and said to be
+        cosine: Float64 = (a * b).sum(-1) / lengths
+    return cosine

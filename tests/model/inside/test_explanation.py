@@ -1,0 +1,60 @@
+"""The steps of one head against plain loops."""
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.inside.explanation import Observed, differences, explain
+
+
+def observe(
+    rng: np.random.Generator, keys: int, size: int, width: int, cap: float | None, bias: bool
+) -> tuple[Any, ...]:
+    """What a network would have had, by loops over plain floats, and its W_O."""
+    q, k, v = rng.normal(size=size), rng.normal(size=(keys, size)), rng.normal(size=(keys, size))
+    w_o, scale = rng.normal(size=(size, width)), 0.7
+    distance = rng.normal(size=keys) if bias else np.zeros(keys)
+    seen = rng.random(keys) < 0.7
+    seen[rng.integers(keys)] = True
+    scores = []
+    for j in range(keys):
+        score = scale * sum(q[d] * k[j][d] for d in range(size))
+        if cap is not None:
+            score = cap * math.tanh(score / cap)
+        scores.append(score + distance[j] if seen[j] else -math.inf)
+    total = sum(math.exp(s) for s in scores)
+    pattern = [math.exp(s) / total for s in scores]
+    z = [sum(pattern[j] * v[j][d] for j in range(keys)) for d in range(size)]
+    result = [sum(z[d] * w_o[d][m] for d in range(size)) for m in range(width)]
+    arrays = [np.array(x) for x in (q, k, v, scores, pattern, z, result)]
+    return Observed(*arrays), w_o, scale, distance * seen
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    keys=st.integers(1, 12),
+    size=st.integers(1, 8),
+    cap=st.sampled_from([None, 1.5]),
+    bias=st.booleans(),
+)
+def test_every_step_is_what_the_loops_give(seed: int, keys: int, size: int, cap: float | None, bias: bool) -> None:
+    observed, w_o, scale, distance = observe(np.random.default_rng(seed), keys, size, 5, cap, bias)
+    steps = explain(observed, w_o, scale, cap, bias)
+    assert max(differences(steps, observed).values()) < 1e-12
+    assert np.allclose(steps.products.sum(-1) * scale, steps.scaled)
+    assert np.allclose(steps.position_bias, distance)
+    assert np.isclose(steps.weights.sum(), 1)
+    assert np.allclose(steps.weights, steps.exponentials / steps.sum_of_exponentials)
+    assert (steps.weights[~steps.visible] == 0).all()
+    assert np.allclose(steps.weighted_values.sum(0), observed.z)
+
+
+def test_a_network_that_did_something_else_is_found_out() -> None:
+    observed, w_o, scale, _ = observe(np.random.default_rng(0), 6, 4, 5, None, False)
+    wrong = differences(explain(observed, w_o, scale * 1.01, None, False), observed)
+    assert wrong["scores"] > 1e-3
+    assert wrong["pattern"] > 1e-4

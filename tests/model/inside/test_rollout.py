@@ -1,0 +1,65 @@
+"""Rollout and flow: the two-layer example, and the definitions spelt out slowly."""
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.inside.rollout import flow, rollout, with_residual
+
+# Two layers over two words: computed by hand from Abnar and Zuidema 2020, equation 1 and section 4.
+EXAMPLE: np.ndarray = np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.2, 0.8]]])
+
+
+def test_rollout_of_the_two_layer_example() -> None:
+    assert np.allclose(rollout(EXAMPLE)[-1], [[1, 0], [0.325, 0.675]])
+
+
+def test_flow_of_the_two_layer_example() -> None:
+    found = flow(EXAMPLE, 1)
+    assert np.allclose(found, [0.35, 0.75])
+    assert np.allclose(found / found.sum(), [0.3182, 0.6818], atol=5e-5)
+    assert np.allclose(flow(EXAMPLE, 0), [1, 0])
+
+
+def causal(seed: int, layers: int, length: int) -> np.ndarray:
+    pattern: np.ndarray = np.tril(np.random.default_rng(seed).random((layers, length, length)) ** 3)
+    scaled: np.ndarray = pattern / pattern.sum(-1, keepdims=True)
+    return scaled
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 4), length=st.integers(1, 6))
+def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one(seed: int, layers: int, length: int) -> None:
+    patterns = causal(seed, layers, length)
+    product: np.ndarray = np.eye(length)
+    for pattern, rolled in zip(patterns, rollout(patterns), strict=True):
+        product = (0.5 * pattern + 0.5 * np.eye(length)) @ product
+        assert np.allclose(rolled, product)
+        assert np.allclose(rolled.sum(-1), 1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 3), length=st.integers(1, 3))
+def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None:
+    """Ford and Fulkerson: the most that flows is the least capacity of any set of edges that parts the two ends."""
+    patterns = causal(seed, layers, length)
+    capacity = with_residual(patterns)
+    nodes = [(level, i) for level in range(layers + 1) for i in range(length)]
+    source = (layers, length - 1)
+    for target in range(length):
+        middle = [node for node in nodes if node not in (source, (0, target))]
+        smallest = min(
+            sum(
+                capacity[level, i, j]
+                for level in range(layers)
+                for i in range(length)
+                for j in range(length)
+                if (level + 1, i) in above and (level, j) not in above
+            )
+            for count in range(len(middle) + 1)
+            for chosen in combinations(middle, count)
+            for above in [{source, *chosen}]
+        )
+        assert np.isclose(flow(patterns, length - 1)[target], smallest, atol=1e-7)

@@ -1,0 +1,32 @@
+"""Norms and cosines of hand-made states."""
+
+import numpy as np
+
+from model.inside.trajectory import trajectory
+
+
+def test_lengths_and_turns_of_a_small_walk() -> None:
+    walk = np.array([[3.0, 4.0], [0.0, 5.0], [0.0, -2.0]])[:, None]  # three states of one position
+    other = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])[:, None]
+    found = trajectory(walk, other)
+    assert np.allclose(found.norms, [[5, 5, 2]])
+    assert np.allclose(found.steps, [[0, np.sqrt(10), 7]])
+    assert np.allclose(found.cosine_to_start, [[1, 0.8, -0.8]])
+    assert np.allclose(found.cosine_to_previous, [[1, 0.8, -1]])
+    assert np.allclose(found.cosine_to_others[..., 0], [[0.6, 1, 0]])
+
+
+def test_a_vector_of_length_zero_has_no_direction() -> None:
+    found = trajectory(np.zeros((2, 1, 3)), np.ones((2, 1, 3)))
+    assert np.isnan(found.cosine_to_others).all()
+    assert (found.norms == 0).all()
+
+
+def test_every_position_goes_its_own_way() -> None:
+    rng = np.random.default_rng()
+    states, others = rng.normal(size=(4, 3, 6)), rng.normal(size=(4, 2, 6))
+    together = trajectory(states, others)
+    for p in range(3):
+        alone = trajectory(states[:, p : p + 1], others)
+        assert np.allclose(together.cosine_to_others[p], alone.cosine_to_others[0])
+        assert np.allclose(together.norms[p], alone.norms[0])
