@@ -16,6 +16,18 @@ query alone and is applied here. u_t is the direction of a token's logit: with t
 so that the parts of the stream (embedding, every head, b_O, every mlp) and bias_t sum to the logit (direct logit
 attribution: Wang et al. 2022, arXiv:2211.00593; TransformerLens's `logit_attrs`). A soft cap comes after this logit.
 
+The worker answers them from the weights: WeightsTask "head_readout", options part ("decoder" | "encoder" | "cross"),
+pairs ((layer, head), ...) and targets (token ids, may be empty), gives
+
+    gram [pair, D, D]             and with targets, in a model that has a head:
+    readout [pair, D, target]     M u_t
+    direction [d_model, target]   u_t, with logit_scale, and embed_out where the head is narrower than the stream
+    bias [target]                 beta_final . W_U[:, t] logit_scale + b_U[t]
+    attn_bias [layer, target]     b_O of each layer (through M's centring and gamma) . u_t; 0 where there is none
+    cross_bias [layer, target]    the same of cross attention, where there is some
+
+and WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and b_o [d_model], where there is one.
+
 Axes: Q queries, K keys, D numbers of a head, T targets.
 """
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from model.inside.rollout import flow, rollout, with_residual
 
 # Two layers over two words: computed by hand from Abnar and Zuidema 2020, equation 1 and section 4.
-EXAMPLE: np.ndarray = np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.2, 0.8]]])
+EXAMPLE = np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.2, 0.8]]])
 
 
 def test_rollout_of_the_two_layer_example() -> None:
-    assert np.allclose(rollout(EXAMPLE)[-1], [[1, 0], [0.325, 0.675]])
+    assert np.allclose(rollout(EXAMPLE)[-1], np.array([[1, 0], [0.325, 0.675]]))
 
 
 def test_flow_of_the_two_layer_example() -> None:
