@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from model.config import ModelConfig
-from server.engine.request import AttentionCapture
+from server.engine.request import AttentionCapture, Part
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.schemas import AttentionFields, AttentionRequest
 from server.tensors import Wire
@@ -123,10 +123,15 @@ class AttentionPlan:
         return round(self.num_values * value_bytes(self.capture, "binary"))
 
 
-def plan_attention(request: AttentionRequest, heads: HeadSelection, length: int) -> AttentionPlan:
-    """The plan for an input of `length` tokens. Raises BadRequest when a position is out of it."""
-    queries = resolve(request.query_positions, length, "query_positions", "position")
-    keys = resolve(request.key_positions, length, "key_positions", "position")
+def plan_attention(
+    request: AttentionRequest, heads: HeadSelection, num_queries: int, num_keys: int, part: Part
+) -> AttentionPlan:
+    """The plan for an input of so many tokens; of cross attention the keys are the encoder's.
+
+    Raises BadRequest when a position is out of it.
+    """
+    queries = resolve(request.query_positions, num_queries, "query_positions", "position")
+    keys = resolve(request.key_positions, num_keys, "key_positions", "position")
     capture = AttentionCapture(
         pairs=heads.pairs,
         queries=None if request.query_positions == "all" else queries,
@@ -136,6 +141,7 @@ def plan_attention(request: AttentionRequest, heads: HeadSelection, length: int)
         top_k=request.top_k,
         resize=request.resize,
         dtype=request.dtype,
+        part=part,
     )
     return AttentionPlan(heads, queries, keys, capture)
 

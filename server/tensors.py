@@ -153,25 +153,32 @@ def _byte_pieces(value: NumpyArray) -> Iterator[bytes]:
 def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator[bytes]:
     """A safetensors file: tensors "{name}.{index}", the fields of each entry as JSON in the metadata.
 
-    Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors). The metadata holds `head`, one key
-    a field, and "{first array's kind}.{index}" with the entry's other fields, all of them JSON text.
+    The metadata holds `head`, one key a field, and "{object}.{index}" with the entry's fields.
     """
-    metadata = {name: value if isinstance(value, str) else _text(value) for name, value in head.items()}
-    header: dict[str, Any] = {}
+    metadata = {**head, **{f"{entry.fields['object']}.{entry.index}": entry.fields for entry in entries}}
+    tensors = {f"{name}.{entry.index}": value for entry in entries for name, value in entry.arrays.items()}
+    return safetensors_pieces(metadata, tensors)
+
+
+def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[bytes]:
+    """A safetensors file. Values of the metadata that are no strings are written as JSON text, as the format asks.
+
+    Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors).
+    """
+    header: dict[str, Any] = {
+        "__metadata__": {name: value if isinstance(value, str) else _text(value) for name, value in metadata.items()}
+    }
     offset = 0
-    for entry in entries:
-        metadata[f"{entry.fields['object']}.{entry.index}"] = _text(entry.fields)
-        for name, value in entry.arrays.items():
-            end = offset + value.nbytes
-            dtype = _SAFETENSORS_DTYPES[value.dtype.name]
-            header[f"{name}.{entry.index}"] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, end]}
-            offset = end
-    text = _text({"__metadata__": metadata, **header}).encode()
+    for name, value in tensors.items():
+        end = offset + value.nbytes
+        dtype = _SAFETENSORS_DTYPES[value.dtype.name]
+        header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, end]}
+        offset = end
+    text = _text(header).encode()
     text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8, so that it can be mapped
     yield struct.pack("<Q", len(text)) + text
-    for entry in entries:
-        for value in entry.arrays.values():
-            yield from _byte_pieces(value)
+    for value in tensors.values():
+        yield from _byte_pieces(value)
 
 
 def _text(value: Any) -> str:
@@ -183,13 +190,18 @@ def check_npy(num_arrays: int) -> None:
     if num_arrays != 1:
         raise BadRequest(
             f"application/x-npy holds one array and this answer has {num_arrays}; "
-            "one input without top_k is accepted, or application/vnd.safetensors."
+            "ask for one, of one input, or for application/vnd.safetensors."
         )
 
 
 def npy_body(entries: Sequence[Entry]) -> Iterator[bytes]:
     """The one array as a .npy file."""
     (array,) = (value for entry in entries for value in entry.arrays.values())
+    return npy_pieces(array)
+
+
+def npy_pieces(array: NumpyArray) -> Iterator[bytes]:
+    """An array as a .npy file."""
     buffer = io.BytesIO()
     header = {"descr": array.dtype.newbyteorder("<").str, "fortran_order": False, "shape": array.shape}
     np.lib.format.write_array_header_1_0(buffer, header)

@@ -36,6 +36,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
             "server.settings", "server.selectors", "server.tensors", "server.sse",
+            "server.trace_plan", "server.trace_body", "server.intervention_plan",
             "server.request_log", "server.version", "server.http_protocol",
         ),
     ),

@@ -7,20 +7,19 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from server.engine.request import AttentionTask
-from server.errors import BadRequest, PayloadTooLarge
+from model.points import stack_config
+from server.engine.request import AttentionTask, Part
+from server.routes.abilities import check_part
+from server.routes.answers import TENSOR_CONTENT, counted_refusals, input_usage, token_fields, wire_of
 from server.routes.context import AppContext
-from server.routes.generation import count_rejection
 from server.routes.inputs import read_inputs
+from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt, check_model
 from server.routes.tasks import Result, Work, run_all
 from server.schemas import AttentionAnswer, AttentionRequest
 from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
 from server.sse import unless_disconnected
-from server.tensors import Entry, Format, Wire, as_numpy, body_pieces, check_npy, negotiate, paced
-
-TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
-"""For the OpenAPI page: the other media types of an answer."""
+from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate, paced
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -29,7 +28,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post(
         "/v1/attention",
         tags=["inside"],
-        summary="Attention patterns of a text",
+        summary="Attention patterns of a text, of any of the model's parts",
         response_model=AttentionAnswer,
         responses={200: {"content": TENSOR_CONTENT}},
     )
@@ -38,29 +37,18 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         check_model(context, body.model)
         wanted = negotiate(request.headers.get("accept"))
-        _check_part(body)
-        inputs = await read_inputs(
-            context,
-            body.input,
-            completion=body.completion,
-            decoder_input=body.decoder_input,
-            add_special_tokens=body.add_special_tokens,
-            truncate=body.truncate,
-        )
+        part = check_part(context, body.part)
+        inputs = await read_inputs(context, body)
         if wanted is Format.NPY:
             check_npy(len(inputs) * (1 if body.top_k is None else 2))
-        heads = select_heads(body, context.config)
-        plans = [plan_attention(body, heads, len(prompt.ids)) for prompt in inputs]
-        try:
-            check_answer_size(plans, wire_of(wanted, body.encoding_format), context.settings.max_response_bytes)
-        except PayloadTooLarge as error:
-            count_rejection(context, error)
-            raise
-        works = [
-            Work(AttentionTask(capture=plan.capture), prompt, plan.capture_bytes)
-            for plan, prompt in zip(plans, inputs, strict=True)
+        heads = select_heads(body, stack_config(context.config, "encoder" if part == "encoder" else "decoder"))
+        plans = [
+            plan_attention(body, heads, len(rows_of(prompt, part).ids), len(keys_of(prompt, part).ids), part)
+            for prompt in inputs
         ]
-        results = await unless_disconnected(request, run_all(context, works, arrival))
+        with counted_refusals(context):
+            check_answer_size(plans, wire_of(wanted, body.encoding_format), context.settings.max_response_bytes)
+        results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
         entries = [
             _entry(context, body, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))
         ]
@@ -69,33 +57,32 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return StreamingResponse(paced(pieces), media_type=wanted.value)
 
 
-def wire_of(wanted: Format, encoding_format: str) -> Wire:
-    """How numbers are written in an answer of this format."""
-    if wanted in (Format.SAFETENSORS, Format.NPY):
-        return "binary"
-    return "base64" if encoding_format == "base64" else "json"
+def rows_of(prompt: Prompt, part: Part) -> Prompt:
+    """What the queries of a part are."""
+    return prompt.encoder if part == "encoder" and prompt.encoder is not None else prompt
 
 
-def input_usage(inputs: list[Prompt], results: list[Result]) -> dict[str, Any]:
-    """Tokens of requests that generate none."""
-    num_tokens = sum(prompt.num_tokens for prompt in inputs)
-    return {
-        "prompt_tokens": num_tokens,
-        "total_tokens": num_tokens,
-        "prompt_tokens_details": {"cached_tokens": sum(result.num_cached_tokens for result in results)},
-    }
+def keys_of(prompt: Prompt, part: Part) -> Prompt:
+    """What the keys of a part are."""
+    return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
-def _check_part(body: AttentionRequest) -> None:
-    if body.part not in (None, "decoder"):
-        raise BadRequest(f"part: {body.part!r} is not in this model; 'decoder' is accepted.", param="part")
+async def _run(
+    context: AppContext, body: AttentionRequest, inputs: list[Prompt], plans: list[AttentionPlan], arrival: float
+) -> list[Result]:
+    changes = await read_all_interventions(context, body.interventions, inputs)
+    works = [
+        Work(AttentionTask(capture=plan.capture), prompt, plan.capture_bytes, interventions)
+        for prompt, plan, interventions in zip(inputs, plans, changes, strict=True)
+    ]
+    return await run_all(context, works, arrival)
 
 
 def _entry(
     context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: Result
 ) -> Entry:
     """The answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""
-    is_sparse = body.top_k is not None
+    part, is_sparse = plan.capture.part, body.top_k is not None
     names = {"attention": "values" if is_sparse else "attention", "attention.indices": "indices"}
     arrays = {}
     for name, tensor in result.tensors.items():
@@ -110,9 +97,8 @@ def _entry(
     fields: dict[str, Any] = {
         "object": "attention",
         "index": index,
-        "tokens": context.tokenizer.token_strings(prompt.ids),
-        "token_ids": prompt.ids,
-        "offsets": prompt.offsets,
+        **token_fields(context, rows_of(prompt, part)),
+        "part": part,
         "layers": plan.heads.layers,
         "heads": plan.heads.heads,
         "query_positions": plan.queries,
@@ -122,6 +108,8 @@ def _entry(
         "dtype": body.dtype,
         "kind": body.kind,
     }
+    if part == "cross":
+        fields |= token_fields(context, keys_of(prompt, part), "key_")
     if not plan.heads.is_grid:
         fields["pairs"] = plan.heads.pairs
     return Entry(index, fields, arrays)

@@ -8,7 +8,7 @@ from starlette.responses import Response, StreamingResponse
 
 from server.engine.request import EmbedTask, Pooling
 from server.errors import BadRequest, PayloadTooLarge
-from server.routes.attention import TENSOR_CONTENT, input_usage, wire_of
+from server.routes.answers import TENSOR_CONTENT, input_usage, wire_of
 from server.routes.context import AppContext
 from server.routes.prompts import Keep, Prompt, check_model, fit_input, read_prompts
 from server.routes.tasks import Result, Work, run_all

@@ -20,28 +20,18 @@ from server.routes.prompts import (
     read_following,
     read_prompts,
 )
-from server.schemas import ChatMessage, PromptInput
+from server.schemas import ChatMessage, InputFields, PromptInput
 
 _OneText = str | Sequence[int]
 
 
-async def read_inputs(
-    context: AppContext,
-    value: PromptInput | list[ChatMessage],
-    *,
-    completion: PromptInput | None = None,
-    decoder_input: PromptInput | None = None,
-    add_special_tokens: bool = True,
-    truncate: bool = False,
-) -> list[Prompt]:
-    """Each input of a body, with its completion, within the context. Raises BadRequest.
+async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
+    """Each input of a body, with its completion, within the context.
 
-    Args:
-        completion: one for each input; refused for encoders.
-        decoder_input: one for each input; refused where there is no encoder beside a decoder.
-        truncate: cut the end of what is over the context.
+    Raises BadRequest, also for a completion of an encoder's input, and for a decoder_input where there is one stack.
     """
-    prompts = await _read(context, value, completion is not None, add_special_tokens, truncate)
+    value, completion, decoder_input, truncate = body.input, body.completion, body.decoder_input, body.truncate
+    prompts = await _read(context, value, completion is not None, body.add_special_tokens, truncate)
     if context.config.kind == "encoder-decoder":
         limit = encoder_limit(context)
         sources = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]

@@ -16,7 +16,7 @@ from tests.server.serving import tiny_config
 
 def plan(length: int = 10, **fields: Any) -> AttentionPlan:
     request = AttentionRequest.model_validate({"input": "x", **fields})
-    return plan_attention(request, select_heads(request, tiny_config()), length)
+    return plan_attention(request, select_heads(request, tiny_config()), length, length, "decoder")
 
 
 def test_all_is_every_index() -> None:

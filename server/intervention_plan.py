@@ -1,0 +1,254 @@
+"""Where an intervention stands and which numbers it takes: names, indices and shapes, checked against model and input.
+
+Knows no HTTP and no engine at work; `server.routes.interventions` captures what comes from other inputs.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from model.config import ModelConfig
+from model.points import (
+    Point,
+    Stack,
+    UnknownPoint,
+    full_name,
+    is_cross,
+    near_names,
+    read_name,
+    reads_encoder,
+    sizes,
+    stack_config,
+    why_absent,
+)
+from server.engine.outputs import Array
+from server.engine.request import Intervention, Op, PointCapture
+from server.errors import BadRequest, shown
+from server.schemas.base import Selector
+from server.schemas.interventions import EncodedArray, InterventionField
+from server.selectors import resolve
+from server.tensors import NumpyArray
+from server.trace_plan import choose_heads, head_axis
+
+_OPS: dict[str, Op] = {
+    "zero": "set",
+    "mean": "set",
+    "patch": "set",
+    "scale": "scale",
+    "add": "add",
+    "temperature": "temperature",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of one input: those of the only stack or of the decoder, and those of an encoder before it."""
+
+    own: int
+    encoder: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A point in one or more layers, with the heads and positions that are meant, for one input."""
+
+    stack: Stack
+    point: Point
+    layers: tuple[int | None, ...]
+    heads: tuple[int, ...] | None
+    positions: tuple[int, ...] | None
+    """None is all, those of generated tokens included."""
+    shape: tuple[int, ...]
+    """Of its numbers for the input's own positions, with the point's axes."""
+
+    @property
+    def row_axis(self) -> int:
+        """The axis of `shape` that counts positions or queries."""
+        return next(i for i, axis in enumerate(self.point.axes) if axis in ("position", "query"))
+
+    @property
+    def is_map(self) -> bool:
+        """Whether the point is a map of queries and keys."""
+        return "key" in self.point.axes
+
+    def captures(self, config: ModelConfig) -> tuple[PointCapture, ...]:
+        """What a trace must keep of it, one for each layer."""
+        return tuple(
+            PointCapture(
+                name=full_name(config, self.stack, self.point.name, layer),
+                stack=self.stack,
+                layer=layer,
+                point=self.point.name,
+                heads=self.heads,
+                positions=self.positions,
+            )
+            for layer in self.layers
+        )
+
+
+def place_of(
+    config: ModelConfig, name: str, layer: Selector | None, head: Selector, positions: Selector, lengths: Lengths,
+    field: str,
+) -> Place:  # fmt: skip
+    """The place of a point that a user wrote. `field` names the intervention in messages. Raises BadRequest."""
+    try:
+        written = read_name(config, name)
+    except UnknownPoint as error:
+        raise _wrong(f"{field}.point: {error}.", "unknown_point") from None
+    stack, point = written.stack, written.point
+    own = stack_config(config, stack)
+    layers = _layers(config, stack, point, written.layer, layer, field)
+    if head != "all" and head_axis(point) is None:
+        raise _wrong(f'{field}.head: {point.name} has no heads; leave out {shown(head)} or give "all".')
+    heads = _about(choose_heads, head, own, point, f"{field}.head")
+    is_encoders = stack == "encoder" and config.kind == "encoder-decoder"
+    own_length = lengths.encoder if is_encoders else lengths.own
+    rows = lengths.encoder if reads_encoder(point) else own_length
+    chosen = None if positions == "all" else _about(resolve, positions, rows, f"{field}.positions", "position")
+    shape = list(sizes(config, stack, point, own_length, lengths.encoder))
+    for i, axis in enumerate(point.axes):
+        if axis in ("head", "kv_head") and heads is not None:
+            shape[i] = len(heads)
+        elif axis in ("position", "query") and chosen is not None:
+            shape[i] = len(chosen)
+    return Place(stack, point, layers, heads, chosen, tuple(shape))
+
+
+def _layers(
+    config: ModelConfig, stack: Stack, point: Point, named: int | None, selector: Selector | None, field: str
+) -> tuple[int | None, ...]:
+    """The layers that name and field tell. Raises BadRequest where they disagree, or tell none that is needed."""
+    if not point.in_block:
+        if selector is not None:
+            raise _wrong(f"{field}.layer: {point.name} stands outside the blocks; leave out {shown(selector)}.")
+        return (None,)
+    own = stack_config(config, stack)
+    if named is not None and selector is not None:
+        raise _wrong(f"{field}.layer: the point's name tells layer {named} already; leave out {shown(selector)}.")
+    if named is None and selector is None:
+        raise _wrong(f'{field}.layer: {point.name} stands in every block; a layer, a list or "all" is accepted.')
+    wanted = selector if named is None else named
+    assert wanted is not None
+    layers = _about(resolve, wanted, own.num_layers, f"{field}.layer", "layer")
+    absent = {layer: reason for layer in layers if (reason := why_absent(config, stack, point, layer)) is not None}
+    if absent and wanted != "all":
+        layer, reason = next(iter(absent.items()))
+        raise _wrong(f"{field}.layer: layer {layer} has no {point.name}: {reason}.")
+    return tuple(layer for layer in layers if layer not in absent)
+
+
+def _about(check: Any, *arguments: Any) -> Any:
+    """The result of a check; its BadRequest becomes one about the field `interventions`."""
+    try:
+        return check(*arguments)
+    except BadRequest as error:
+        raise _wrong(error.message, error.code) from None
+
+
+def _wrong(message: str, code: str | None = "invalid_intervention") -> BadRequest:
+    return BadRequest(message, param="interventions", code=code)
+
+
+def check_operation(config: ModelConfig, item: InterventionField, place: Place, field: str) -> None:
+    """Raise BadRequest when the operation cannot stand at this point."""
+    name = place.point.name
+    if not place.point.changeable:
+        near = near_names(config, item.point, changeable=True)
+        raise _wrong(f"{field}.point: {name} can be read and not changed; near ones that can be: {near}.")
+    if item.op == "temperature" and not name.endswith("hook_attn_scores"):
+        accepted = "cross_attn.hook_attn_scores" if is_cross(place.point) else "attn.hook_attn_scores"
+        raise _wrong(f"{field}.op: 'temperature' divides attention scores, not {name}; point {accepted!r} is accepted.")
+    if item.op == "mean" and place.is_map:
+        raise _wrong(f"{field}.op: rows of {name} have different lengths and no mean; 'zero' and 'patch' are accepted.")
+    if item.source is not None and item.op in ("scale", "add") and place.is_map:
+        raise _wrong(f"{field}.op: {item.op!r} with from is not accepted for {name}; 'patch' is.")
+
+
+def intervention(layer: int | None, place: Place, item: InterventionField, value: float | NumpyArray) -> Intervention:
+    """The change of one layer, as the engine takes it. An array has been checked by `fitted`."""
+    positions, numbers = place.positions, value if isinstance(value, float) else _array(value)
+    if positions is None and not isinstance(value, float) and _tells_positions(value, place):
+        positions = tuple(range(place.shape[place.row_axis]))
+    return Intervention(
+        stack=place.stack,
+        layer=layer,
+        point=place.point.name,
+        op=_OPS[item.op],
+        value=numbers,
+        heads=place.heads,
+        positions=positions,
+    )
+
+
+def _array(value: NumpyArray) -> Array:
+    return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").tobytes())
+
+
+def _tells_positions(value: NumpyArray, place: Place) -> bool:
+    """Whether an array has numbers for each of the input's positions (or keys), so that it fits these alone."""
+    lengths = dict(zip(range(-len(place.shape), 0), place.shape, strict=True))
+    along = {place.row_axis - len(place.shape)} | ({-1} if place.is_map else set())
+    return any(axis >= -value.ndim and value.shape[axis] == lengths[axis] > 1 for axis in along)
+
+
+def read_value(value: float | Sequence[Any] | EncodedArray, field: str) -> float | NumpyArray:
+    """The numbers of a body's value. Raises BadRequest for what is no array of finite numbers."""
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, EncodedArray):
+        array = _decoded(value, field)
+    else:
+        try:
+            array = np.array(value)
+        except (ValueError, OverflowError):  # lists of different lengths, or integers of more than 64 bits
+            array = np.array(None)
+        if array.dtype.kind not in "iuf" or array.size == 0:
+            raise _wrong(f"{field}.value: {shown(value)} is no array; nested lists of numbers, of equal lengths, are "
+                         "accepted.")  # fmt: skip
+    with np.errstate(over="ignore"):
+        array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise _wrong(
+            f"{field}.value: the array holds numbers that are not finite in float32; finite ones are accepted."
+        )
+    return array
+
+
+def _decoded(value: EncodedArray, field: str) -> NumpyArray:
+    dtype = np.dtype(value.dtype).newbyteorder("<")
+    try:
+        data = base64.b64decode(value.data, validate=True)
+    except binascii.Error as error:
+        raise _wrong(f"{field}.value.data: no base64 ({error}).") from None
+    expected = math.prod(value.shape) * dtype.itemsize
+    if len(data) != expected:
+        raise _wrong(
+            f"{field}.value.data: {len(data)} bytes; {expected} are accepted for shape {value.shape} of {value.dtype}."
+        )
+    return np.frombuffer(data, dtype).reshape(value.shape)
+
+
+def check_fits(shape: Sequence[int], place: Place, field: str) -> None:
+    """Raise BadRequest when an array of this shape does not broadcast to the place."""
+    axes = list(zip(place.point.axes, place.shape, strict=True))
+    aligned = axes[len(axes) - len(shape) :]
+    if len(shape) <= len(axes) and all(size in (1, length) for size, (_, length) in zip(shape, aligned, strict=True)):
+        return
+    accepted = ", ".join(f"{axis} {length}" for axis, length in axes)
+    raise _wrong(
+        f"{field}: shape {list(shape)} does not broadcast to {place.point.name}, which is [{accepted}] here; that "
+        "shape is accepted, with 1 for any axis and without leading axes.",
+        "wrong_shape",
+    )
+
+
+def mean_place(place: Place) -> Place:
+    """The place once its positions are averaged: one row."""
+    shape = list(place.shape)
+    shape[place.row_axis] = 1
+    return replace(place, shape=tuple(shape))

@@ -1,0 +1,57 @@
+"""What the answers of all routes that look inside have in common: formats, tokens, usage, the limit of their size."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from server.errors import PayloadTooLarge
+from server.routes.context import AppContext
+from server.routes.generation import count_rejection
+from server.routes.prompts import Prompt
+from server.routes.tasks import Result
+from server.tensors import Format, Wire
+
+TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
+"""For the OpenAPI page: the other media types of an answer."""
+
+
+def wire_of(wanted: Format, encoding_format: str) -> Wire:
+    """How numbers are written in an answer of this format."""
+    if wanted in (Format.SAFETENSORS, Format.NPY):
+        return "binary"
+    return "base64" if encoding_format == "base64" else "json"
+
+
+@contextmanager
+def counted_refusals(context: AppContext) -> Iterator[None]:
+    """Counts a refusal of an answer that would be too large."""
+    try:
+        yield
+    except PayloadTooLarge as error:
+        count_rejection(context, error)
+        raise
+
+
+def input_usage(inputs: Sequence[Prompt], results: Sequence[Result]) -> dict[str, Any]:
+    """Tokens of requests that generate none."""
+    num_tokens = sum(prompt.num_tokens for prompt in inputs)
+    return {
+        "prompt_tokens": num_tokens,
+        "total_tokens": num_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(result.num_cached_tokens for result in results)},
+    }
+
+
+def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
+    """The tokens that one stack read, as every answer names them."""
+    return {
+        f"{prefix}tokens": context.tokenizer.token_strings(prompt.ids),
+        f"{prefix}token_ids": prompt.ids,
+        f"{prefix}offsets": prompt.offsets,
+    }
+
+
+def both_stacks_fields(context: AppContext, prompt: Prompt) -> dict[str, Any]:
+    """The tokens of an input: of an encoder-decoder those of the decoder, and those of the encoder by their prefix."""
+    encoder = {} if prompt.encoder is None else token_fields(context, prompt.encoder, "encoder_")
+    return {**token_fields(context, prompt), **encoder}

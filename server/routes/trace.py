@@ -1,0 +1,95 @@
+"""POST /v1/trace: the numbers of any named points of an exact pass over whole inputs."""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from server.engine.request import TraceTask
+from server.routes.answers import TENSOR_CONTENT, both_stacks_fields, counted_refusals, input_usage, wire_of
+from server.routes.context import AppContext
+from server.routes.inputs import read_inputs
+from server.routes.interventions import read_all_interventions
+from server.routes.prompts import Prompt, check_model
+from server.routes.tasks import Result, Work, run_all
+from server.schemas import TraceAnswer, TraceRequest
+from server.sse import unless_disconnected
+from server.tensors import Format, as_numpy, check_npy, negotiate, paced
+from server.trace_body import DescribedArray, DescribedEntry, described_body
+from server.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_points
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/trace",
+        tags=["inside"],
+        summary="Any named point of the forward pass",
+        response_model=TraceAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def trace(request: Request, body: TraceRequest) -> Response:
+        """The numbers of each point for each input, in TransformerLens's names and axes.
+
+        `Accept` chooses JSON, safetensors (tensors "{index}/{name}"), npy (one input, one point) or NDJSON (a line a
+        point).
+        """
+        arrival = time.monotonic()
+        check_model(context, body.model)
+        wanted = negotiate(request.headers.get("accept"))
+        chosen = choose_points(body, context.config)
+        inputs = await read_inputs(context, body)
+        if wanted is Format.NPY:
+            check_npy(len(inputs) * len(chosen))
+        with counted_refusals(context):
+            plans = check_trace_size(
+                body,
+                lambda changed: _plans(context, changed, inputs),
+                wire_of(wanted, body.encoding_format),
+                context.settings.max_response_bytes,
+            )
+        results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
+        entries = [
+            _entry(context, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))
+        ]
+        head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
+        pieces = described_body(wanted, head, entries, body.encoding_format)
+        return StreamingResponse(paced(pieces), media_type=wanted.value)
+
+
+def _plans(context: AppContext, body: TraceRequest, inputs: list[Prompt]) -> list[list[PlannedPoint]]:
+    chosen = choose_points(body, context.config)
+    return [plan_points(body, chosen, context.config, len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
+
+
+async def _run(
+    context: AppContext, body: TraceRequest, inputs: list[Prompt], plans: list[list[PlannedPoint]], arrival: float
+) -> list[Result]:
+    changes = await read_all_interventions(context, body.interventions, inputs)
+    works = [
+        Work(
+            TraceTask(points=tuple(point.capture for point in points)),
+            prompt,
+            sum(point.num_bytes for point in points),
+            interventions,
+        )
+        for prompt, points, interventions in zip(inputs, plans, changes, strict=True)
+    ]
+    return await run_all(context, works, arrival)
+
+
+def _entry(context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: Result) -> DescribedEntry:
+    fields: dict[str, Any] = {"object": "trace", "index": index, **both_stacks_fields(context, prompt)}
+    points = {}
+    for point in plan:
+        value = as_numpy(result.tensors[point.capture.name])
+        description = {
+            "axes": point.axes,
+            "shape": value.shape,
+            "dtype": point.capture.dtype,
+            **point.described,
+        }
+        points[point.capture.name] = DescribedArray(description, value)
+    return DescribedEntry(index, fields, points)

@@ -1,0 +1,234 @@
+"""From the points a user names to what the engine captures of each input, and how large the answer will be.
+
+Knows names, selectors and sizes; knows nothing of HTTP or of the numbers. `plan_attention` of server.selectors does the
+same for attention alone.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from model.config import ModelConfig
+from model.points import Point, Stack, UnknownPoint, full_name, is_cross, read_name, reads_encoder, sizes, stack_config
+from model.points import why_absent as why_point_is_absent
+from server.engine.request import PointCapture
+from server.errors import BadRequest, PayloadTooLarge, shown
+from server.schemas import TraceRequest
+from server.selectors import resolve
+from server.tensors import Wire
+
+_ITEM_BYTES = {"float32": 4, "float16": 2}
+_JSON_BYTES = {"float32": 14.0, "float16": 13.0}
+"""Characters of one number and its comma in JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPoint:
+    """One point of one layer, with its heads."""
+
+    name: str
+    stack: Stack
+    layer: int | None
+    point: Point
+    heads: tuple[int, ...] | None
+    """None is all, or a point without heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPoint:
+    """What one input's answer holds of one point."""
+
+    capture: PointCapture
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    described: dict[str, Any]
+    """Heads and positions, as the answer names them."""
+
+    @property
+    def num_values(self) -> int:
+        """Numbers of the answer."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the engine keeps and sends."""
+        return self.num_values * _ITEM_BYTES[self.capture.dtype]
+
+
+def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoint]:
+    """The points of a request, one for each layer of a short name, in the order asked for. Raises BadRequest.
+
+    A selector that no point takes is refused: it would be a wish that nothing answers.
+    """
+    chosen = [one for name in request.points for one in _layers_of(request, config, name)]
+    names = [one.name for one in chosen]
+    if len(set(names)) != len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise BadRequest(f"points: {twice!r} is asked for twice; once is accepted.", param="points")
+    written = [read_name(config, name) for name in request.points]
+    takes = {
+        "layers": any(one.layer is None and one.point.in_block for one in written),
+        "heads": any(head_axis(one.point) for one in written),
+        "key_positions": any("key" in one.point.axes for one in written),
+    }
+    for field, is_taken in takes.items():
+        value = getattr(request, field)
+        if value != "all" and not is_taken:
+            raise BadRequest(f"{field}: no point of this request takes it; leave out {shown(value)}.", param=field)
+    return chosen
+
+
+def head_axis(point: Point) -> str | None:
+    """The name of the point's head axis, None when it has none."""
+    return next((axis for axis in point.axes if axis in ("head", "kv_head")), None)
+
+
+def choose_heads(selector: Any, config: ModelConfig, point: Point, field: str) -> tuple[int, ...] | None:
+    """The heads of a point of this stack, None for all. Raises BadRequest."""
+    axis = head_axis(point)
+    if axis is None or selector == "all":
+        return None
+    is_shared = axis == "kv_head" and config.num_kv_heads != config.num_heads
+    count = config.num_heads if axis == "head" else config.num_kv_heads
+    return resolve(selector, count, field, f"key head of {point.name}" if is_shared else "head")
+
+
+def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterator[ChosenPoint]:
+    """The point of a name, in each of the layers that the name or else the request tells."""
+    try:
+        written = read_name(config, name)
+    except UnknownPoint as error:
+        raise BadRequest(f"points: {error}.", param="points", code="unknown_point") from None
+    stack, point = written.stack, written.point
+    own = stack_config(config, stack)
+    heads = choose_heads(request.heads, own, point, "heads")
+    if not point.in_block:
+        yield ChosenPoint(full_name(config, stack, point.name, None), stack, None, point, heads)
+        return
+    is_named = written.layer is not None
+    selector = written.layer if written.layer is not None else request.layers
+    for layer in resolve(selector, own.num_layers, "points" if is_named else "layers", "layer"):
+        absent = why_point_is_absent(config, stack, point, layer)
+        if absent is None:
+            yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
+        elif selector != "all":
+            raise BadRequest(f"points: layer {layer} has no {point.name}: {absent}.", param="points")
+
+
+def plan_points(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, length: int, encoder_length: int
+) -> list[PlannedPoint]:
+    """The plan for one input of `length` tokens (the decoder's, where there are two). Raises BadRequest."""
+    return [_plan(request, one, config, length, encoder_length) for one in chosen]
+
+
+def _plan(
+    request: TraceRequest, one: ChosenPoint, config: ModelConfig, length: int, encoder_length: int
+) -> PlannedPoint:
+    is_encoders = one.stack == "encoder" and config.kind == "encoder-decoder"
+    own_length = encoder_length if is_encoders else length
+    num_rows = encoder_length if reads_encoder(one.point) else own_length
+    num_keys = encoder_length if is_cross(one.point) else own_length
+    positions = _positions(request.positions, num_rows, "positions")
+    keys = _positions(request.key_positions, num_keys, "key_positions") if "key" in one.point.axes else None
+    kept = {"position": positions, "query": positions, "key": keys, "head": one.heads, "kv_head": one.heads}
+    full = sizes(config, one.stack, one.point, own_length, encoder_length)
+    lengths = [
+        size if (chosen := kept.get(axis)) is None else len(chosen)
+        for axis, size in zip(one.point.axes, full, strict=True)
+    ]
+    capture = PointCapture(
+        name=one.name,
+        stack=one.stack,
+        layer=one.layer,
+        point=one.point.name,
+        heads=one.heads,
+        positions=positions,
+        keys=keys,
+        dtype=request.dtype,
+    )
+    described: dict[str, Any] = {"layer": one.layer}
+    if (axis := head_axis(one.point)) is not None:
+        described["heads"] = _named(one.heads, full[one.point.axes.index(axis)])
+    described["positions"] = _named(positions, num_rows)
+    if "key" in one.point.axes:
+        described["key_positions"] = _named(keys, num_keys)
+    return PlannedPoint(capture, one.point.axes, tuple(lengths), described)
+
+
+def _named(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
+    return tuple(range(count)) if indices is None else indices
+
+
+def _positions(selector: Any, count: int, field: str) -> tuple[int, ...] | None:
+    return None if selector == "all" else resolve(selector, count, field, "position")
+
+
+def value_bytes(dtype: str, wire: Wire) -> float:
+    """Bytes of one number of the answer."""
+    if wire == "json":
+        return _JSON_BYTES[dtype]
+    return _ITEM_BYTES[dtype] * (4 / 3 if wire == "base64" else 1.0)
+
+
+Planner = Callable[[TraceRequest], list[list[PlannedPoint]]]
+"""The plans of all inputs for a changed request; raises BadRequest."""
+
+
+def check_trace_size(request: TraceRequest, plan: Planner, wire: Wire, limit: int) -> list[list[PlannedPoint]]:
+    """The plans of all inputs. Raises PayloadTooLarge, with selectors that fit, when the answer is over `limit`."""
+    plans = plan(request)
+    size = _estimate(request, plans, wire)
+    if size <= limit:
+        return plans
+
+    def fits(field: str, value: Any) -> bool:
+        changed = request.model_copy(update={field: value})
+        try:
+            return _estimate(changed, plan(changed), wire) <= limit
+        except BadRequest:  # none of the points takes this selector
+            return False
+
+    ways = ["Accept: application/vnd.safetensors"] if _estimate(request, plans, "binary") <= limit else []
+    for field, values in _smaller(request, plans):
+        value = next((value for value in values if fits(field, value)), None)
+        if value is not None:
+            ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
+    told = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
+    raise PayloadTooLarge(
+        f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes).{told}",
+        code="answer_too_large",
+    )
+
+
+def _estimate(request: TraceRequest, plans: Sequence[Sequence[PlannedPoint]], wire: Wire) -> int:
+    values = sum(point.num_values for points in plans for point in points)
+    return math.ceil(values * value_bytes(request.dtype, wire))
+
+
+def _smaller(request: TraceRequest, plans: Sequence[Sequence[PlannedPoint]]) -> Iterator[tuple[str, list[Any]]]:
+    """Fields that make the answer smaller, with values from the mildest to the hardest."""
+    yield "dtype", ["float16"]
+    described = [point.described for point in plans[0]]
+    layers = dict.fromkeys(each["layer"] for each in described if each["layer"] is not None)
+    yield "layers", _halves(list(layers))
+    yield "heads", _halves(_shortest(each["heads"] for each in described if "heads" in each))
+    positions = _shortest(point.described["positions"] for points in plans for point in points)
+    if request.positions == "all":
+        positions = list(range(-len(positions), 0))  # the last ones, in inputs of any length
+    yield "positions", [part[::-1] for part in _halves(positions[::-1])]
+
+
+def _shortest(lists: Iterable[Sequence[int]]) -> list[int]:
+    return min((list(each) for each in lists), key=len, default=[])
+
+
+def _halves(items: list[int]) -> list[list[int]]:
+    """Shorter and shorter beginnings."""
+    parts = []
+    while len(items) > 1:
+        items = items[: len(items) // 2]
+        parts.append(items)
+    return parts
