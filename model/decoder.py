@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from model.batch import Batch, padded_rows
-from model.capture import Taps
+from model.capture import Looks
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
 from model.layers.attention import Attention, Turns
@@ -67,28 +67,33 @@ class Decoder:
         return self.embed.device
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: KVCache, taps: Taps | None = None) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs.
 
         Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers, and fills
-        `cache` at the rows' slots. Taps are served on the way.
+        `cache` at the rows' slots. Looks are served on the way.
         """
-        taps = taps or Taps()
+        looks = looks or Looks()
+        outside = looks.at(None)
         x = self.embed[batch.token_ids]  # [T, d]
         if self.pos_embed is not None:
             x = x + self.pos_embed[batch.positions]
-        taps.residual_at(0, x)
         turns = None if self.rope is None else self.rope.at(batch.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             rows = batch.num_rows_at(layer.index)
             if rows == 0:
                 return x[:0]
             x = x[: padded_rows(rows)]
-            x = x + self._attention(layer, layer_cache, x, rows, batch, turns, taps)
+            look = looks.at(layer.index)
+            if look is not None:
+                x = look("hook_resid_pre", x)
+            x = x + self._attention(layer, layer_cache, x, rows, batch, turns, looks)
             x = x + layer.mlp(layer.mlp_norm(x))
-            taps.residual_at(layer.index + 1, x)
+            if look is not None:
+                x = look("hook_resid_post", x)
         hidden = self.final_norm(x)
-        taps.residual_at(None, hidden)
+        if outside is not None:
+            outside("ln_final.hook_normalized", hidden)
         return hidden[:rows]
 
     def _attention(
@@ -99,21 +104,21 @@ class Decoder:
         rows: int,
         batch: Batch,
         turns: Turns | None,
-        taps: Taps,
+        looks: Looks,
     ) -> torch.Tensor:
         config = self.config
         num_heads = config.num_heads + 2 * config.num_kv_heads
         qkv = layer.qkv(layer.attn_norm(x)).view(len(x), num_heads, config.head_dim)  # [T, H + 2K, D]
         q = self.attention.enter(qkv[:rows], turns, cache, batch)  # [T, H, D]
-        if taps.attention:
-            self._serve_attention(layer.index, q, cache, batch, taps)
+        if looks.attention:
+            self._serve_attention(layer.index, q, cache, batch, looks)
         z = self.attention.attend(q, cache, batch, config.attention_scale)
         return layer.attn_out(_fill_up(z.flatten(1), len(x)))
 
-    def _serve_attention(self, layer: int, q: torch.Tensor, cache: LayerCache, batch: Batch, taps: Taps) -> None:
+    def _serve_attention(self, layer: int, q: torch.Tensor, cache: LayerCache, batch: Batch, looks: Looks) -> None:
         """Recompute the rows asked for from q [T, H, D] and the cached keys, a bounded piece at a time."""
         began = time.perf_counter()
-        for tap in taps.attention:
+        for tap in looks.attention:
             heads = tap.heads.get(layer)
             if not heads:
                 continue
@@ -124,7 +129,7 @@ class Decoder:
                     q[where], heads, cache, batch, tap.span, positions, self.config.attention_scale, tap.kind
                 )
                 tap.deliver(layer, i, found)
-        taps.attention_seconds += time.perf_counter() - began
+        looks.attention_seconds += time.perf_counter() - began
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
