@@ -13,19 +13,8 @@ from typing import Any
 import numpy as np
 
 from model.config import ModelConfig
-from model.points import (
-    Point,
-    Stack,
-    UnknownPoint,
-    full_name,
-    is_cross,
-    near_names,
-    read_name,
-    reads_encoder,
-    sizes,
-    stack_config,
-    why_absent,
-)
+from model.point_names import UnknownPoint, full_name, near_names, read_name, sizes, stack_config, why_absent
+from model.points import Point, Stack, is_cross, reads_encoder
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Op, PointCapture
 from server.errors import BadRequest, shown

@@ -95,6 +95,8 @@ def _ndjson(
         head = {}
         for name, point in entry.points.items():
             yield from _with_data(
-                {"index": entry.index, entry.key.removesuffix("s"): name, **point.description}, point.value, encoding_format
+                {"index": entry.index, entry.key.removesuffix("s"): name, **point.description},
+                point.value,
+                encoding_format,
             )
             yield b"\n"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.config import ModelConfig
-from model.points import Point, Stack, UnknownPoint, full_name, is_cross, read_name, reads_encoder, sizes, stack_config
-from model.points import why_absent as why_point_is_absent
+from model.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
+from model.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.schemas import TraceRequest
@@ -110,7 +110,7 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
     is_named = written.layer is not None
     selector = written.layer if written.layer is not None else request.layers
     for layer in resolve(selector, own.num_layers, "points" if is_named else "layers", "layer"):
-        absent = why_point_is_absent(config, stack, point, layer)
+        absent = why_absent(config, stack, point, layer)
         if absent is None:
             yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
         elif selector != "all":

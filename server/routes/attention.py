@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from model.points import stack_config
+from model.point_names import stack_config
 from server.engine.request import AttentionTask, Part
 from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT, counted_refusals, input_usage, token_fields, wire_of

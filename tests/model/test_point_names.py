@@ -8,18 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.config import ModelConfig
-from model.points import (
-    BY_NAME,
-    POINTS,
-    UnknownPoint,
-    full_name,
-    near_names,
-    points_of,
-    read_name,
-    sizes,
-    stacks,
-    why_absent,
-)
+from model.point_names import UnknownPoint, full_name, near_names, points_of, read_name, sizes, stacks, why_absent
+from model.points import BY_NAME, POINTS
 from tests.server.serving import tiny_config
 
 DECODER = tiny_config()
@@ -84,7 +74,7 @@ def test_full_names_have_a_prefix_only_where_there_are_two_stacks() -> None:
 def test_what_a_model_lacks_is_no_point_of_it_and_the_refusal_says_why(config: ModelConfig, absent: set[str]) -> None:
     assert not absent & names(config, stacks(config)[-1])
     for name in absent:
-        with pytest.raises(UnknownPoint, match="this model has no point .*: .*; near ones are ") as caught:
+        with pytest.raises(UnknownPoint, match=r"this model has no point .*: .*; near ones are ") as caught:
             read_name(config, name)
         proposed = str(caught.value).partition("near ones are ")[2].split(", ")
         assert proposed
