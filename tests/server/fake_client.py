@@ -11,8 +11,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from model.config import ModelConfig
+from model.point_names import sizes
+from model.points import BY_NAME
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    GenerateTask,
+    Intervention,
+    PointCapture,
+    Task,
+    TraceTask,
+)
 from server.errors import ApiError
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
@@ -84,6 +96,8 @@ class FakeEngine:
     live: bool = True
     draining: bool = False
     worker_restarts: int = 0
+    config: ModelConfig | None = None
+    """Of the network, for the sizes of traced points; a site sets it."""
     submitted: list[Submitted] = field(default_factory=list)
     counters: EngineStats = field(default_factory=EngineStats)
 
@@ -101,11 +115,10 @@ class FakeEngine:
             raise self.refuse
         ids = tuple(prompt_token_ids)
         fails = self.fail_after is not None or (self.failure is not None and not isinstance(task, GenerateTask))
-        outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids)
+        encoder_ids = tuple(encoder_token_ids)
+        outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids, encoder_ids)
         handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
-        self.submitted.append(
-            Submitted(task, ids, deadline, capture_bytes, handle, tuple(encoder_token_ids), tuple(interventions))
-        )
+        self.submitted.append(Submitted(task, ids, deadline, capture_bytes, handle, encoder_ids, tuple(interventions)))
         return handle
 
     def ready(self) -> bool:
@@ -120,23 +133,34 @@ class FakeEngine:
     def info(self) -> EngineInfo:
         return INFO
 
-    def _outputs(self, task: Task, ids: tuple[int, ...]) -> list[RequestOutput]:
+    def _outputs(self, task: Task, ids: tuple[int, ...], encoder_ids: tuple[int, ...] = ()) -> list[RequestOutput]:
         now = time.monotonic()
         timing = Timing(now, now, now, now)
+        if isinstance(task, TraceTask):
+            assert self.config is not None
+            tensors = {
+                point.name: _array(traced(self.config, point, len(ids), len(encoder_ids))) for point in task.points
+            }
+            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
         if isinstance(task, AttentionTask):
-            tensors = capture_arrays(task.capture, len(ids))
+            part = task.capture.part
+            num_queries = len(encoder_ids) if part == "encoder" and encoder_ids else len(ids)
+            tensors = capture_arrays(task.capture, num_queries, len(encoder_ids) if part == "cross" else num_queries)
             return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
         if isinstance(task, EmbedTask):
-            tensors = {"embedding": embedding(task, ids)}
+            tensors = {"embedding": embedding(task, encoder_ids or ids)}
             return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
-        return [self._token(task, ids, i, timing) for i in range(self._num_tokens(task))]
+        assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
+        return [self._token(task, ids, encoder_ids, i, timing) for i in range(self._num_tokens(task))]
 
     def _num_tokens(self, task: GenerateTask) -> int:
         if self.eos_after is None:
             return task.sampling.max_tokens
         return min(self.eos_after + 1, task.sampling.max_tokens)
 
-    def _token(self, task: GenerateTask, ids: tuple[int, ...], i: int, timing: Timing) -> RequestOutput:
+    def _token(
+        self, task: GenerateTask, ids: tuple[int, ...], encoder_ids: tuple[int, ...], i: int, timing: Timing
+    ) -> RequestOutput:
         sampling = task.sampling
         is_last = i == self._num_tokens(task) - 1
         token_id = self.script[i % len(self.script)]
@@ -147,9 +171,10 @@ class FakeEngine:
                 token_id, reason = (sampling.stop_token_ids or sampling.eos_token_ids)[0], "stop"
         tensors: dict[str, Array] = {}
         if task.attention is not None:
-            tensors |= row_arrays(task.attention, len(ids) + i)
+            num_keys = len(encoder_ids) if task.attention.part == "cross" else None
+            tensors |= row_arrays(task.attention, len(ids) + i, num_keys)
             if i == 0 and task.attention_prompt:
-                prompt = capture_arrays(task.attention, len(ids))
+                prompt = capture_arrays(task.attention, len(ids), num_keys)
                 tensors |= {name.replace("attention", "attention.prompt"): value for name, value in prompt.items()}
         prompt_logprobs = None
         if i == 0 and sampling.prompt_logprobs is not None:
@@ -182,10 +207,30 @@ def _array(value: np.ndarray) -> Array:
     return Array(value.dtype.name, value.shape, value.tobytes())
 
 
-def capture_arrays(capture: AttentionCapture, length: int) -> dict[str, Array]:
+def traced(config: ModelConfig, capture: PointCapture, length: int, encoder_length: int = 0) -> np.ndarray:
+    """What the fake network has at a point: 1000 (layer + 1) plus the number's place in the whole array, divided by 8
+    (exact in float16 for small arrays); scores look ahead to nothing.
+    """
+    point = BY_NAME[capture.point]
+    own = encoder_length if capture.stack == "encoder" and config.kind == "encoder-decoder" else length
+    shape = sizes(config, capture.stack, point, own, encoder_length)
+    whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) / 8
+    whole += 0 if capture.layer is None else 1000 * (capture.layer + 1)
+    if capture.point == "attn.hook_attn_scores":
+        whole = np.where(np.arange(own) > np.arange(own)[:, None], np.float32("-inf"), whole)
+    chosen = {"position": capture.positions, "query": capture.positions, "key": capture.keys}
+    chosen |= {"head": capture.heads, "kv_head": capture.heads}
+    for axis, name in enumerate(point.axes):
+        indices = chosen.get(name)
+        if indices is not None:
+            whole = whole.take(indices, axis)
+    return whole.astype(capture.dtype)
+
+
+def capture_arrays(capture: AttentionCapture, num_queries: int, num_keys: int | None = None) -> dict[str, Array]:
     """Arrays as the engine makes them, [first axis, query, key]."""
-    queries = range(length) if capture.queries is None else capture.queries
-    keys = range(length) if capture.keys is None else capture.keys
+    queries = range(num_queries) if capture.queries is None else capture.queries
+    keys = range(num_keys or num_queries) if capture.keys is None else capture.keys
     full = np.array([[[number(la, h, q, k) for k in keys] for q in queries] for la, h in capture.pairs], np.float32)
     if capture.reduce is not None:
         layers = list(dict.fromkeys(layer for layer, _ in capture.pairs))
@@ -198,10 +243,11 @@ def capture_arrays(capture: AttentionCapture, length: int) -> dict[str, Array]:
     return _finished(capture, full, np.array(list(keys), np.int32))
 
 
-def row_arrays(capture: AttentionCapture, length: int) -> dict[str, Array]:
+def row_arrays(capture: AttentionCapture, length: int, num_keys: int | None = None) -> dict[str, Array]:
     """The row of a generated token: query = the last of `length` positions, [first axis, key]."""
-    rows = [[number(layer, head, length - 1, key) for key in range(length)] for layer, head in capture.pairs]
-    return _finished(capture, np.array(rows, np.float32), np.arange(length, dtype=np.int32))
+    num_keys = num_keys or length
+    rows = [[number(layer, head, length - 1, key) for key in range(num_keys)] for layer, head in capture.pairs]
+    return _finished(capture, np.array(rows, np.float32), np.arange(num_keys, dtype=np.int32))
 
 
 def _finished(capture: AttentionCapture, full: np.ndarray, keys: np.ndarray) -> dict[str, Array]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, F
 
 END_OF_TEXT = 256
 VOCAB_SIZE = 257
+START = 1
+"""What the decoder of the encoder-decoder begins with."""
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<A>{% endif %}"
 )
@@ -83,6 +85,36 @@ def tiny_config() -> ModelConfig:
     )
 
 
+def tiny_encoder() -> ModelConfig:
+    """A BERT-like relative of it."""
+    return replace(
+        tiny_config(),
+        architecture="BertModel",
+        kind="encoder",
+        norm_placement="post",
+        final_norm=False,
+        has_head=False,
+        causal=False,
+        num_token_types=2,
+        embedding_norm=True,
+    )
+
+
+def tiny_encoder_decoder() -> ModelConfig:
+    """A BART-like relative of it, whose encoder has another number of layers and heads."""
+    encoder = replace(tiny_encoder(), num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, max_model_len=40)
+    return replace(
+        tiny_config(),
+        architecture="BartForConditionalGeneration",
+        kind="encoder-decoder",
+        norm_placement="post",
+        final_norm=False,
+        cross_attention=True,
+        encoder=encoder,
+        decoder_start_token_id=START,
+    )
+
+
 @dataclass
 class Site:
     """A running application and what stands behind it."""
@@ -119,15 +151,22 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
     return dict(error)
 
 
-def build_site(folder: Path, engine: FakeEngine, template: str | None = TEMPLATE, **settings: Any) -> Site:
-    """An application around `engine`. The folder receives the tokenizer."""
+def build_site(
+    folder: Path,
+    engine: FakeEngine,
+    template: str | None = TEMPLATE,
+    config: ModelConfig | None = None,
+    **settings: Any,
+) -> Site:
+    """An application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not given."""
     write_tokenizer(folder)
+    engine.config = config = config or tiny_config()
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
     metrics.watch(engine)
     context = AppContext(
         settings=Settings(**settings),
-        config=tiny_config(),
+        config=config,
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, tokenizer),
         engine=engine,
