@@ -92,7 +92,7 @@ def choose_heads(selector: Any, config: ModelConfig, point: Point, field: str) -
         return None
     is_shared = axis == "kv_head" and config.num_kv_heads != config.num_heads
     count = config.num_heads if axis == "head" else config.num_kv_heads
-    return resolve(selector, count, field, f"key head of {point.name}" if is_shared else "head")
+    return resolve(selector, count, field, "key head" if is_shared else "head")
 
 
 def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterator[ChosenPoint]:
