@@ -34,6 +34,10 @@ class Span:
     """Cache blocks of positions 0, block_size, ...; long enough for the last row's position."""
     num_layers: int
     """Layers this sequence needs; later layers skip its rows."""
+    cross_block_table: Sequence[int] = ()
+    """Cache blocks of the encoder's positions, for cross attention."""
+    num_cross_keys: int = 0
+    """Positions of the encoder."""
 
     @property
     def num_rows(self) -> int:
@@ -43,6 +47,35 @@ class Span:
     def num_keys(self) -> int:
         """Positions known once the step has run: what the last row sees."""
         return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sight:
+    """Which cached keys each row of a batch sees: those of its own span at positions first <= k < last.
+
+    Within a span, first and last never fall from one row to the next.
+    """
+
+    block_size: int
+    tables_array: np.ndarray
+    """[span, J] int32: the blocks of a span's keys, in order."""
+    lengths_array: np.ndarray
+    """[span] int64: keys of a span."""
+    positions_array: np.ndarray
+    """[T] int64: each row's own position."""
+    first_array: np.ndarray
+    """[T] int64."""
+    last_array: np.ndarray
+    """[T] int64."""
+
+    def num_keys(self, span: int) -> int:
+        """Keys of a span, whether or not a row sees them all."""
+        return int(self.lengths_array[span])
+
+    @property
+    def longest(self) -> int:
+        """Keys of the longest span."""
+        return int(self.lengths_array.max())
 
 
 class Batch:
@@ -64,11 +97,10 @@ class Batch:
         self.first_rows = [0, *np.cumsum(counts).tolist()]
         """Row where each span begins, and the total."""
         self.positions_array = np.concatenate([np.arange(s.start, s.num_keys) for s in spans]).astype(np.int64)
-        self.tables_array = np.zeros((len(spans), max(len(span.block_table) for span in spans)), np.int32)
-        for i, span in enumerate(spans):
-            self.tables_array[i, : len(span.block_table)] = span.block_table
-        owner = np.repeat(np.arange(len(spans)), counts)
-        blocks = self.tables_array[owner, self.positions_array // block_size]
+        self.tables_array = _as_array([span.block_table for span in spans])
+        self._owners = np.repeat(np.arange(len(spans)), counts)  # [T], the span of each row
+        self._sights: dict[tuple[bool, int | None], Sight] = {}
+        blocks = self.tables_array[self._owners, self.positions_array // block_size]
         self.slots_array = blocks.astype(np.int64) * block_size + self.positions_array % block_size
         padded = padded_rows(self.num_rows)
         ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
@@ -76,6 +108,26 @@ class Batch:
         positions[: self.num_rows] = self.positions_array
         self.token_ids = torch.from_numpy(ids).to(device)
         self.positions = torch.from_numpy(positions).to(device)
+
+    @classmethod
+    def unchunked(
+        cls, token_ids: Sequence[Sequence[int]], block_size: int, device: torch.device, num_layers: Sequence[int]
+    ) -> "Batch":
+        """Whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 .. num_blocks - 1.
+
+        num_layers: what each sequence needs, as in `Span`. Raises ValueError when the most do not come first.
+        """
+        spans, num_blocks = [], 0
+        for ids, layers in zip(token_ids, num_layers, strict=True):
+            table = range(num_blocks, num_blocks + -(-len(ids) // block_size))
+            spans.append(Span(ids, 0, table, layers))
+            num_blocks = table.stop
+        return cls(spans, block_size, device)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that a cache must have for this batch: the highest one that is used, and those below it."""
+        return int(self.tables_array.max()) + 1
 
     @property
     def num_rows(self) -> int:
@@ -101,3 +153,37 @@ class Batch:
     def num_tiles_at(self, num_rows: int) -> int:
         """Tiles that cover the first `num_rows` rows (a span's end)."""
         return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
+
+    def sight(self, causal: bool = True, window: int | None = None) -> Sight:
+        """What the rows see of their own sequences.
+
+        causal: a row at p sees keys p - window < k <= p; otherwise all keys with |p - k| < window. None is no window.
+        """
+        if (causal, window) not in self._sights:
+            positions = self.positions_array
+            lengths = np.array([span.num_keys for span in self.spans], np.int64)
+            first = np.zeros_like(positions) if window is None else np.maximum(positions - (window - 1), 0)
+            last = positions + 1 if causal else lengths[self._owners]
+            if window is not None and not causal:
+                last = np.minimum(last, positions + window)
+            self._sights[causal, window] = Sight(self.block_size, self.tables_array, lengths, positions, first, last)
+        return self._sights[causal, window]
+
+    def cross_sight(self) -> Sight:
+        """What the rows see in cross attention: all of their span's encoder positions."""
+        return self._cross_sight
+
+    @cached_property
+    def _cross_sight(self) -> Sight:
+        lengths = np.array([span.num_cross_keys for span in self.spans], np.int64)
+        tables = _as_array([span.cross_block_table for span in self.spans])
+        last = lengths[self._owners]
+        return Sight(self.block_size, tables, lengths, self.positions_array, np.zeros_like(last), last)
+
+
+def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
+    """Block tables one under the other, filled up with zeros: [span, J] int32."""
+    out = np.zeros((len(tables), max(len(table) for table in tables)), np.int32)
+    for i, table in enumerate(tables):
+        out[i, : len(table)] = table
+    return out

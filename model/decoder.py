@@ -12,7 +12,7 @@ from model.batch import Batch, padded_rows
 from model.capture import Looks
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
-from model.layers.attention import Attention, Turns
+from model.layers.attention import Attention, AttentionRule, Turns
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
@@ -112,7 +112,7 @@ class Decoder:
         q = self.attention.enter(qkv[:rows], turns, cache, batch)  # [T, H, D]
         if looks.attention:
             self._serve_attention(layer.index, q, cache, batch, looks)
-        z = self.attention.attend(q, cache, batch, config.attention_scale)
+        z = self.attention.attend(q, cache, batch, batch.sight(), AttentionRule(config.attention_scale))
         return layer.attn_out(_fill_up(z.flatten(1), len(x)))
 
     def _serve_attention(self, layer: int, q: torch.Tensor, cache: LayerCache, batch: Batch, looks: Looks) -> None:
@@ -124,9 +124,15 @@ class Decoder:
                 continue
             piece = max(1, TAP_BYTES // (4 * len(heads) * batch.spans[tap.span].num_keys))
             for i in range(0, len(tap.rows), piece):
-                where, positions = tap.rows[i : i + piece], tap.positions[i : i + piece]
                 found = self.attention.rows(
-                    q[where], heads, cache, batch, tap.span, positions, self.config.attention_scale, tap.kind
+                    q,
+                    tap.rows[i : i + piece],
+                    heads,
+                    cache,
+                    batch.sight(),
+                    tap.span,
+                    AttentionRule(self.config.attention_scale),
+                    tap.kind,
                 )
                 tap.deliver(layer, i, found)
         looks.attention_seconds += time.perf_counter() - began

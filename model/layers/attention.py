@@ -1,19 +1,23 @@
-"""Attention over the paged cache: one seam, two ways. Knows spans and blocks; knows nothing of requests.
+"""Attention over the paged cache: one seam, two ways. Knows rows, blocks and what each row sees; knows no requests.
+
+A score is q.k, scaled, then capped (Gemma 2), with a bias by distance added (T5), and -inf where the row does not see
+the key. `Sight` says what it sees, so that causal, windowed, bidirectional and cross attention are all the same here.
 
 `CompiledAttention` (CPU, float32 and bfloat16) gives each row the same bits whatever stands beside it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
 slow version the other is proved against, and the way on a GPU until fused kernels come.
 
-Axes: T rows, H query heads, K key heads, D head dimension, S keys.
+Axes: T rows, H query heads, K key heads, D head dimension, S keys of one sequence.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 
-from model.batch import Batch
+from model.batch import Batch, Sight
 from model.kv_cache import LayerCache
 from model.layers.arrays import bits, why_not_compiled
 from model.layers.rope import Rope
@@ -22,39 +26,97 @@ Turns = tuple[torch.Tensor, torch.Tensor]
 _NO_TURNS = np.empty((0, 0), np.float32)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionRule:
+    """How dots become scores."""
+
+    scale: float
+    """Multiplies q.k."""
+    softcap: float | None = None
+    """softcap * tanh(score / softcap), before the bias."""
+    bias: torch.Tensor | None = None
+    """[H, 2 * reach - 1], float32 (float64 in float64): bias[h, key - query + reach - 1] is added. No position may be
+    `reach` or more.
+    """
+
+
 class Attention(Protocol):
-    """What a decoder layer asks of its attention."""
+    """What a block asks of its attention."""
 
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
         """Turn queries and keys by their positions and put keys and values where the batch says.
 
         qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. turns: cos and sin
-        [T, 1, D] of `Rope.at`, None without rotary positions. Returns q [T, H, D] for `attend` and `rows`.
+        [T, 1, R] of `Rope.at`, which turn the first R <= D dimensions; None without rotary positions. Returns
+        q [T, H, D] for `attend` and `rows`.
         """
 
-    def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch, scale: float) -> torch.Tensor:
-        """softmax(scale * q K^T, causal) V for the batch's first T rows: q [T, H, D] -> [T, H, D]."""
+    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        """Put keys and values of cross attention where `slots` says.
+
+        kv [E, 2K, D]: key heads, value heads; slots [E] int64: block * block_size + place.
+        """
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+    ) -> torch.Tensor:
+        """softmax(scores) V for the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
+
+        q may have the type that `enter` gives or the cache's. Raises ValueError when the rule's bias does not reach.
+        """
 
     def rows(
         self,
         q: torch.Tensor,
+        rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        batch: Batch,
+        sight: Sight,
         span: int,
-        positions: Sequence[int],
-        scale: float,
+        rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        """What chosen heads of one span attend to: q [rows, H, D] at `positions` -> [len(heads), rows, S].
+        """What chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
 
-        S is the span's `num_keys`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (scaled, unseen keys -inf)
-        or "dots" (the bare q.k, unseen keys -inf).
+        S is `sight.num_keys(span)`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
+        "dots" (the bare q.k, unseen keys -inf). float32, or float64 in float64.
         """
+
+    def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
+        """Scores as `rows` gives them [heads, rows, S] -> the pattern, by the same steps as `attend`."""
+
+    def mix(
+        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+    ) -> torch.Tensor:
+        """pattern [len(heads), rows, S] of one span times the values those heads read, by the same steps as `attend`.
+
+        num_heads is H. Returns [len(heads), rows, D] in the cache's dtype.
+        """
+
+
+def cached_keys(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
+    """The keys of one span in order, as they are cached (turned): a copy [S, K, D]."""
+    blocks = cache.keys[_table(cache, sight, span)]  # [J, K, D, B]
+    return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: sight.num_keys(span)]
+
+
+def cached_values(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
+    """The values of one span in order: a copy [S, K, D]."""
+    blocks = cache.values[_table(cache, sight, span)]  # [J, K, B, D]
+    return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: sight.num_keys(span)]
+
+
+def _table(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
+    num_blocks = -(-sight.num_keys(span) // sight.block_size)
+    return torch.from_numpy(sight.tables_array[span, :num_blocks]).to(cache.keys.device)
 
 
 class PlainAttention:
     """One sequence at a time, whole rows, torch operations."""
+
+    def __init__(self, *, float32_casts: bool = False) -> None:
+        """`float32_casts`: the softmax of float64 is made in float32 too, as transformers does, to compare with it."""
+        self._float32_casts = float32_casts
 
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
@@ -63,60 +125,93 @@ class PlainAttention:
         if turns is not None:
             cos, sin = turns[0][: len(q)], turns[1][: len(q)]
             q, k = Rope.turn(q, cos, sin), Rope.turn(k, cos, sin)
-        slots = torch.from_numpy(batch.slots_array[: len(k)]).to(k.device)
-        blocks, places = slots // batch.block_size, slots % batch.block_size
-        cache.keys[blocks, :, :, places] = k.to(cache.keys.dtype)
-        cache.values[blocks, :, places] = v.to(cache.values.dtype)
+        self._store(k, v, cache, batch.slots_array[: len(k)])
         return q
 
-    def _gather(self, cache: LayerCache, batch: Batch, span: int, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A span's keys [H, S, D] and values [H, S, D], one copy a query head."""
-        num_keys = batch.spans[span].num_keys
-        num_blocks = -(-num_keys // batch.block_size)
-        table = torch.from_numpy(batch.tables_array[span, :num_blocks]).to(cache.keys.device)
-        keys = cache.keys[table].permute(1, 0, 3, 2).flatten(1, 2)[:, :num_keys]  # [K, S, D]
-        values = cache.values[table].permute(1, 0, 2, 3).flatten(1, 2)[:, :num_keys]
-        return keys.repeat_interleave(group, 0), values.repeat_interleave(group, 0)
+    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        k, v = kv.chunk(2, 1)
+        self._store(k, v, cache, slots)
 
-    def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch, scale: float) -> torch.Tensor:
-        group = q.shape[1] // cache.keys.shape[1]
+    @staticmethod
+    def _store(k: torch.Tensor, v: torch.Tensor, cache: LayerCache, slots_array: np.ndarray) -> None:
+        slots, block_size = torch.from_numpy(slots_array).to(k.device), cache.values.shape[2]
+        blocks, places = slots // block_size, slots % block_size
+        cache.keys[blocks, :, :, places] = k.to(cache.keys.dtype)
+        cache.values[blocks, :, places] = v.to(cache.values.dtype)
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+    ) -> torch.Tensor:
+        _check_reach(rule, sight)
+        heads = torch.arange(q.shape[1], device=q.device)
+        readers = _key_heads(heads, q.shape[1], cache)
         out = torch.empty_like(q)
         for span, first in enumerate(batch.first_rows[:-1]):
             if first >= len(q):
                 break
-            last = batch.first_rows[span + 1]
-            keys, values = self._gather(cache, batch, span, group)
-            scores = self._masked(
-                q[first:last].transpose(0, 1) @ keys.transpose(1, 2) * scale, batch.positions[first:last]
-            )
-            pattern = torch.softmax(scores, -1, dtype=_at_least_float32(q.dtype)).to(q.dtype)
-            out[first:last] = (pattern @ values).transpose(0, 1)
+            rows = slice(first, batch.first_rows[span + 1])
+            keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)
+            dots = q[rows].transpose(0, 1) @ keys[:, readers].permute(1, 2, 0)  # [H, rows, S]
+            scores = self._scores(dots, heads, sight, rows, rule)
+            pattern = self.softmax(scores, sight).to(q.dtype)
+            out[rows] = (pattern @ values[:, readers].transpose(0, 1)).transpose(0, 1)
         return out
 
     def rows(
         self,
         q: torch.Tensor,
+        rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        batch: Batch,
+        sight: Sight,
         span: int,
-        positions: Sequence[int],
-        scale: float,
+        rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        keys, _ = self._gather(cache, batch, span, q.shape[1] // cache.keys.shape[1])
+        _check_reach(rule, sight)
         wide = _at_least_float32(q.dtype)
-        chosen = torch.tensor(list(heads), device=q.device)
-        dots = q.to(wide).transpose(0, 1)[chosen] @ keys.to(wide)[chosen].transpose(1, 2)  # [heads, rows, S]
-        where = torch.tensor(list(positions), device=q.device)
-        scores = self._masked(dots if kind == "dots" else dots * scale, where)
-        return torch.softmax(scores, -1) if kind == "pattern" else scores
+        chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
+        keys = cached_keys(cache, sight, span)[:, _key_heads(chosen, q.shape[1], cache)].to(wide)  # [S, heads, D]
+        queries = q[torch.from_numpy(where).to(q.device)][:, chosen].to(wide)
+        dots = queries.transpose(0, 1) @ keys.permute(1, 2, 0)  # [heads, rows, S]
+        if kind == "dots":
+            return self._masked(dots, sight, where)
+        scores = self._scores(dots, chosen, sight, where, rule)
+        return self.softmax(scores, sight) if kind == "pattern" else scores
+
+    def _scores(
+        self, dots: torch.Tensor, heads: torch.Tensor, sight: Sight, rows: slice | np.ndarray, rule: AttentionRule
+    ) -> torch.Tensor:
+        """dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
+        scores = dots * rule.scale
+        if rule.softcap is not None:
+            scores = rule.softcap * torch.tanh(scores / rule.softcap)
+        if rule.bias is not None:
+            reach = (rule.bias.shape[1] + 1) // 2
+            positions = torch.from_numpy(sight.positions_array[rows]).to(dots.device)
+            distances = torch.arange(dots.shape[-1], device=dots.device) - positions[:, None]  # [rows, S]
+            scores = scores + rule.bias[heads][:, distances + reach - 1]
+        return self._masked(scores, sight, rows)
 
     @staticmethod
-    def _masked(scores: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Keys after the query's own position are not seen: scores [heads, rows, S]."""
-        seen = torch.arange(scores.shape[-1], device=scores.device) <= positions[:, None]
-        return scores.masked_fill(~seen, float("-inf"))
+    def _masked(scores: torch.Tensor, sight: Sight, rows: slice | np.ndarray) -> torch.Tensor:
+        """Keys out of sight are -inf: scores [heads, rows, S]."""
+        first, last = (
+            torch.from_numpy(a[rows]).to(scores.device)[:, None] for a in (sight.first_array, sight.last_array)
+        )
+        keys = torch.arange(scores.shape[-1], device=scores.device)
+        return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
+
+    def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
+        wide = torch.float32 if self._float32_casts else _at_least_float32(scores.dtype)
+        return torch.softmax(scores, -1, dtype=wide).to(_at_least_float32(scores.dtype))
+
+    def mix(
+        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+    ) -> torch.Tensor:
+        readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, cache)
+        values = cached_values(cache, sight, span)[:, readers]  # [S, heads, D]
+        return pattern.to(values.dtype) @ values.transpose(0, 1)
 
 
 class CompiledAttention:
@@ -142,6 +237,10 @@ class CompiledAttention:
         self._rotate_and_store(bits(qkv), cos, sin, slots, q.numpy(), bits(cache.keys), bits(cache.values))
         return q
 
+    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        no_queries = np.empty((len(kv), 0, kv.shape[2]), np.float32)
+        self._rotate_and_store(bits(kv), _NO_TURNS, _NO_TURNS, slots, no_queries, bits(cache.keys), bits(cache.values))
+
     @staticmethod
     def _items(batch: Batch, num_rows: int, num_key_heads: int) -> np.ndarray:
         """What threads share out, [item, 5] as the kernel takes it: tiles of one row with all their heads, so that
@@ -156,16 +255,17 @@ class CompiledAttention:
         items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
         return items
 
-    def attend(self, q: torch.Tensor, cache: LayerCache, batch: Batch, scale: float) -> torch.Tensor:
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+    ) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=torch.float32)
         self._kernels.attend(
-            q.numpy(),
+            q.float().contiguous().numpy(),
             bits(cache.keys),
             bits(cache.values),
-            batch.tables_array,
+            sight.tables_array,
             self._items(batch, len(q), cache.keys.shape[1]),
-            batch.positions_array,
-            np.float32(scale),
+            *self._who_sees_what(sight, rule, q.shape[1]),
             out.numpy(),
         )
         return out.to(cache.values.dtype)
@@ -173,34 +273,80 @@ class CompiledAttention:
     def rows(
         self,
         q: torch.Tensor,
+        rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        batch: Batch,
+        sight: Sight,
         span: int,
-        positions: Sequence[int],
-        scale: float,
+        rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        group = q.shape[1] // cache.keys.shape[1]
-        out = torch.empty(len(heads), len(q), batch.spans[span].num_keys)
+        out = torch.empty(len(heads), len(rows), sight.num_keys(span))
         self._kernels.attention_rows(
-            q.transpose(0, 1)[list(heads)].contiguous().numpy(),
-            np.array(heads, np.int64) // group,
+            q.float().contiguous().numpy(),
+            np.array(rows, np.int64),
+            np.array(heads, np.int64),
             bits(cache.keys),
-            batch.tables_array[span],
-            np.array(positions, np.int64),
-            np.float32(scale),
+            sight.tables_array[span],
+            *self._who_sees_what(sight, rule, q.shape[1]),
             self._kinds[kind],
             out.numpy(),
         )
         return out
 
+    @staticmethod
+    def _who_sees_what(
+        sight: Sight, rule: AttentionRule, num_heads: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.float32, np.float32, np.ndarray]:
+        """positions, first, last, scale, softcap, bias as the kernels take them."""
+        _check_reach(rule, sight)
+        bias = np.empty((num_heads, 0), np.float32) if rule.bias is None else rule.bias.numpy()
+        return (
+            sight.positions_array,
+            sight.first_array,
+            sight.last_array,
+            np.float32(rule.scale),
+            np.float32(rule.softcap or 0.0),
+            bias,
+        )
 
-def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = True) -> Attention:
-    """The fastest way that can serve these, the invariant one where there is one."""
+    def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
+        pattern = torch.empty_like(scores, memory_format=torch.contiguous_format)
+        self._kernels.softmax_rows(scores.contiguous().numpy(), sight.block_size, pattern.numpy())
+        return pattern
+
+    def mix(
+        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+    ) -> torch.Tensor:
+        out = torch.zeros(*pattern.shape[:2], cache.values.shape[3])
+        readers = _key_heads(torch.tensor(list(heads)), num_heads, cache)
+        self._kernels.mix_rows(
+            pattern.contiguous().numpy(), readers.numpy(), bits(cache.values), sight.tables_array[span], out.numpy()
+        )
+        return out.to(cache.values.dtype)
+
+
+def attention_for(
+    dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = True, float32_casts: bool = False
+) -> Attention:
+    """The fastest way that can serve these, the invariant one where there is one.
+
+    `float32_casts`: see PlainAttention; it says nothing new where arithmetic is float32 anyway.
+    """
     if batch_invariant and why_not_compiled(dtype, device) is None:
         return CompiledAttention()
-    return PlainAttention()
+    return PlainAttention(float32_casts=float32_casts)
+
+
+def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
+    """The key head that each query head reads: consecutive ones share (Ainslie et al. 2023, arXiv:2305.13245)."""
+    return heads // (num_heads // cache.keys.shape[1])
+
+
+def _check_reach(rule: AttentionRule, sight: Sight) -> None:
+    if rule.bias is not None and rule.bias.shape[1] < 2 * sight.longest - 1:
+        reach = (rule.bias.shape[1] + 1) // 2
+        raise ValueError(f"the position bias reaches {reach} positions; a sequence has {sight.longest}")
 
 
 def _at_least_float32(dtype: torch.dtype) -> torch.dtype:

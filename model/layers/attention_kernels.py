@@ -1,10 +1,11 @@
 """Attention over the paged cache on a CPU, compiled by numba. Knows arrays; knows nothing of torch, models or requests.
 
 Every number is a function of its own row alone. A score is one chain of multiply-adds over the head dimension; a
-softmax sums lane by lane over the row's own blocks of keys; a mixed value is one chain over the row's own keys in
-order. Rows are spread over threads whole. So a row comes out bit-identical whatever stands beside it in the batch, in
-whatever chunk its prompt was cut and whichever blocks hold its keys. That is the reason these loops exist; being a few
-times faster than gathering the blocks for batched matrix products is the other one.
+softmax sums lane by lane over the row's own blocks of keys, where a key out of sight counts exactly 0; a mixed value
+is one chain over the row's own keys in order. Rows are spread over threads whole. So a row comes out bit-identical
+whatever stands beside it in the batch, in whatever chunk its prompt was cut and whichever blocks hold its keys. That is
+the reason these loops exist; being a few times faster than gathering the blocks for batched matrix products is the
+other one.
 
 Axes: T query rows, H query heads, G query heads to a key head, D head dimension, B keys to a block, J blocks of a
 sequence. Keys are cached [block, key head, D, B], so that one query meets B keys in vector lanes; values [block, key
@@ -25,7 +26,7 @@ from numba.extending import overload
 COMPILE: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 PATTERN, SCORES, DOTS = 0, 1, 2
-"""What `attention_rows` leaves in its output: the softmax, the scaled and masked scores, the bare q.k (masked)."""
+"""What `attention_rows` leaves in its output: the softmax, the scores, the bare q.k (masked)."""
 
 
 def widen(x):
@@ -42,7 +43,10 @@ def _widen_overload(x):
 
 @numba.njit(inline="always")
 def _exp(x):
-    """e**x for x <= 0, within 2 ulp: 2**n times a polynomial in the rest (coefficients of Cephes' expf)."""
+    """e**x for x <= 0, within 2 ulp, and exactly 0 below -87, where normal numbers end: 2**n times a polynomial in the
+    rest (coefficients of Cephes' expf).
+    """
+    lost = x < np.float32(-87.0)
     x = max(x, np.float32(-87.0))
     n32 = (x * np.float32(1.4426950408889634) + np.float32(12582912.0)) - np.float32(12582912.0)
     f = x - n32 * np.float32(0.693359375)
@@ -54,7 +58,23 @@ def _exp(x):
     p = p * f + np.float32(1.6666665459e-1)
     p = p * f + np.float32(5.0000001201e-1)
     p = p * f * f + f + np.float32(1.0)
-    return p * np.int32((np.int32(n32) + np.int32(127)) << np.int32(23)).view(np.float32)
+    power = p * np.int32((np.int32(n32) + np.int32(127)) << np.int32(23)).view(np.float32)
+    return np.float32(0) if lost else power
+
+
+@numba.njit(inline="always")
+def tanh(x):
+    """Within 2 ulp or so: an odd polynomial near 0 (coefficients of Cephes' tanhf), beyond it by way of e**-2|x|."""
+    z = x * x
+    p = np.float32(-5.70498872745e-3)
+    p = p * z + np.float32(2.06390887954e-2)
+    p = p * z - np.float32(5.37397155531e-2)
+    p = p * z + np.float32(1.33314422036e-1)
+    p = p * z - np.float32(3.33332819422e-1)
+    near = p * z * x + x
+    e = _exp(np.float32(-2) * abs(x))
+    far = (np.float32(1) - e) / (np.float32(1) + e)
+    return near if abs(x) < np.float32(0.625) else (-far if x < np.float32(0) else far)
 
 
 @numba.njit(**COMPILE)
@@ -84,43 +104,59 @@ def _block_dots(query, keys, out):
 
 
 @numba.njit(**COMPILE)
-def _softmax(row, num_keys, size, scale):
-    """In place over row[:num_keys]; the rest of the last block becomes 0. One running sum for each place in a block."""
-    padded = (num_keys + size - 1) // size * size
-    for t in range(num_keys, padded):
-        row[t] = -np.inf
+def _make_scores(row, start, first, last, position, scale, softcap, bias):
+    """In place: the dots of keys start, start + 1, ... become the scores of a query at `position`.
+
+    Scaled, then capped (softcap 0: not), then bias[key - position + reach - 1] added (empty: not); keys before `first`
+    and from `last` on are -inf.
+    """
+    if softcap > 0:
+        for t in range(len(row)):
+            row[t] = softcap * tanh(row[t] * scale / softcap)
+    else:
+        for t in range(len(row)):
+            row[t] *= scale
+    if len(bias) > 0:
+        zero = (len(bias) + 1) // 2 - 1 - position
+        near, seen = bias[first + zero : last + zero], row[first - start : last - start]
+        for t in range(len(seen)):
+            seen[t] += near[t]
+    row[: first - start] = -np.inf
+    row[last - start :] = -np.inf
+
+
+@numba.njit(**COMPILE)
+def _softmax(row, size):
+    """In place over whole blocks of keys. One running sum for each place in a block."""
     lanes = np.full(size, -np.inf, np.float32)
-    for start in range(0, padded, size):
+    for start in range(0, len(row), size):
         for b in range(size):
-            s = row[start + b] * scale
-            row[start + b] = s
+            s = row[start + b]
             lanes[b] = s if s > lanes[b] else lanes[b]
-    top = lanes[0]
+    top = np.float32(-np.inf)
     for b in range(size):
         top = max(top, lanes[b])
     for b in range(size):
         lanes[b] = np.float32(0)
-    for start in range(0, padded, size):
+    for start in range(0, len(row), size):
         for b in range(size):
             p = _exp(row[start + b] - top)
             row[start + b] = p
             lanes[b] += p
-    for t in range(num_keys, padded):  # `_exp` stops at e**-87, too small to have changed a sum that is at least 1
-        row[t] = np.float32(0)
     total = np.float32(0)
     for b in range(size):
         total += lanes[b]
     inverse = np.float32(1) / total
-    for t in range(padded):
+    for t in range(len(row)):
         row[t] *= inverse
 
 
 @numba.njit(**COMPILE)
-def _block_mix(weights, values, num_keys, out):
-    """out[d] += sum over the first num_keys of weights[b] * values[b, d], added in the order of b. values [B, D]."""
+def _block_mix(weights, values, first, last, out):
+    """out[d] += sum over first <= b < last of weights[b] * values[b, d], added in the order of b. values [B, D]."""
     dim = values.shape[1]
-    whole = num_keys - num_keys % 8
-    for b in range(0, whole, 8):
+    whole = last - (last - first) % 8
+    for b in range(first, whole, 8):
         w0, w1, w2, w3 = weights[b], weights[b + 1], weights[b + 2], weights[b + 3]
         w4, w5, w6, w7 = weights[b + 4], weights[b + 5], weights[b + 6], weights[b + 7]
         for d in range(dim):
@@ -134,7 +170,7 @@ def _block_mix(weights, values, num_keys, out):
             a += w6 * widen(values[b + 6, d])
             a += w7 * widen(values[b + 7, d])
             out[d] = a
-    for b in range(whole, num_keys):
+    for b in range(whole, last):
         for d in range(dim):
             out[d] += weights[b] * widen(values[b, d])
 
@@ -196,101 +232,144 @@ def _block_mix_of_four(weights, values, out):
 
 
 @numba.njit(**COMPILE)
-def _tile_dots(queries, seen, keys, start, out):
-    """Scores of a tile's queries [R, D] against the block of keys that begins at `start`, where they see it."""
-    size = keys.shape[1]
+def _tile_dots(queries, first, last, keys, start, out):
+    """Scores of a tile's queries [R, D] against the block of keys that begins at `start`, where they see any of it.
+
+    Row r sees keys first[r] <= k < last[r]; neither falls from one row to the next. out [R, B].
+    """
+    end = start + keys.shape[1]
     num = len(queries)
     r = 0
     while r < num:
         if r + 4 <= num:
-            if start < seen[r + 3]:  # rows come in order of position: the last sees most
-                _block_dots_of_four(queries[r : r + 4], keys, out[r : r + 4, start : start + size])
+            if start < last[r + 3] and end > first[r]:  # one of the four may see it
+                _block_dots_of_four(queries[r : r + 4], keys, out[r : r + 4])
             r += 4
         else:
-            if start < seen[r]:
-                _block_dots(queries[r], keys, out[r, start : start + size])
+            if start < last[r] and end > first[r]:
+                _block_dots(queries[r], keys, out[r])
             r += 1
 
 
 @numba.njit(**COMPILE)
-def _tile_mix(weights, seen, values, start, out):
-    """Add to out [R, D] what a tile's rows take from the block of values that begins at position `start`."""
-    size = values.shape[0]
+def _tile_mix(weights, first, last, values, start, out):
+    """Add to out [R, D] what a tile's rows take, by weights [R, B], from the block of values that begins at `start`."""
+    end = start + values.shape[0]
     num = len(out)
     r = 0
     while r < num:
-        if r + 4 <= num and seen[r] >= start + size:  # all four see the whole block
-            _block_mix_of_four(weights[r : r + 4, start : start + size], values, out[r : r + 4])
+        if r + 4 <= num and start >= first[r + 3] and end <= last[r]:  # all four see the whole block
+            _block_mix_of_four(weights[r : r + 4], values, out[r : r + 4])
             r += 4
         else:
-            if start < seen[r]:
-                _block_mix(weights[r, start : start + size], values, min(size, seen[r] - start), out[r])
+            if start < last[r] and end > first[r]:
+                _block_mix(weights[r], values, max(first[r] - start, 0), min(last[r], end) - start, out[r])
             r += 1
 
 
 @numba.njit(parallel=True, **COMPILE)
-def attend(q, keys, values, tables, items, positions, scale, out):
-    """out = softmax(scale * q K^T, causal) V for every query row.
+def attend(q, keys, values, tables, items, positions, first, last, scale, softcap, bias, out):
+    """out = softmax(scores) V for every query row.
 
     q, out [T, H, D] float32; keys [block, H/G, D, B]; values [block, H/G, B, D]; tables [sequence, J] int32;
     items [n, 5] int32: (sequence, first row, rows, first key head, key heads), the pieces that threads take: a few rows
-    of one sequence, which share a pass over the keys of some heads; positions [T] int64: row t sees keys
-    0..positions[t].
+    of one sequence, which share a pass over the keys of some heads; positions, first, last [T] int64: row t stands at
+    positions[t] and sees keys first[t] <= k < last[t]; bias [H, 2 * reach - 1], or [H, 0]; see `_make_scores`.
     """
     num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
     group = q.shape[1] // num_key_heads
     for item in numba.prange(len(items)):
-        table, first, num_rows = tables[items[item, 0]], items[item, 1], items[item, 2]
+        table, row, num_rows = tables[items[item, 0]], items[item, 1], items[item, 2]
         first_head, num_heads = items[item, 3], items[item, 4]
-        num_blocks = positions[first + num_rows - 1] // size + 1
+        first_block = first[row] // size  # of the tile; what lies before it nobody reads
+        num_blocks = (last[row + num_rows - 1] + size - 1) // size - first_block
         num = num_rows * group  # one row for each query head that reads a key head
         queries = np.empty((num_heads, num, dim), np.float32)
-        seen = np.empty(num, np.int64)
+        lo, hi = np.empty(num, np.int64), np.empty(num, np.int64)
         scores = np.empty((num_heads, num, num_blocks * size), np.float32)
         mixed = np.zeros((num_heads, num, dim), np.float32)
         for r in range(num):
-            seen[r] = positions[first + r // group] + 1
+            lo[r], hi[r] = first[row + r // group], last[row + r // group]
         for h in range(num_heads):
             for r in range(num):
                 for d in range(dim):
-                    queries[h, r, d] = q[first + r // group, (first_head + h) * group + r % group, d]
+                    queries[h, r, d] = q[row + r // group, (first_head + h) * group + r % group, d]
         for j in range(num_blocks):  # heads within a block lie side by side: memory is read in its own order
+            block, start = table[first_block + j], (first_block + j) * size
             for h in range(num_heads):
-                _tile_dots(queries[h], seen, keys[table[j], first_head + h], j * size, scores[h])
+                _tile_dots(
+                    queries[h], lo, hi, keys[block, first_head + h], start, scores[h, :, j * size : j * size + size]
+                )
         for h in range(num_heads):
             for r in range(num):
-                _softmax(scores[h, r], seen[r], size, scale)
+                own = lo[r] // size - first_block, (hi[r] + size - 1) // size - first_block
+                seen = scores[h, r, own[0] * size : own[1] * size]
+                start = (first_block + own[0]) * size
+                head = (first_head + h) * group + r % group
+                _make_scores(seen, start, lo[r], hi[r], positions[row + r // group], scale, softcap, bias[head])
+                _softmax(seen, size)
         for j in range(num_blocks):
+            block, start = table[first_block + j], (first_block + j) * size
             for h in range(num_heads):
-                _tile_mix(scores[h], seen, values[table[j], first_head + h], j * size, mixed[h])
+                weights = scores[h, :, j * size : j * size + size]
+                _tile_mix(weights, lo, hi, values[block, first_head + h], start, mixed[h])
         for h in range(num_heads):
             for r in range(num):
                 for d in range(dim):
-                    out[first + r // group, (first_head + h) * group + r % group, d] = mixed[h, r, d]
+                    out[row + r // group, (first_head + h) * group + r % group, d] = mixed[h, r, d]
 
 
 @numba.njit(parallel=True, **COMPILE)
-def attention_rows(q, key_heads, keys, table, positions, scale, kind, out):
-    """The attention of chosen heads and rows of one sequence, by the same steps as `attend`.
+def attention_rows(q, rows, heads, keys, table, positions, first, last, scale, softcap, bias, kind, out):
+    """The attention of chosen rows and heads of one sequence, by the same steps as `attend`.
 
-    q [heads, rows, D] float32; key_heads [heads]: the key head each one reads; table [J]; positions [rows];
-    out [heads, rows, keys]: keys a row cannot see are 0 in a pattern and -inf otherwise.
+    rows, heads: int64; table [J]; out [heads, rows, keys]: keys out of sight are 0 in a pattern and -inf otherwise.
     """
-    num_heads, num_rows, num_keys = out.shape
-    size = keys.shape[3]
+    num_heads, num_rows = out.shape[:2]
+    group, size = q.shape[1] // keys.shape[1], keys.shape[3]
     for item in numba.prange(num_heads * num_rows):
-        head, r = item // num_rows, item % num_rows
-        seen = positions[r] + 1
-        row = np.empty((seen + size - 1) // size * size, np.float32)
-        for j in range(len(row) // size):
-            _block_dots(q[head, r], keys[table[j], key_heads[head]], row[j * size : j * size + size])
-        hidden = np.float32(0) if kind == PATTERN else np.float32(-np.inf)
+        h, r = item // num_rows, item % num_rows
+        row, head = rows[r], heads[h]
+        lo, hi = first[row], last[row]
+        first_block = lo // size
+        start = first_block * size
+        seen = np.empty((hi + size - 1) // size * size - start, np.float32)
+        for j in range(len(seen) // size):
+            block = keys[table[first_block + j], head // group]
+            _block_dots(q[row, head], block, seen[j * size : j * size + size])
+        if kind != DOTS:
+            _make_scores(seen, start, lo, hi, positions[row], scale, softcap, bias[head])
         if kind == PATTERN:
-            _softmax(row, seen, size, scale)
-        elif kind == SCORES:
-            for t in range(seen):
-                row[t] *= scale
-        for t in range(min(seen, num_keys)):
-            out[head, r, t] = row[t]
-        for t in range(seen, num_keys):
-            out[head, r, t] = hidden
+            _softmax(seen, size)
+        out[h, r] = np.float32(0) if kind == PATTERN else np.float32(-np.inf)
+        for t in range(lo, hi):
+            out[h, r, t] = seen[t - start]
+
+
+@numba.njit(parallel=True, **COMPILE)
+def softmax_rows(scores, size, out):
+    """softmax of scores [heads, rows, keys] as `attend` makes it of the same scores. size: B."""
+    num_heads, num_rows, num_keys = scores.shape
+    for item in numba.prange(num_heads * num_rows):
+        h, r = item // num_rows, item % num_rows
+        row = np.full((num_keys + size - 1) // size * size, -np.inf, np.float32)
+        row[:num_keys] = scores[h, r]
+        _softmax(row, size)
+        out[h, r] = row[:num_keys]
+
+
+@numba.njit(parallel=True, **COMPILE)
+def mix_rows(pattern, key_heads, values, table, out):
+    """out += pattern [heads, rows, keys] times the values of one sequence, in the order in which `attend` adds them.
+
+    key_heads [heads]: the key head each one reads; table [J]; out [heads, rows, D].
+    """
+    num_heads, num_rows, num_keys = pattern.shape
+    size = values.shape[2]
+    for item in numba.prange(num_heads * num_rows):
+        h, r = item // num_rows, item % num_rows
+        for start in range(0, num_keys, size):
+            last = min(size, num_keys - start)
+            _block_mix(
+                pattern[h, r, start : start + last], values[table[start // size], key_heads[h]], 0, last, out[h, r]
+            )

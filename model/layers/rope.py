@@ -11,7 +11,7 @@ cache into stale ones as a text grows. As vLLM does, the frequencies are instead
 is served: within the trained length they are the short ones, and a context set longer than that uses those of its
 full length throughout.
 
-Axes: T rows, H heads, D head_dim.
+Axes: T rows, H heads, D head_dim, R <= D dimensions that turn (the first ones; in most families all).
 """
 
 import math
@@ -25,40 +25,40 @@ from model.config import RopeConfig, RopeType
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """Radians a position for each pair of dimensions, [D / 2], and what cos and sin are multiplied by."""
+    """Radians a position for each pair of dimensions, [R / 2], and what cos and sin are multiplied by."""
 
     inverse: torch.Tensor
     scaling: float = 1.0
 
 
-def _plain(theta: float, head_dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """theta^(-2i / D): section 3.4.3 of the paper."""
-    return 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+def _plain(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
+    """theta^(-2i / R): section 3.4.3 of the paper."""
+    return 1.0 / theta ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
 
 
-def _default(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    return Frequencies(_plain(rope.theta, head_dim, dtype))
+def _default(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+    return Frequencies(_plain(rope.theta, dims, dtype))
 
 
-def _linear(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+def _linear(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """Positions divided by a factor: Chen et al. 2023, arXiv:2306.15595."""
-    return Frequencies(_plain(rope.theta, head_dim, dtype) / _factor(rope))
+    return Frequencies(_plain(rope.theta, dims, dtype) / _factor(rope))
 
 
-def _dynamic(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+def _dynamic(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """NTK-aware base, growing with the length: u/bloc97 and u/emozilla, in YaRN's appendix B.2 (arXiv:2309.00071)."""
     length, factor = max(max_len, rope.max_position), _factor(rope)
     stretch = factor * length / rope.max_position - (factor - 1)
-    return Frequencies(_plain(rope.theta * stretch ** (head_dim / (head_dim - 2)), head_dim, dtype))
+    return Frequencies(_plain(rope.theta * stretch ** (dims / (dims - 2)), dims, dtype))
 
 
-def _llama3(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+def _llama3(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """Llama 3.1: waves longer than the trained context are slowed, short ones kept, those between blended.
 
     Source: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
     """
     factor, low, high = _factor(rope), rope.low_freq_factor, rope.high_freq_factor
-    plain = _plain(rope.theta, head_dim, dtype)
+    plain = _plain(rope.theta, dims, dtype)
     wavelength = 2 * math.pi / plain
     slowed = torch.where(wavelength > rope.original_max_position / low, plain / factor, plain)
     blend = (rope.original_max_position / wavelength - low) / (high - low)
@@ -67,7 +67,7 @@ def _llama3(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -
     return Frequencies(torch.where(between, blended, slowed))
 
 
-def _yarn(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
     factor = rope.factor or rope.max_position / rope.original_max_position
 
@@ -82,26 +82,26 @@ def _yarn(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> 
 
     def dimension(turns: float) -> float:
         """The dimension whose wave turns this often within the original context."""
-        return head_dim * math.log(rope.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return dims * math.log(rope.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
         low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, head_dim - 1)
+    low, high = max(low, 0), min(high, dims - 1)
     width = high - low if high != low else 0.001
-    keep = 1 - ((torch.arange(head_dim // 2, dtype=dtype) - low) / width).clamp(0, 1)
-    powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    keep = 1 - ((torch.arange(dims // 2, dtype=dtype) - low) / width).clamp(0, 1)
+    powers = rope.theta ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
     return Frequencies(1.0 / (factor * powers) * (1 - keep) + 1.0 / powers * keep, scaling)
 
 
-def _longrope(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
+def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """LongRoPE: Ding et al. 2024, arXiv:2402.13753; the scaling of cos and sin as in Phi-3's code."""
     factor = rope.factor or rope.max_position / rope.original_max_position
     scaling = rope.attention_factor
     if scaling is None:
         scaling = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(rope.original_max_position))
     chosen = rope.long_factor if max_len > rope.original_max_position else rope.short_factor
-    powers = rope.theta ** (torch.arange(0, head_dim, 2, dtype=dtype) / head_dim)
+    powers = rope.theta ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
     return Frequencies(1.0 / (torch.tensor(chosen, dtype=dtype) * powers), scaling)
 
 
@@ -122,37 +122,52 @@ def _factor(rope: RopeConfig) -> float:
 
 def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
     """The frequencies for a context of `max_len` tokens, computed in `dtype` (float32 or float64) on the CPU."""
-    return _FREQUENCIES[rope.rope_type](rope, head_dim, max_len, dtype)
+    return _FREQUENCIES[rope.rope_type](rope, rope.dims or head_dim, max_len, dtype)
 
 
 class Rope:
     """Tables of cos and sin for positions 0 .. max_len - 1."""
 
     def __init__(
-        self, rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        rope: RopeConfig,
+        head_dim: int,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        float32_casts: bool = False,
     ) -> None:
-        """`dtype` is the model's. The tables are float32, and float64 for float64."""
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        """`dtype` is the model's. The tables are float32, and float64 for float64.
+
+        `float32_casts`: make float64's tables in float32 too, as transformers does, to compare with it.
+        """
+        wide = torch.float64 if dtype == torch.float64 and not float32_casts else torch.float32
         turns = frequencies(rope, head_dim, max_len, wide)
-        angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, D / 2]
+        angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, R / 2]
         cos, sin = angles.cos() * turns.scaling, angles.sin() * turns.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
-        self._cos = torch.cat((cos, cos), -1).to(device)  # [max_len, D]
+        self._cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
         self._sin = torch.cat((-sin, sin), -1).to(device)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and signed sin of positions [T], both [T, 1, D]: looked up once a step, used by `turn` in every layer."""
+        """cos and signed sin of positions [T], both [T, 1, R]: looked up once a step, used by `turn` in every layer."""
         return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
 
     @staticmethod
     def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """x [T, H, D] turned by what `at` gave; computed in the tables' dtype, rounded to x's once, at the end.
+        """x [T, H, D] with its first R dimensions turned by what `at` gave.
+
+        Computed in the tables' dtype, rounded to x's once, at the end.
 
         Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
         vector and in what remains beside it, and a row would then depend on its place in the batch.
         """
+        dims = cos.shape[-1]
+        if dims < x.shape[-1]:
+            return torch.cat((Rope.turn(x[..., :dims], cos, sin), x[..., dims:]), -1)
         turned = x * cos
-        turned += x.roll(x.shape[-1] // 2, -1) * sin
+        turned += x.roll(dims // 2, -1) * sin
         return turned.to(x.dtype)
 
     def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,7 +18,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from model.layers.attention_kernels import COMPILE, widen
+from model.layers.attention_kernels import COMPILE, tanh, widen
 
 _LANES = 16
 
@@ -41,50 +41,69 @@ def _narrow_overload(x, like):
     return lambda x, like: x
 
 
+@numba.njit(**COMPILE)
+def _inverse_rms(row, eps):
+    """1 / sqrt(mean(row^2) + eps), summed lane by lane."""
+    width = len(row)
+    whole = width - width % _LANES
+    lanes = np.zeros(_LANES, np.float32)
+    for start in range(0, whole, _LANES):
+        for i in range(_LANES):
+            a = widen(row[start + i])
+            lanes[i] += a * a
+    total = np.float32(0)
+    for i in range(_LANES):
+        total += lanes[i]
+    for i in range(whole, width):
+        a = widen(row[i])
+        total += a * a
+    return np.float32(1) / np.sqrt(total / np.float32(width) + eps)
+
+
 def _rms_norm(x, weight, eps, out):
     """out = x / sqrt(mean(x^2) + eps), rounded to the model's type, times weight. x, out [T, d]; weight [d]."""
-    width = x.shape[1]
-    whole = width - width % _LANES
     for t in numba.prange(len(x)):
-        lanes = np.zeros(_LANES, np.float32)
-        for start in range(0, whole, _LANES):
-            for i in range(_LANES):
-                a = widen(x[t, start + i])
-                lanes[i] += a * a
-        total = np.float32(0)
-        for i in range(_LANES):
-            total += lanes[i]
-        for i in range(whole, width):
-            a = widen(x[t, i])
-            total += a * a
-        inverse = np.float32(1) / np.sqrt(total / np.float32(width) + eps)
-        for i in range(width):
+        inverse = _inverse_rms(x[t], eps)
+        for i in range(x.shape[1]):
             normal = widen(_narrow(widen(x[t, i]) * inverse, out))
             out[t, i] = _narrow(normal * widen(weight[i]), out)
+
+
+def _rms_norm_rounded_once(x, weight, eps, out):
+    """The same, rounded only after the product with weight, which is float32."""
+    for t in numba.prange(len(x)):
+        inverse = _inverse_rms(x[t], eps)
+        for i in range(x.shape[1]):
+            out[t, i] = _narrow(widen(x[t, i]) * inverse * weight[i], out)
+
+
+def _soft_cap(x, cap):
+    """x = cap * tanh(x / cap), in place. x [T, width], float32."""
+    for t in numba.prange(len(x)):
+        for i in range(x.shape[1]):
+            x[t, i] = cap * tanh(x[t, i] / cap)
 
 
 def _rotate_and_store(qkv, cos, sin, slots, q, keys, values):
     """Turn queries and keys by their positions; queries go to `q`, keys and values into the cache.
 
-    qkv [T, H + 2K, D]: query heads, key heads, value heads; cos and sin [T, D] (sin with the sign of the first half
-    turned), or [0, 0] for a model without rotary positions; slots [T]: block * B + place; q [T, H, D] float32;
+    qkv [T, H + 2K, D]: query heads, key heads, value heads; cos and sin [T, R] (sin with the sign of the first half
+    turned): the first R <= D dimensions turn, none for [0, 0]; slots [T]: block * B + place; q [T, H, D] float32;
     keys [block, K, D, B]; values [block, K, B, D].
     """
     num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
     num_heads = q.shape[1]
-    half = dim // 2
-    rotates = cos.shape[0] > 0
+    half = cos.shape[1] // 2
     for t in numba.prange(len(qkv)):
         block, place = slots[t] // size, slots[t] % size
         turned = np.empty(dim, np.float32)
         for h in range(num_heads + num_key_heads):
             for d in range(dim):
                 turned[d] = widen(qkv[t, h, d])
-            if rotates:
-                for d in range(half):
-                    low, high = widen(qkv[t, h, d]), widen(qkv[t, h, d + half])
-                    turned[d] = low * cos[t, d] + high * sin[t, d]
-                    turned[d + half] = high * cos[t, d + half] + low * sin[t, d + half]
+            for d in range(half):
+                low, high = widen(qkv[t, h, d]), widen(qkv[t, h, d + half])
+                turned[d] = low * cos[t, d] + high * sin[t, d]
+                turned[d + half] = high * cos[t, d + half] + low * sin[t, d + half]
             if h < num_heads:
                 for d in range(dim):
                     q[t, h, d] = turned[d]
@@ -113,4 +132,6 @@ class RowKernel:
 
 
 rms_norm = RowKernel(_rms_norm, rows_from=64)
+rms_norm_rounded_once = RowKernel(_rms_norm_rounded_once, rows_from=64)
+soft_cap = RowKernel(_soft_cap, rows_from=4)
 rotate_and_store = RowKernel(_rotate_and_store, rows_from=32)

@@ -1,0 +1,44 @@
+"""Position bias by distance (Raffel et al. 2020, arXiv:1910.10683, section 2.1): T5 and MPNet. Knows distances alone.
+
+A distance falls into one of a few buckets: near distances each have their own, far ones share, on a logarithmic scale.
+A checkpoint has one number for each bucket and head, which every layer adds to its scores.
+
+Axes: H heads.
+"""
+
+import math
+
+import torch
+
+from model.config import PositionBiasConfig
+
+
+def distance_buckets(distances: torch.Tensor, config: PositionBiasConfig) -> torch.Tensor:
+    """The bucket of each distance key - query (int64, any shape): 0 .. num_buckets - 1.
+
+    Half of the buckets (of each direction's) hold one distance each; the others grow until `max_distance`, and the last
+    holds everything beyond. Unless `bidirectional`, all keys after the query fall into bucket 0.
+    """
+    if config.bidirectional:
+        num_buckets = config.num_buckets // 2
+        after = (distances > 0) * num_buckets
+        away = distances.abs()
+    else:
+        num_buckets = config.num_buckets
+        after = torch.zeros_like(distances)
+        away = (-distances).clamp(min=0)
+    num_near = num_buckets // 2
+    # In float32 and in this order as transformers does it: where a bucket ends hangs on the rounding.
+    growth = torch.log(away.clamp(min=1).float() / num_near) / math.log(config.max_distance / num_near)
+    far = num_near + (growth * (num_buckets - num_near)).long()
+    return after + torch.where(away < num_near, away, far.clamp(max=num_buckets - 1))
+
+
+def bias_by_distance(table: torch.Tensor, config: PositionBiasConfig, reach: int) -> torch.Tensor:
+    """table [num_buckets, H] -> [H, 2 * reach - 1] for `AttentionRule.bias`: float32, or float64 in float64.
+
+    Column i belongs to the distance i - reach + 1, so that no position may be `reach` or more.
+    """
+    distances = torch.arange(1 - reach, reach, device=table.device)
+    wide = table if table.dtype == torch.float64 else table.float()
+    return wide[distance_buckets(distances, config)].T.contiguous()
