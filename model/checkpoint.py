@@ -14,8 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from model.config import ModelConfig
+from model.families.tables import WeightMap
 from model.folder import ModelLoadError
-from model.weight_maps import WEIGHT_MAPS, Weight, weights_of
+from model.weight_maps import Source, Weight, table_of, weights_of
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all, counted as they stand in the file."""
@@ -117,30 +118,49 @@ def load_weights(
     """Read every weight that `config` needs: our names (see weight_maps), `dtype`, contiguous, on `device`.
 
     Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
-    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point.
+    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when a head
+    is there that should equal the token table and does not.
     """
-    entries = _open(folder)
+    entries, table = _open(folder), table_of(config)
     weights = list(weights_of(config))
-    prefix = WEIGHT_MAPS[config.family].prefix
-    names = {name.removeprefix(prefix): name for name in entries}
+    names = {table.short(name): name for name in entries}
     _check(folder, config, weights, entries, names)
 
-    total = sum(entries[names[s.name.removeprefix(prefix)]].num_bytes for weight in weights for s in weight.sources)
+    found = {source: _find(source, table, names) for weight in weights for source in weight.sources}
+    total = sum(entries[found[source]].num_bytes for weight in weights for source in weight.sources)
     done, loaded = 0, {}
     for weight in weights:
         target = torch.empty(weight.shape, dtype=dtype, device=device)
         row = 0
         for source in weight.sources:
-            name = names[source.name.removeprefix(prefix)]
-            tensor = entries[name].file.read(name).detach()  # torch files may hold parameters
-            tensor = tensor.T if weight.transpose else tensor
+            entry = entries[found[source]]
+            tensor = _arranged(entry.file.read(found[source]).detach(), weight)  # torch files may hold parameters
             target[row : row + len(tensor)].copy_(tensor)
             row += len(tensor)
-            done += entries[name].num_bytes
+            done += entry.num_bytes
         loaded[weight.name] = target
         if progress is not None:
             progress(done, total)
+    if config.has_head and config.tie_word_embeddings:
+        _check_tied(loaded["embed.weight"], {names[s]: entries[names[s]] for s in table.tied_heads if s in names})
     return loaded
+
+
+def _find(source: Source, table: WeightMap, names: Mapping[str, str]) -> str:
+    """The tensor's name in the files; the first of ours where they have none of them."""
+    return next((names[table.short(name)] for name in source.names if table.short(name) in names), source.names[0])
+
+
+def _arranged(tensor: torch.Tensor, weight: Weight) -> torch.Tensor:
+    """The tensor with its axes and rows where ours are."""
+    if weight.arrange == "transpose":
+        return tensor.T
+    if weight.arrange == "flatten":
+        return tensor.flatten()
+    if weight.arrange == "heads first":
+        by_head = tensor.view(weight.num_heads, 3, -1, *tensor.shape[1:])  # [H, q | k | v, D, ...]
+        return by_head.transpose(0, 1).flatten(0, 2)
+    return tensor
 
 
 def _open(folder: Path) -> dict[str, _Entry]:
@@ -175,18 +195,18 @@ def _check(
     names: Mapping[str, str],
 ) -> None:
     """Raise one error that names everything in the files that does not fit."""
-    table = WEIGHT_MAPS[config.family]
+    table = table_of(config)
     sources = [source for weight in weights for source in weight.sources]
-    wanted = {source.name.removeprefix(table.prefix): source for source in sources}
-    missing = [source.name for short, source in wanted.items() if short not in names]
+    accepted = {table.short(name) for source in sources for name in source.names}
+    found = [(source, _find(source, table, names)) for source in sources]
+    missing = [name for _, name in found if name not in entries]
+    tied = table.tied_heads if config.tie_word_embeddings else ()
     unexpected = [
         name
         for short, name in names.items()
-        if short not in wanted
-        and not table.ignored.fullmatch(short)
-        and not (short == "lm_head.weight" and config.tie_word_embeddings)
+        if short not in accepted and short not in tied and not table.ignored.fullmatch(short)
     ]
-    present = [(source, names[short]) for short, source in wanted.items() if short in names]
+    present = [(source, name) for source, name in found if name in entries]
     misshaped = [
         f"{name} {list(entries[name].shape)} (config.json says {list(source.shape)})"
         for source, name in present
@@ -194,17 +214,27 @@ def _check(
     ]
     strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in _ITEM_SIZES]
     problems = [
-        f"{len(found)} {kind}: {_some(found)}"
-        for kind, found in (
+        f"{len(listed)} {kind}: {_some(listed)}"
+        for kind, listed in (
             ("missing", missing),
             ("unexpected", unexpected),
             ("misshaped", misshaped),
             (f"not of {', '.join(_ITEM_SIZES)}", strange),
         )
-        if found
+        if listed
     ]
     if problems:
         raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
+
+
+def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry]) -> None:
+    """Raise for a head that config.json ties to the token table `embed`, and that is another matrix in the files."""
+    for name, entry in copies.items():
+        if not torch.equal(entry.file.read(name).to(embed), embed):
+            raise ModelLoadError(
+                f"weights: {name} differs from the token table, to which config.json ties it; "
+                "if the head is a matrix of its own, set tie_word_embeddings to false"
+            )
 
 
 def _some(names: list[str]) -> str:
