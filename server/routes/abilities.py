@@ -1,5 +1,7 @@
 """Which routes the loaded model can answer, and why not the others. What capabilities tells is what routes refuse."""
 
+from dataclasses import dataclass
+
 from model.config import ModelConfig
 from server.engine.request import Part
 from server.errors import BadRequest
@@ -13,28 +15,39 @@ ROUTES_OF_ANY_MODEL = (
 )  # fmt: skip
 
 
-def why_not(context: AppContext, route: str) -> str | None:
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a route cannot be answered."""
+
+    reason: str
+    code: str = "not_supported_by_model"
+    param: str | None = None
+
+
+def why_not(context: AppContext, route: str) -> Refusal | None:
     """Why this model cannot answer this route; None when it can."""
     config = context.config
     if route in ROUTES_OF_A_HEAD and not config.has_head:
         others = ", ".join(ROUTES_OF_ANY_MODEL)
-        return (
+        return Refusal(
             f"this model is an encoder ({config.architecture}): it has no language-model head and predicts no next "
             f"token; {others} are accepted"
         )
     if route == "/v1/chat/completions" and context.chat_template is None:
-        return (
+        return Refusal(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
-            "server with --chat-template"
+            "server with --chat-template",
+            "no_chat_template",
+            "messages",
         )
     return None
 
 
 def check_route(context: AppContext, route: str) -> None:
     """Raise BadRequest when this model cannot answer this route."""
-    reason = why_not(context, route)
-    if reason is not None:
-        raise BadRequest(f"{route}: {reason}.", code="not_supported_by_model")
+    refusal = why_not(context, route)
+    if refusal is not None:
+        raise BadRequest(f"{route}: {refusal.reason}.", param=refusal.param, code=refusal.code)
 
 
 def parts_of(config: ModelConfig) -> tuple[Part, ...]:

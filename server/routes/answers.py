@@ -6,9 +6,8 @@ from typing import Any
 
 from server.errors import PayloadTooLarge
 from server.routes.context import AppContext
-from server.routes.generation import count_rejection
 from server.routes.prompts import Prompt
-from server.routes.tasks import Result
+from server.routes.tasks import Result, count_rejection
 from server.tensors import Format, Wire
 
 TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}

@@ -9,9 +9,11 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.routes.abilities import check_route
 from server.routes.choices import Piece
 from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
+from server.routes.inputs import between_stacks
 from server.routes.logprobs import chat_entries, prompt_entries
 from server.routes.prompts import check_model, fit_generation, read_chat
 from server.routes.sampling import sampling_params
@@ -33,6 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """The assistant's next message. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
         arrival = time.monotonic()
         check_model(context, body.model)
+        check_route(context, "/v1/chat/completions")
         job = await _job(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, job, arrival))
@@ -41,7 +44,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
-    prompt = await read_chat(context, body.messages, body.add_generation_prompt)
+    conversation = await read_chat(context, body.messages, body.add_generation_prompt)
+    (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
     sampling = sampling_params(

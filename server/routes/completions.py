@@ -9,11 +9,13 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.routes.abilities import check_route
 from server.routes.choices import Piece
 from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
+from server.routes.inputs import between_stacks
 from server.routes.logprobs import LegacyLogprobs, prompt_entries
-from server.routes.prompts import Prompt, check_model, fit_generation, read_prompts
+from server.routes.prompts import Keep, Prompt, check_model, fit_generation, read_prompts
 from server.routes.rows import prompt_rows
 from server.routes.sampling import sampling_params
 from server.schemas import CompletionAnswer, CompletionRequest
@@ -34,6 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Text that continues each prompt. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
         arrival = time.monotonic()
         check_model(context, body.model)
+        check_route(context, "/v1/completions")
         jobs = await _jobs(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, jobs, arrival))
@@ -42,16 +45,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
+    keep: Keep = "start" if context.config.kind == "encoder-decoder" else "end"
     prompts = await read_prompts(
-        context, body.prompt, "prompt", body.add_special_tokens, "end" if body.truncate else None
+        context, body.prompt, "prompt", body.add_special_tokens, keep if body.truncate else None
     )
+    prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
+    field = "prompt" if context.config.kind == "decoder" else "decoder_input"
     is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
     asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
     jobs = []
     for prompt in prompts:
         # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
         limit = None if body.max_tokens is None else max(body.max_tokens, 1)
-        fitted, max_tokens = fit_generation(context, prompt, limit, is_explicit, body.truncate, "prompt")
+        fitted, max_tokens = fit_generation(context, prompt, limit, is_explicit, body.truncate, field)
         sampling = sampling_params(
             context,
             body,

@@ -4,7 +4,6 @@ The routes say how a choice is written; this file sees to it that every choice e
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,12 +11,14 @@ from typing import Any
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.errors import ApiError, BadRequest, PayloadTooLarge, QueueFull
+from server.errors import ApiError, BadRequest
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext, Handle
+from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.rows import RowWriter, check_rows, row_writer
 from server.routes.sampling import seed_of_choice
+from server.routes.tasks import count_rejection, deadline
 from server.schemas import GenerationFields
 
 
@@ -42,17 +43,12 @@ class Started:
             run.close()
 
 
-def deadline(context: AppContext) -> float | None:
-    """When a request that arrives now must have ended, on CLOCK_MONOTONIC; None is never."""
-    timeout = context.settings.request_timeout
-    return time.monotonic() + timeout if timeout else None
-
-
 async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float) -> Started:
     """Submit every choice of every job. Raises ApiError; then none is left running."""
     num_choices = body.n or 1
     _check_number(context, len(jobs), num_choices)
-    writer = None if body.attention is None else row_writer(body.attention, context.config)
+    writer = None if body.attention is None else row_writer(context, body.attention)
+    changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
     ends = deadline(context)
     started = Started([], writer)
     try:
@@ -66,7 +62,12 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     attention_prompt=writer is not None and writer.with_prompt,
                 )
                 handle = await context.engine.submit(
-                    task, job.prompt.ids, deadline=ends, capture_bytes=capture_bytes[number]
+                    task,
+                    job.prompt.ids,
+                    encoder_token_ids=job.prompt.encoder_ids,
+                    interventions=changes[number],
+                    deadline=ends,
+                    capture_bytes=capture_bytes[number],
                 )
                 index = number * num_choices + choice
                 started.runs.append(_run(context, body, index, job, handle, arrival))
@@ -96,17 +97,7 @@ def _capture_bytes(
     if writer is None:
         return 0
     limit = context.settings.max_response_bytes
-    return check_rows(
-        writer, len(job.prompt.ids), job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit
-    )
-
-
-def count_rejection(context: AppContext, error: ApiError) -> None:
-    """Count a refusal to look inside, if that is what the error is."""
-    if isinstance(error, PayloadTooLarge):
-        context.metrics.capture_rejections.labels("answer_too_large").inc()
-    elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
-        context.metrics.capture_rejections.labels("budget_full").inc()
+    return check_rows(writer, job.prompt, job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit)
 
 
 def _run(context: AppContext, body: GenerationFields, index: int, job: Job, handle: Handle, arrival: float) -> Run:
@@ -213,7 +204,7 @@ async def collect(started: Started) -> list[Collected]:
 def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
     """Tokens of the whole request; a prompt counts once, however many choices it has."""
     jobs, runs = list(jobs), list(runs)
-    num_prompt_tokens = sum(len(job.prompt.ids) for job in jobs)
+    num_prompt_tokens = sum(job.prompt.num_tokens for job in jobs)
     each = len(runs) // len(jobs)
     num_cached_tokens = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
     return {

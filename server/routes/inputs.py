@@ -32,17 +32,7 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
     """
     value, completion, decoder_input, truncate = body.input, body.completion, body.decoder_input, body.truncate
     prompts = await _read(context, value, completion is not None, body.add_special_tokens, truncate)
-    if context.config.kind == "encoder-decoder":
-        limit = encoder_limit(context)
-        sources = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]
-        started = await _started(context, decoder_input, len(prompts))
-        prompts = [replace(decoder, encoder=source) for decoder, source in zip(started, sources, strict=True)]
-    elif decoder_input is not None:
-        raise BadRequest(
-            f"decoder_input: this model is of kind {context.config.kind!r} and has one stack; null is accepted. Give "
-            "the text as input.",
-            param="decoder_input",
-        )
+    prompts = await between_stacks(context, prompts, decoder_input, truncate, "input")
     if completion is not None:
         if context.config.kind == "encoder":
             raise BadRequest(
@@ -54,6 +44,27 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
         prompts = [joined(prompt, end) for prompt, end in zip(prompts, following, strict=True)]
     field = "decoder_input" if context.config.kind == "encoder-decoder" else "input"
     return [fit_input(context, prompt, truncate, field) for prompt in prompts]
+
+
+async def between_stacks(
+    context: AppContext, prompts: list[Prompt], decoder_input: PromptInput | None, truncate: bool, field: str
+) -> list[Prompt]:
+    """The prompts as they are; of an encoder-decoder, what its decoder reads first, and they go to the encoder.
+
+    Raises BadRequest for a decoder_input where there is one stack, and for what is over the encoder's context.
+    """
+    if context.config.kind != "encoder-decoder":
+        if decoder_input is not None:
+            raise BadRequest(
+                f"decoder_input: this model is of kind {context.config.kind!r} and has one stack; null is accepted. "
+                f"Give the text as {field}.",
+                param="decoder_input",
+            )
+        return prompts
+    limit = encoder_limit(context)
+    sources = [fit_input(context, prompt, truncate, field, limit) for prompt in prompts]
+    started = await _started(context, decoder_input, len(prompts))
+    return [replace(decoder, encoder=source) for decoder, source in zip(started, sources, strict=True)]
 
 
 async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:

@@ -249,7 +249,7 @@ def fit_generation(
     """
     limit = context.context_limit
     needed = max_tokens if is_explicit and max_tokens is not None else 1
-    if truncate and len(prompt.ids) + needed > limit:
+    if truncate and prompt.encoder is None and len(prompt.ids) + needed > limit:
         wanted = max_tokens if max_tokens is not None and (is_explicit or max_tokens < limit) else max(1, limit // 4)
         if wanted >= limit > 1:
             raise BadRequest(

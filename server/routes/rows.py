@@ -1,6 +1,7 @@
 """Attention that comes with generated tokens: for each token the row that chose it, for the prompt its rows, once.
 
-The row of a token belongs to the position before it, and its keys are all positions up to that one.
+The row of a token belongs to the position before it, and its keys are all positions up to that one;
+of cross attention they are the encoder's positions.
 """
 
 from collections.abc import Sequence
@@ -9,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from model.config import ModelConfig
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
 from server.errors import PayloadTooLarge
+from server.routes.abilities import check_part
+from server.routes.context import AppContext
+from server.routes.prompts import Prompt
 from server.schemas import GenerationAttention
 from server.selectors import HeadSelection, select_heads, value_bytes
 from server.tensors import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
@@ -66,6 +69,7 @@ class RowWriter:
         pairs = {} if self.heads.is_grid else {"pairs": self.heads.pairs}
         return {
             "object": "attention",
+            "part": self.capture.part,
             "layers": self.heads.layers,
             "heads": self.heads.heads,
             **pairs,
@@ -92,25 +96,28 @@ def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
     return stacked
 
 
-def row_writer(fields: GenerationAttention, config: ModelConfig) -> RowWriter:
-    """The writer for a body's `attention`. Raises BadRequest for layers or heads that the model lacks."""
-    heads = select_heads(fields, config, "attention.")
-    capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype)
+def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
+    """The writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model lacks."""
+    part = check_part(context, fields.part)
+    heads = select_heads(fields, context.config, "attention.")
+    capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype, part=part)
     return RowWriter(heads, capture, fields.prompt, fields.encoding_format)
 
 
-def check_rows(writer: RowWriter, num_prompt: int, max_tokens: int, choices: int, streams: bool, limit: int) -> int:
+def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int, streams: bool, limit: int) -> int:
     """Bytes that one choice will capture at most. Raises PayloadTooLarge when the answer would be over `limit`.
 
     A stream holds one row at a time; an answer in one piece holds all rows, each as long as the longest.
     """
-    longest = num_prompt + max_tokens
+    num_prompt = len(prompt.ids)
+    is_cross = writer.capture.part == "cross"
+    longest = len(prompt.encoder_ids) if is_cross else num_prompt + max_tokens
 
     def numbers(rows: int, keys: int) -> int:
         return len(writer.heads.pairs) * rows * (keys if writer.capture.top_k is None else writer.capture.top_k)
 
     wire: Wire = "base64" if writer.encoding_format == "base64" else "json"
-    prompt_numbers = numbers(num_prompt, num_prompt) if writer.with_prompt else 0
+    prompt_numbers = numbers(num_prompt, longest if is_cross else num_prompt) if writer.with_prompt else 0
     row_numbers = numbers(1 if streams else max_tokens, longest)
     estimate = round((prompt_numbers + row_numbers) * value_bytes(writer.capture, wire) * (1 if streams else choices))
     if estimate > limit:

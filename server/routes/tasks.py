@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Task
-from server.errors import ApiError, EngineError
+from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull
 from server.routes.context import AppContext
-from server.routes.generation import count_rejection, deadline
 from server.routes.prompts import Prompt
 
 _MAX_TOGETHER = 64
@@ -32,6 +31,20 @@ class Result:
 
     tensors: dict[str, Array] = field(default_factory=dict)
     num_cached_tokens: int = 0
+
+
+def deadline(context: AppContext) -> float | None:
+    """When a request that arrives now must have ended, on CLOCK_MONOTONIC; None is never."""
+    timeout = context.settings.request_timeout
+    return time.monotonic() + timeout if timeout else None
+
+
+def count_rejection(context: AppContext, error: ApiError) -> None:
+    """Count a refusal to look inside, if that is what the error is."""
+    if isinstance(error, PayloadTooLarge):
+        context.metrics.capture_rejections.labels("answer_too_large").inc()
+    elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
+        context.metrics.capture_rejections.labels("budget_full").inc()
 
 
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:

@@ -18,6 +18,7 @@ from server.schemas.base import (
     encodable,
     wrong,
 )
+from server.schemas.interventions import CanIntervene
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKEN_IDS = 128
@@ -41,10 +42,13 @@ class StreamOptions(RequestModel):
 class GenerationAttention(AttentionFields):
     """Attention sent with the tokens that it chose: the row of the position before each token, over all keys so far."""
 
+    part: Literal["decoder", "cross"] | None = Field(
+        None, description="decoder (null is that): over all tokens so far; cross: over what the encoder has read."
+    )
     prompt: bool = Field(False, description="Also the prompt's rows, once, with the first token.")
 
 
-class GenerationFields(Ignored, ModelField):
+class GenerationFields(Ignored, CanIntervene, ModelField):
     """Fields that both generation routes have."""
 
     REFUSED: ClassVar[dict[str, str]] = {}
@@ -93,7 +97,8 @@ class GenerationFields(Ignored, ModelField):
     )
     skip_special_tokens: bool = Field(True, description="Leave special tokens out of the text.")
     truncate: bool = Field(
-        False, description="Drop the beginning of a prompt that does not fit, instead of refusing it."
+        False,
+        description="Drop the beginning of a prompt that does not fit (an encoder's: the end), instead of refusing it.",
     )
     return_token_ids: bool = Field(False, description="Add the token ids to each choice.")
     attention: GenerationAttention | None = Field(
@@ -143,9 +148,19 @@ class CompletionRequest(GenerationFields):
         "suffix": "this model cannot fill in the middle; leave it out",
     }
 
-    prompt: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
+    prompt: PromptInput = Field(
+        description="A text, a list of texts, token ids, or a list of token id lists. An encoder-decoder's encoder "
+        "reads it."
+    )
+    decoder_input: PromptInput | None = Field(
+        None,
+        description="For encoder-decoders, what the decoder has read already, one for each prompt: text after its "
+        "start token, or ids with it. Null is the start token alone.",
+    )
     max_tokens: int | None = Field(16, ge=0, le=MAX_TOKENS, description="Most tokens to generate; 0 only with echo.")
-    echo: bool | None = Field(False, description="Begin the text with the prompt.")
+    echo: bool | None = Field(
+        False, description="Begin the text with the prompt; of an encoder-decoder, with decoder_input."
+    )
     logprobs: int | None = Field(
         None, ge=0, le=MAX_LOGPROBS, description="Log-probabilities of the tokens, with this many alternatives."
     )
