@@ -1,0 +1,63 @@
+"""What singular values, eigenvalues and cosines say, against what chance would give. Knows numbers; no model, no torch."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Complexes = npt.NDArray[np.complexfloating[Any, Any]]
+
+
+def effective_rank(singular_values: Floats) -> float:
+    """exp of the entropy of the singular values scaled to sum to 1; 0 for a matrix of zeros.
+
+    Source: Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality", EUSIPCO.
+    """
+    values = singular_values[singular_values > 0].astype(np.float64)
+    if not len(values):
+        return 0.0
+    shares = values / values.sum()
+    return float(np.exp(-(shares * np.log(shares)).sum()))
+
+
+def stable_rank(singular_values: Floats) -> float:
+    """||W||_F^2 / ||W||_2^2; 0 for a matrix of zeros (Rudelson and Vershynin 2007, arXiv:math/0503442)."""
+    squares = singular_values.astype(np.float64) ** 2
+    largest = squares.max(initial=0.0)
+    return float(squares.sum() / largest) if largest else 0.0
+
+
+def positivity(eigenvalues: Complexes) -> float:
+    """sum(Re) / sum(|.|) of the eigenvalues: 1 where all are positive, which marks a copying head, -1 where all are
+    negative; 0 for a matrix of zeros (Elhage et al. 2021, "A mathematical framework for transformer circuits").
+    """
+    size = float(np.abs(eigenvalues).sum())
+    return float(eigenvalues.real.sum()) / size if size else 0.0
+
+
+def random_cosine_std(dimension: int) -> float:
+    """Standard deviation of the cosine of two random directions, 1 / sqrt(d); its mean is 0 (exact: the mean square of
+    one coordinate of a unit vector is 1/d).
+    """
+    return 1.0 / math.sqrt(dimension)
+
+
+def random_largest_cosine(num_pairs: int, dimension: int) -> float:
+    """About the largest |cosine| among so many pairs of random directions: sqrt(2 ln(pairs) / d), at most 1.
+
+    The expected maximum of that many normal numbers of standard deviation 1/sqrt(d), to first order.
+    """
+    return min(1.0, math.sqrt(2.0 * math.log(max(num_pairs, 1)) / dimension))
+
+
+def welch_bound(num_vectors: int, dimension: int) -> float | None:
+    """sqrt((n - d) / (d (n - 1))): among n unit vectors in d dimensions some |cosine| is at least that large, however
+    they are placed. None for n <= d, where all can be orthogonal.
+
+    Source: Welch 1974, "Lower bounds on the maximum cross correlation of signals", IEEE Trans. Inf. Theory 20(3).
+    """
+    if num_vectors <= dimension:
+        return None
+    return math.sqrt((num_vectors - dimension) / (dimension * (num_vectors - 1)))

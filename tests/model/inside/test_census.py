@@ -1,0 +1,101 @@
+"""Censuses of published networks, and of every table of weights we have."""
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.inside.census import Census, take_census
+from model.registry import read_config
+from model.weight_maps import weights_of
+
+GPT2_SIZES = {
+    "small": (768, 12, 12, 124_439_808),
+    "medium": (1024, 24, 16, 354_823_168),
+    "large": (1280, 36, 20, 774_030_080),
+    "xl": (1600, 48, 25, 1_557_611_200),
+}
+"""Width, layers, heads, and what `sum(p.numel())` of the released checkpoint gives (each parameter once)."""
+
+
+def census_of(folder: Path, **config: Any) -> Census:
+    (folder / "config.json").write_text(json.dumps(config))
+    return take_census(read_config(folder))
+
+
+def gpt2(folder: Path, width: int, layers: int, heads: int, **more: Any) -> Census:
+    shape = {"n_embd": width, "n_layer": layers, "n_head": heads, **more}
+    return census_of(folder, architectures=["GPT2LMHeadModel"], model_type="gpt2", vocab_size=50257, **shape)
+
+
+def parameters(census: Census, component: str) -> int:
+    return sum(row.parameters for row in census.component(component))
+
+
+@pytest.mark.parametrize("size", GPT2_SIZES)
+def test_gpt2_has_as_many_parameters_as_its_checkpoint(size: str, tmp_path: Path) -> None:
+    width, layers, heads, expected = GPT2_SIZES[size]
+    census = gpt2(tmp_path, width, layers, heads)
+    assert census.total == expected
+    assert census.tied
+
+
+def test_gpt2_small_row_by_row(tmp_path: Path) -> None:
+    rows = {row.weight: row for row in gpt2(tmp_path, 768, 12, 12).rows}
+    found = {name: row.parameters for name, row in rows.items() if name != "qkv.weight"}
+    assert found == {
+        "embed.weight": 38_597_376, "pos_embed.weight": 786_432, "head.weight": 38_597_376,
+        "qkv.bias": 27_648, "attn_out.weight": 7_077_888, "attn_out.bias": 9_216,
+        "up.weight": 28_311_552, "up.bias": 36_864, "down.weight": 28_311_552, "down.bias": 9_216,
+        "attn_norm.weight": 9_216, "attn_norm.bias": 9_216, "mlp_norm.weight": 9_216, "mlp_norm.bias": 9_216,
+        "final_norm.weight": 768, "final_norm.bias": 768,
+    }  # fmt: skip
+    assert rows["head.weight"].tied_to == "embed.weight"
+
+
+def test_gpt3_adds_up_to_what_3blue1brown_counts_and_to_what_is_really_there(tmp_path: Path) -> None:
+    # Shape: Brown et al. 2020, arXiv:2005.14165, table 2.1. The rows, and 27,938 matrices in all: 3Blue1Brown, "How
+    # large language models work", chapter 5 to 7; no biases, norms and positions, the unembedding apart.
+    census = gpt2(tmp_path, 12288, 96, 96, n_positions=2048)
+    expected = {
+        "embedding": 617_558_016, "query": 14_495_514_624, "key": 14_495_514_624, "value": 14_495_514_624,
+        "output": 14_495_514_624, "up": 57_982_058_496, "down": 57_982_058_496, "unembedding": 617_558_016,
+    }  # fmt: skip
+    assert {name: parameters(census, name) for name in expected} == expected
+    assert census.matrices_untied == sum(expected.values()) == 175_181_291_520
+    assert census.num_matrices == 27_938
+    assert parameters(census, "positions") == 25_165_824
+    assert census.total == 174_604_259_328
+    (query,) = census.component("query")
+    assert (query.shape, query.count) == ((128, 12288), 96 * 96)
+
+
+def test_an_untied_grouped_gated_network_by_hand(tmp_path: Path) -> None:
+    census = census_of(
+        tmp_path, architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=100, hidden_size=16,
+        intermediate_size=24, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        max_position_embeddings=32, rms_norm_eps=1e-5, tie_word_embeddings=False, hidden_act="silu",
+    )  # fmt: skip
+    expected = {
+        "embedding": 1600, "query": 3 * 4 * 8 * 16, "key": 3 * 2 * 8 * 16, "value": 3 * 2 * 8 * 16,
+        "output": 3 * 16 * 32, "gate": 3 * 24 * 16, "up": 3 * 24 * 16, "down": 3 * 16 * 24, "unembedding": 1600,
+        "norms": 7 * 16, "biases": 0, "positions": 0,
+    }  # fmt: skip
+    assert {name: parameters(census, name) for name in expected} == expected
+    assert census.total == sum(expected.values())
+    assert census.matrices_untied == census.total - 7 * 16
+    assert not census.tied
+
+
+def test_every_weight_of_the_table_is_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["T5ForConditionalGeneration"], "d_model": 24,
+        "model_type": "t5", "vocab_size": 90, "d_kv": 8, "num_heads": 4, "d_ff": 32, "num_layers": 2,
+        "num_decoder_layers": 3, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False,
+        "decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}))  # fmt: skip
+    config = read_config(tmp_path)
+    census = take_census(config)
+    assert census.total == sum(prod(weight.shape) for weight in weights_of(config))
+    assert {row.stack for row in census.rows} == {"shared", "encoder", "decoder"}
+    assert parameters(census, "cross key") == 3 * 32 * 24
