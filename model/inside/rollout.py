@@ -7,6 +7,7 @@ and after every layer, an edge of capacity Abar[i, j] from i above to j below; a
 Axes: L layers, n positions.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,22 @@ _UNIT = 1 << 30
 
 
 def with_residual(patterns: Floats) -> Float64:
-    """Abar [L, n, n] of mean patterns [L, n, n]."""
+    """Abar of mean patterns, [n, n] or [L, n, n]."""
     mixed = patterns.astype(np.float64) + np.eye(patterns.shape[-1])
     scaled: Float64 = mixed / mixed.sum(-1, keepdims=True)
     return scaled
 
 
-def rollout(patterns: Floats) -> Float64:
-    """R_l = Abar_l R_(l-1) [L, n, n]: what share of position i after layer l comes from input j; rows sum to 1."""
-    result = with_residual(patterns)
-    for layer in range(1, len(result)):
-        result[layer] = result[layer] @ result[layer - 1]
-    return result
+def rollout(patterns: Floats) -> Iterator[Float64]:
+    """R_l = Abar_l R_(l-1) [n, n] of each layer: what share of position i comes from input j; rows sum to 1.
+
+    One layer at a time, so that a long text needs no more memory than two of them.
+    """
+    result: Float64 | None = None
+    for pattern in patterns:
+        mixed = with_residual(pattern)
+        result = mixed if result is None else mixed @ result
+        yield result
 
 
 def flow(patterns: Floats, query: int) -> Float64:

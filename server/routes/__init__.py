@@ -9,7 +9,24 @@ from typing import Any
 from fastapi import APIRouter, Security
 from fastapi.security import HTTPBearer
 
-from server.routes import attention, chat, completions, embeddings, health, models, page, tokenize, trace
+from server.routes import (
+    attention,
+    chat,
+    completions,
+    contributions,
+    embeddings,
+    explain,
+    heads,
+    health,
+    lens,
+    models,
+    next_token,
+    page,
+    rollout,
+    tokenize,
+    trace,
+    trajectory,
+)
 from server.routes.context import AppContext
 from server.routes.guard import OpenRoute, guarded_route
 from server.schemas import ErrorAnswer
@@ -36,7 +53,8 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def build_router(context: AppContext) -> APIRouter:
     """All routes: the API behind its key, health, metrics and pages open."""
     api = APIRouter(route_class=guarded_route(context.settings), responses=_ERRORS, dependencies=[_bearer(context)])
-    for part in (completions, chat, attention, trace, embeddings, tokenize, models):
+    looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
+    for part in (completions, chat, embeddings, *looks, tokenize, models):
         part.add_routes(api, context)
     router = APIRouter(route_class=OpenRoute)
     health.add_routes(router, context)

@@ -13,7 +13,7 @@ EXAMPLE = np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.2, 0.8]]])
 
 
 def test_rollout_of_the_two_layer_example() -> None:
-    assert np.allclose(rollout(EXAMPLE)[-1], np.array([[1, 0], [0.325, 0.675]]))
+    assert np.allclose(list(rollout(EXAMPLE))[-1], np.array([[1, 0], [0.325, 0.675]]))
 
 
 def test_flow_of_the_two_layer_example() -> None:

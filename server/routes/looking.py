@@ -1,0 +1,184 @@
+"""What the routes that explain a pass share: their inputs, the engine's numbers, tokens named as targets, the answer.
+
+Each of them is: read the inputs, say how large the answer will be, ask the engine, compute in a thread, write arrays.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi import Request
+from starlette.responses import Response, StreamingResponse
+
+from model.point_names import full_name
+from model.points import Stack
+from server.engine.request import Part, PointCapture, Task, WeightsTask
+from server.errors import BadRequest, PayloadTooLarge, shown
+from server.routes.abilities import check_route
+from server.routes.answers import both_stacks_fields, counted_refusals, input_usage, wire_of
+from server.routes.context import AppContext
+from server.routes.inputs import read_inputs
+from server.routes.interventions import read_all_interventions
+from server.routes.prompts import Prompt, check_model
+from server.routes.tasks import Result, Work, run_all
+from server.schemas import LookRequest
+from server.sse import unless_disconnected
+from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate, paced
+from server.trace_body import DescribedArray, DescribedEntry, described_body
+
+T = TypeVar("T")
+_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
+"""Of one number on the wire."""
+
+
+@dataclass
+class Look:
+    """One HTTP request of these routes, from its headers to its answer."""
+
+    context: AppContext
+    request: Request
+    body: LookRequest
+    wanted: Format
+    inputs: list[Prompt]
+    arrival: float
+    results: list[Result] = field(default_factory=list)
+
+    def check_size(self, num_values: int, advice: str) -> None:
+        """Raise PayloadTooLarge when an answer of so many numbers is over the limit; `advice` says what would help."""
+        size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
+        limit = self.context.settings.max_response_bytes
+        with counted_refusals(self.context):
+            if size > limit:
+                raise PayloadTooLarge(
+                    f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
+                    f"{advice}, or Accept: application/vnd.safetensors.",
+                    code="answer_too_large",
+                )
+
+    async def run(self, asked: Sequence[tuple[Task, int]]) -> list[dict[str, NumpyArray]]:
+        """One task and its captured bytes for each input: the tensors of each, while the client waits."""
+        return await unless_disconnected(self.request, self._run(asked))
+
+    async def weights(
+        self, question: str, num_values: int, **options: int | str | tuple[Any, ...]
+    ) -> dict[str, NumpyArray]:
+        """The answer to a question about the weights."""
+        work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
+        (result,) = await unless_disconnected(self.request, run_all(self.context, [work], self.arrival))
+        return _arrays(result)
+
+    async def _run(self, asked: Sequence[tuple[Task, int]]) -> list[dict[str, NumpyArray]]:
+        changes = await read_all_interventions(self.context, self.body.interventions, self.inputs)
+        works = [
+            Work(task, prompt, capture_bytes, interventions)
+            for (task, capture_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
+        ]
+        self.results = await run_all(self.context, works, self.arrival)
+        return [_arrays(result) for result in self.results]
+
+    def answer(self, entries: Sequence[DescribedEntry]) -> Response:
+        """The entries in the wanted format."""
+        usage = input_usage(self.inputs, self.results)
+        head = {"object": "list", "model": self.context.model_id, "usage": usage}
+        pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
+        return StreamingResponse(paced(pieces), media_type=self.wanted.value)
+
+    def entry(
+        self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
+    ) -> DescribedEntry:
+        """What is said of one input: its tokens, `fields`, and arrays."""
+        told = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
+        return DescribedEntry(index, told, dict(arrays), key="arrays")
+
+
+async def begin(context: AppContext, request: Request, body: LookRequest, route: str, num_arrays: int) -> Look:
+    """Check what needs no engine, and read the inputs. Raises ApiError.
+
+    `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
+    """
+    arrival = time.monotonic()
+    check_model(context, body.model)
+    check_route(context, route)
+    wanted = negotiate(request.headers.get("accept"))
+    inputs = await read_inputs(context, body)
+    if wanted is Format.NPY:
+        check_npy(len(inputs) * num_arrays)
+    return Look(context, request, body, wanted, inputs, arrival)
+
+
+async def in_thread(compute: Callable[[], T]) -> T:
+    """`compute()` beside the event loop, which goes on serving others."""
+    return await asyncio.to_thread(compute)
+
+
+def _arrays(result: Result) -> dict[str, NumpyArray]:
+    return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
+
+
+def described(value: NumpyArray, *axes: str) -> DescribedArray:
+    """An array of an answer: whole numbers as int32, others as float32."""
+    small = value.astype(np.int32 if np.issubdtype(value.dtype, np.integer) else np.float32)
+    return DescribedArray({"axes": axes, "shape": small.shape, "dtype": small.dtype.name}, small)
+
+
+def stack_of(part: Part) -> Stack:
+    """Whose points belong to a part: cross attention is the decoder's."""
+    return "encoder" if part == "encoder" else "decoder"
+
+
+def capture(
+    context: AppContext,
+    stack: Stack,
+    point: str,
+    layer: int | None = None,
+    *,
+    heads: tuple[int, ...] | None = None,
+    positions: tuple[int, ...] | None = None,
+    keys: tuple[int, ...] | None = None,
+) -> PointCapture:
+    """One point of a trace, by its full name."""
+    name = full_name(context.config, stack, point, layer)
+    return PointCapture(name=name, stack=stack, layer=layer, point=point, heads=heads, positions=positions, keys=keys)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token that a request names."""
+
+    token_id: int
+    token: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As answers show it."""
+        return {"token_id": self.token_id, "token": self.token}
+
+
+def read_token(context: AppContext, value: str | int | None, name: str) -> NamedToken | None:
+    """The one token that a text is, or that an id names. Raises BadRequest for a text of none or several."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        if value >= context.config.vocab_size:
+            raise BadRequest(
+                f"{name}: there is no token {value}; accepted are 0 to {context.config.vocab_size - 1}.",
+                param=name,
+                code="invalid_token_id",
+            )
+        return NamedToken(value, context.tokenizer.token_strings([value])[0])
+    ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
+    if len(ids) != 1 or ids[0] >= context.config.vocab_size:
+        pieces = f"{len(ids)} tokens {shown(context.tokenizer.token_strings(ids))}" if ids else "no one token"
+        raise BadRequest(
+            f"{name}: {shown(value)} is {pieces}; a text that is one token (many begin with a space), or a token id, "
+            "is accepted.",
+            param=name,
+            code="not_one_token",
+        )
+    return NamedToken(ids[0], context.tokenizer.token_strings(ids)[0])
+
+
+_MAX_TOKEN_TEXT = 1000
+"""Characters of a text that may be one token."""

@@ -1,0 +1,222 @@
+"""Bodies and answers of the routes that say how a pass came about: POST /v1/explain, /v1/contributions,
+/v1/trajectory, /v1/heads and /v1/rollout.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from server.engine.request import Part
+from server.schemas.base import AnswerModel, ChatMessage, Index, PromptInput, Selector, wrong
+from server.schemas.predictions import LookAnswer, LookEntry, LookRequest, Target
+
+OwnPart = Literal["decoder", "encoder"]
+_PART = "Which attention: encoder, decoder or cross (the decoder looking at the encoder); null is what the model has."
+_STACK = "Of an encoder-decoder: which stack; null is the decoder."
+
+
+class ExplainRequest(LookRequest):
+    """Body of POST /v1/explain."""
+
+    layer: Index = Field(description="The layer; negative counts from the end.")
+    head: Index = Field(description="The query head; negative counts from the end.")
+    query_position: Index = Field(-1, description="The position that looks; negative counts from the end.")
+    part: Part | None = Field(None, description=_PART)
+
+
+class Softmax(AnswerModel):
+    """The two numbers that turn scores into weights."""
+
+    largest_score: float = Field(description="Taken from every score first, so that no exponential overflows.")
+    sum_of_exponentials: float = Field(description="What every exponential is divided by.")
+    sum_of_weights: float = Field(description="1, but for rounding.")
+
+
+class ExplainEntry(LookEntry):
+    """One query of one head of one input.
+
+    Arrays, in the order in which they are made: q_projected and k_projected (before norm and rotation), q and k
+    (after), products [key, d_head] (their sum is the dot), dots, scaled, capped (only with a cap), position_bias (only
+    with one), scores (null where masked), exponentials, weights, v, weighted_v [key, d_head], z [d_head], output
+    [d_model] (z W_O), and output_bias [d_model] (b_O, of all heads together) where there is one.
+    """
+
+    part: Part = Field(description="Which attention.")
+    layer: int = Field(description="The layer.")
+    head: int = Field(description="The query head.")
+    kv_head: int = Field(description="The key and value head that it shares with its group.")
+    query_position: int = Field(description="The position that looks.")
+    key_positions: list[int] = Field(description="What it may look at; masked ones included.")
+    scale: float = Field(description="The dots are multiplied by it: 1/sqrt(d_head) unless the model says otherwise.")
+    softcap: float | None = Field(description="cap tanh(x / cap) of the scaled dots; null without one.")
+    window: int | None = Field(description="Keys nearer than this are seen; null sees all.")
+    causal: bool = Field(description="Whether keys after the query are masked.")
+    softmax: Softmax = Field(description="How scores become weights.")
+    differences: dict[str, float] = Field(
+        description="Largest distance of the steps here (float64) from the network's own scores, pattern, z and result."
+    )
+
+
+class ExplainAnswer(LookAnswer):
+    """Answer of POST /v1/explain as JSON."""
+
+    data: list[ExplainEntry] = Field(description="One entry an input.")
+
+
+class ContributionsRequest(LookRequest):
+    """Body of POST /v1/contributions."""
+
+    layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
+    heads: Selector = Field("all", description='"all", a query head, or a list; negative counts from the end.')
+    query_positions: Selector = Field(-1, description='Whom is added to: "all", a position, or a list.')
+    key_positions: Selector = Field("all", description='By whom: "all", a position, or a list.')
+    part: Part | None = Field(None, description=_PART)
+    target: Target | None = Field(
+        None, description="A text that is one token, or a token id: also its logit's parts (direct logit attribution)."
+    )
+    versus: Target | None = Field(None, description="Another token, whose logit is taken from the target's.")
+
+    @model_validator(mode="after")
+    def _versus_needs_a_target(self) -> "ContributionsRequest":
+        if self.versus is not None and self.target is None:
+            raise wrong("versus", "versus is compared with a target: give target too")
+        return self
+
+
+class ContributionsEntry(LookEntry):
+    """Who moved whom in one input.
+
+    Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
+    with a target attributions [layer, head, query, key], what that adds to the target's logit, and components [query,
+    component], the parts of the logit, which sum to `logits` (before a final soft cap).
+    """
+
+    part: Part = Field(description="Which attention.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads of the second axis.")
+    query_positions: list[int] = Field(description="Positions of the third axis.")
+    key_positions: list[int] = Field(description="Positions of the fourth axis.")
+    target: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the target.')
+    versus: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of what it is compared with.')
+    component_names: list[str] | None = Field(
+        None, description="Parts of the stream, by the points that hold them, and the bias of norm and head."
+    )
+    logits: list[float] | None = Field(None, description="Of each query: the sum of its components.")
+    final_softcap: float | None = Field(None, description="What the model caps logits with, after this sum.")
+    difference: float | None = Field(
+        None, description="Largest distance of that sum, capped if the model caps, from the model's own logit."
+    )
+
+
+class ContributionsAnswer(LookAnswer):
+    """Answer of POST /v1/contributions as JSON."""
+
+    data: list[ContributionsEntry] = Field(description="One entry an input.")
+
+
+class TrajectoryRequest(LookRequest):
+    """Body of POST /v1/trajectory."""
+
+    positions: Selector = Field(-1, description='Whose way through the layers: "all", a position, or a list.')
+    compare_positions: Selector | None = Field(
+        None, description="Also the cosine to these positions at every layer; null is none."
+    )
+    part: OwnPart | None = Field(None, description=_STACK)
+
+
+class TrajectoryEntry(LookEntry):
+    """The way of some positions of one input.
+
+    Arrays [position, state], where state 0 is the embedding and i the stream after block i: norms, steps (length of
+    the difference from the state before), cosine_to_start, cosine_to_previous; and cosine_to_others [position, state,
+    other].
+    """
+
+    part: OwnPart = Field(description="Which stack.")
+    positions: list[int] = Field(description="Positions of the first axis.")
+    compare_positions: list[int] | None = Field(None, description="Positions of the last axis of cosine_to_others.")
+
+
+class TrajectoryAnswer(LookAnswer):
+    """Answer of POST /v1/trajectory as JSON."""
+
+    data: list[TrajectoryEntry] = Field(description="One entry an input.")
+
+
+class HeadsRequest(LookRequest):
+    """Body of POST /v1/heads."""
+
+    input: PromptInput | Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(  # type: ignore[assignment]
+        None, description="As in /v1/attention. Null: random tokens written twice, which show induction heads."
+    )
+    layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
+    heads: Selector = Field("all", description='"all", a head, or a list; negative counts from the end.')
+    part: OwnPart | None = Field(None, description=_STACK)
+    repeat_length: int | None = Field(
+        None, ge=2, le=4096, description="Random tokens before they are repeated; null is 50, or what fits."
+    )
+    num_sequences: int = Field(4, ge=1, le=64, description="Random sequences that the scores are averaged over.")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the random tokens: the same seed, the same tokens.")
+
+    @model_validator(mode="after")
+    def _completions_follow_inputs(self) -> "HeadsRequest":
+        if self.input is None:
+            given = [name for name in ("completion", "decoder_input") if getattr(self, name) is not None]
+            if given:
+                raise wrong(given[0], f"{given[0]} belongs to an input: give input too")
+        elif self.repeat_length is not None:
+            raise wrong("repeat_length", "repeat_length is of random tokens: leave out input, or repeat_length")
+        return self
+
+
+class HeadsEntry(LookEntry):
+    """Scores of heads, array scores [layer, head, measure]."""
+
+    part: OwnPart = Field(description="Which stack.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads of the second axis.")
+    measures: list[str] = Field(
+        description="Means over the text: weight on the token before, on itself and on the first token (of positions "
+        "that have others), entropy in nats, distance in tokens, and induction: weight on what followed the same token "
+        "earlier (a text), or TransformerLens's diagonal (random tokens)."
+    )
+    strongest: dict[str, list[dict[str, Any]]] = Field(
+        description='For each measure the heads with the largest score: [{"layer", "head", "score"}].'
+    )
+    repeat_length: int | None = Field(None, description="Of random tokens.")
+    num_sequences: int | None = Field(None, description="Of random tokens.")
+
+
+class HeadsAnswer(LookAnswer):
+    """Answer of POST /v1/heads as JSON."""
+
+    data: list[HeadsEntry] = Field(description="One entry an input; one for random tokens.")
+
+
+class RolloutRequest(LookRequest):
+    """Body of POST /v1/rollout."""
+
+    method: Literal["rollout", "flow"] = Field(
+        "rollout", description="rollout: the product of the layers; flow: maximum flow through their graph."
+    )
+    layers: Selector = Field(-1, description='Above which layers: "all", a layer, or a list.')
+    query_positions: Selector | None = Field(
+        None, description="Rows; null is all for rollout, and the last position for flow."
+    )
+    part: OwnPart | None = Field(None, description=_STACK)
+
+
+class RolloutEntry(LookEntry):
+    """Attention through the layers: array rollout [layer, query, key], rows sum to 1; or flow [layer, query, key], and
+    normalized, the same with rows scaled to sum to 1."""
+
+    part: OwnPart = Field(description="Which stack.")
+    method: Literal["rollout", "flow"] = Field(description="Which of the two.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    query_positions: list[int] = Field(description="Positions of the second axis.")
+
+
+class RolloutAnswer(LookAnswer):
+    """Answer of POST /v1/rollout as JSON."""
+
+    data: list[RolloutEntry] = Field(description="One entry an input.")
