@@ -1,0 +1,287 @@
+"""Interventions in request bodies: what reaches the engine, and what is refused before anything runs."""
+
+import base64
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from server.engine.outputs import Array
+from server.engine.request import GenerateTask, Intervention, PointCapture, TraceTask
+from server.errors import WorkerLost
+from server.schemas.interventions import MAX_INTERVENTIONS
+from tests.server.fake_client import FakeEngine, traced
+from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
+
+TRACE = {"input": "abcd", "points": ["logits"], "positions": -1}
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/trace": TRACE,
+    "/v1/attention": {"input": "abcd", "layers": 0},
+    "/v1/completions": {"prompt": "abcd", "max_tokens": 2},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+}
+
+
+async def sent(at: Site, *items: dict[str, Any], route: str = "/v1/trace", **body: Any) -> tuple[Intervention, ...]:
+    """The interventions of the request itself, which is the last to be submitted."""
+    answer = await at.post(route, {**ROUTES[route], **body, "interventions": list(items)})
+    assert answer.status_code == 200, answer.text
+    return at.engine.submitted[-1].interventions
+
+
+def numbers(change: Intervention) -> Any:
+    assert isinstance(change.value, Array)
+    return np.frombuffer(change.value.data, change.value.dtype).reshape(change.value.shape)
+
+
+def clean(point: str, layer: int | None, length: int, **selection: Any) -> Any:
+    """What the fake network has there."""
+    capture = PointCapture(name="x", stack="decoder", layer=layer, point=point, **selection)
+    return traced(tiny_config(), capture, length)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_every_route_hands_a_change_to_the_engine(route: str, tmp_path: Path) -> None:
+    item = {"point": "attn.hook_z", "layer": 1, "head": [3, 0], "positions": [-1, 0], "op": "zero"}
+    async with site(tmp_path) as at:
+        changes = await sent(at, item, route=route)
+        num_tokens = len(at.engine.submitted[-1].prompt_token_ids)
+        assert len(at.engine.submitted) == 1
+    assert changes == (
+        Intervention(
+            stack="decoder", layer=1, point="attn.hook_z", op="set", value=0.0, heads=(3, 0),
+            positions=(num_tokens - 1, 0),
+        ),
+    )  # fmt: skip
+
+
+async def test_nothing_asked_for_is_nothing_changed(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        for route, body in ROUTES.items():
+            assert (await at.post(route, {**body, "interventions": None})).status_code == 200
+            assert (await at.post(route, {**body, "interventions": []})).status_code == 200
+        assert not any(submitted.interventions for submitted in at.engine.submitted)
+
+
+async def test_full_names_lists_and_all_layers_are_understood_in_order(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        changes = await sent(
+            at,
+            {"point": "blocks.2.hook_resid_post", "op": "scale", "value": 2},
+            {"point": "hook_mlp_out", "layer": "all", "op": "zero"},
+            {"point": "resid_pre.-1", "op": "zero"},
+            {"point": "hook_embed", "op": "zero"},
+        )
+    assert [(change.point, change.layer) for change in changes] == [
+        ("hook_resid_post", 2), ("hook_mlp_out", 0), ("hook_mlp_out", 1), ("hook_mlp_out", 2), ("hook_resid_pre", 2),
+        ("hook_embed", None),
+    ]  # fmt: skip
+    assert (changes[0].op, changes[0].value) == ("scale", 2.0)
+    assert {change.positions for change in changes} == {None}
+
+
+async def test_numbers_come_as_lists_or_base64(tmp_path: Path) -> None:
+    vector = [0.5 * i for i in range(8)]
+    half = np.array(vector, np.float16)
+    encoded = {"data": base64.b64encode(half.tobytes()).decode(), "shape": [8], "dtype": "float16"}
+    async with site(tmp_path) as at:
+        listed, decoded = await sent(
+            at,
+            {"point": "resid_post.0", "op": "add", "value": vector, "positions": [1, 2]},
+            {"point": "resid_post.0", "op": "patch", "value": encoded},
+        )
+    assert (listed.op, decoded.op) == ("add", "set")
+    assert np.array_equal(numbers(listed), np.array(vector, np.float32))
+    assert np.array_equal(numbers(decoded), half.astype(np.float32))
+    assert decoded.positions is None  # one vector for every position, those of generated tokens too
+
+
+async def test_numbers_for_each_position_stay_with_the_inputs_own(tmp_path: Path) -> None:
+    rows = [[float(i)] * 8 for i in range(4)]
+    async with site(tmp_path) as at:
+        (change,) = await sent(at, {"point": "resid_post.0", "op": "patch", "value": rows}, route="/v1/completions")
+    assert change.positions == (0, 1, 2, 3)
+
+
+async def test_a_temperature_divides_scores(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (change,) = await sent(at, {"point": "attn_scores", "layer": 0, "op": "temperature", "value": 0})
+    assert (change.point, change.op, change.value) == ("attn.hook_attn_scores", "temperature", 0.0)
+
+
+async def test_a_patch_takes_the_numbers_of_another_input_by_a_clean_pass(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        source = {"input": "xyz"}
+        item = {"point": "attn.hook_z", "layer": [0, 2], "head": 1, "positions": -1, "op": "patch", "from": source}
+        first, second = await sent(at, item)
+        trace, _ = at.engine.submitted
+    assert isinstance(trace.task, TraceTask)
+    assert (bytes(trace.prompt_token_ids), trace.interventions) == (b"xyz", ())
+    assert trace.capture_bytes == 2 * 1 * 1 * 2 * 4
+    assert (first.positions, second.positions) == ((3,), (3,))  # of "abcd"; the source's last one is 2
+    assert np.array_equal(numbers(first), clean("attn.hook_z", 0, 3, heads=(1,), positions=(2,)))
+    assert np.array_equal(numbers(second), clean("attn.hook_z", 2, 3, heads=(1,), positions=(2,)))
+
+
+async def test_a_source_may_be_another_place(tmp_path: Path) -> None:
+    source = {"input": [120, 121], "point": "blocks.2.hook_resid_pre", "positions": 0}
+    async with site(tmp_path) as at:
+        (change,) = await sent(
+            at, {"point": "hook_resid_post", "layer": 0, "positions": [1, 3], "op": "add", "from": source}
+        )
+    assert np.array_equal(numbers(change), clean("hook_resid_pre", 2, 2, positions=(0,)))
+
+
+async def test_a_mean_is_over_all_positions_of_all_sources(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (change,) = await sent(
+            at, {"point": "z.1", "head": 2, "op": "mean", "positions": [0], "from": {"input": ["xy", "uvw"]}}
+        )
+        assert len(at.engine.submitted) == 3
+    rows = np.concatenate([clean("attn.hook_z", 1, n, heads=(2,)) for n in (2, 3)])
+    assert numbers(change).shape == (1, 1, 2)
+    assert np.allclose(numbers(change), rows.mean(axis=0))
+
+
+async def test_without_a_source_a_mean_is_over_the_input_itself(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        (change,) = await sent(at, {"point": "hook_resid_pre", "layer": 1, "op": "mean", "positions": 0})
+        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"abcd"
+    assert np.allclose(numbers(change), clean("hook_resid_pre", 1, 4).mean(axis=0))
+
+
+async def test_many_inputs_capture_a_source_once_and_count_positions_each_for_itself(tmp_path: Path) -> None:
+    item = {"point": "resid_pre.0", "positions": -1, "op": "patch", "from": {"input": "xyz"}}
+    async with site(tmp_path) as at:
+        await sent(at, item, input=["ab", "abc"])
+        assert len(at.engine.submitted) == 3
+        assert [s.interventions[0].positions for s in at.engine.submitted[1:]] == [(1,), (2,)]
+
+
+async def test_every_choice_has_the_change(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await sent(at, {"point": "z.0", "op": "zero"}, route="/v1/completions", n=2, prompt=["a", "b"])
+        assert all(len(s.interventions) == 1 for s in at.engine.submitted)
+        assert sum(isinstance(s.task, GenerateTask) for s in at.engine.submitted) == 4
+
+
+async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder_decoder()) as at:
+        body = {"input": "abcdef", "points": ["logits"], "positions": "all", "decoder_input": "xy"}
+        changes = await sent(
+            at,
+            {"point": "encoder.hook_resid_pre", "layer": -1, "positions": -1, "op": "zero"},
+            {"point": "cross_attn.hook_v", "layer": 0, "positions": -1, "head": -1, "op": "zero"},
+            {"point": "cross_attn.hook_pattern", "layer": 0, "positions": -1, "op": "patch", "value": [[0.25] * 6]},
+            **body,
+        )
+        error = await at.error(
+            "/v1/trace",
+            {**body, "interventions": [{"point": "hook_resid_pre", "layer": 0, "positions": 3, "op": "zero"}]},
+            400,
+        )
+    assert [(c.stack, c.layer, c.heads, c.positions) for c in changes] == [
+        ("encoder", 1, None, (5,)), ("decoder", 0, (3,), (5,)), ("decoder", 0, None, (2,))
+    ]  # fmt: skip
+    assert "there is no position 3; accepted are 0 to 2" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"point": "hook_resid_psot", "layer": 0, "op": "zero"}, "near ones are hook_resid_post"),
+        ({"point": "cross_attn.hook_z", "layer": 0, "op": "zero"}, "it has no cross attention"),
+        ({"point": "ln1.hook_scale", "layer": 0, "op": "zero"}, "can be read and not changed; near ones that can be: "),
+        ({"point": "rot_k.0", "op": "zero"}, "near ones that can be: attn.hook_"),
+        ({"point": "hook_resid_pre", "op": "zero"}, 'a layer, a list or "all" is accepted'),
+        ({"point": "hook_resid_pre", "layer": 3, "op": "zero"}, "there is no layer 3; accepted are 0 to 2"),
+        ({"point": "hook_resid_pre", "layer": [], "op": "zero"}, "at least 1 item"),
+        ({"point": "blocks.0.hook_resid_pre", "layer": 1, "op": "zero"}, "tells layer 0 already"),
+        ({"point": "hook_embed", "layer": 1, "op": "zero"}, "stands outside the blocks"),
+        ({"point": "z.0", "head": 4, "op": "zero"}, "there is no head 4"),
+        ({"point": "resid_pre.0", "head": 1, "op": "zero"}, "has no heads"),
+        ({"point": "z.0", "positions": [4], "op": "zero"}, "there is no position 4; accepted are 0 to 3"),
+        ({"point": "z.0", "positions": [], "op": "zero"}, "at least 1 item"),
+        ({"point": "z.0", "op": "zero", "value": 1}, "takes neither value nor from"),
+        ({"point": "z.0", "op": "mean", "value": 1}, "takes no value"),
+        ({"point": "z.0", "op": "scale"}, "needs value or from"),
+        ({"point": "z.0", "op": "patch", "value": 1, "from": {"input": "x"}}, "exclude each other"),
+        ({"point": "z.0", "op": "explode"}, "'explode'"),
+        ({"point": "z.0", "op": "temperature", "value": 2}, "'attn.hook_attn_scores' is accepted"),
+        ({"point": "attn_scores.0", "op": "temperature", "value": -1}, "0 or more"),
+        ({"point": "attn_scores.0", "op": "temperature", "value": [1]}, "0 or more"),
+        ({"point": "pattern.0", "op": "mean"}, "have different lengths and no mean"),
+        ({"point": "pattern.0", "op": "add", "from": {"input": "abcd"}}, "'patch' is"),
+        ({"point": "resid_pre.0", "op": "add", "value": [1.0] * 7}, "shape [7] does not broadcast to hook_resid_pre, "
+         "which is [position 4, d_model 8] here"),
+        ({"point": "z.0", "head": [0, 1], "positions": [0], "op": "patch", "value": [[[1.0] * 2] * 3]},
+         "[position 1, head 2, d_head 2]"),
+        ({"point": "z.0", "op": "patch", "value": [[[[1.0]]]]}, "shape [1, 1, 1, 1] does not broadcast"),
+        ({"point": "z.0", "op": "patch", "value": [[1.0], [1.0, 2.0]]}, "nested lists of numbers"),
+        ({"point": "z.0", "op": "patch", "value": ["1"]}, "nested lists of numbers"),
+        ({"point": "z.0", "op": "patch", "value": []}, "nested lists of numbers"),
+        ({"point": "z.0", "op": "patch", "value": [True]}, "nested lists of numbers"),
+        ({"point": "z.0", "op": "patch", "value": [1e39]}, "not finite in float32"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "AAAA", "shape": [2]}}, "3 bytes; 8 are accepted"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "A*==", "shape": [2]}}, "no base64"),
+        ({"point": "z.0", "op": "patch", "from": {"input": ["ab", "cd"]}}, "2 inputs; one is accepted"),
+        ({"point": "z.0", "op": "patch", "from": {"input": "ab"}}, "shape [2, 4, 2] does not broadcast"),
+        ({"point": "z.0", "op": "patch", "positions": -4, "from": {"input": "ab"}}, "there is no position -4"),
+        ({"point": "z.0", "op": "patch", "from": {"input": "abcd", "point": "hook_resid_pre"}}, "a layer, a list"),
+        ({"point": "z.0", "op": "patch", "from": {"input": "abcd", "point": "resid_pre.0"}}, "does not broadcast"),
+        ({"point": "z.0", "op": "patch", "from": {"input": ""}}, "interventions[0].from.input: the prompt is empty"),
+        ({"point": "z.0", "op": "patch", "from": {"input": "a" * 65}}, "at most 64 are accepted"),
+        ({"point": "z.0", "op": "patch", "from": {"input": [999]}}, "there is no token 999"),
+        ({"point": "z.0", "op": "zero", "code": "import os"}, "no such field"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_done_is_400_before_anything_runs(item: Any, said: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
+        assert at.engine.submitted == []
+    assert said in error["message"]
+    assert error["param"].startswith("interventions") or error["code"] in {"invalid_value", "unknown_field"}
+
+
+async def test_a_later_wrong_intervention_stops_the_pass_of_an_earlier_source(tmp_path: Path) -> None:
+    items = [{"point": "z.0", "op": "patch", "positions": 0, "from": {"input": "x"}}, {"point": "z.9", "op": "zero"}]
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {**TRACE, "interventions": items}, 400)
+        assert at.engine.submitted == []
+    assert error["message"].startswith("interventions[1].layer: there is no layer 9")
+
+
+async def test_there_is_a_bound_on_their_number(tmp_path: Path) -> None:
+    items = [{"point": "z.0", "op": "zero"}] * (MAX_INTERVENTIONS + 1)
+    async with site(tmp_path) as at:
+        assert len(await sent(at, *items[:-1])) == MAX_INTERVENTIONS
+        error = await at.error("/v1/trace", {**TRACE, "interventions": items}, 400)
+    assert error["param"] == "interventions"
+
+
+async def test_values_that_are_too_large_together_are_413(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("server.routes.interventions.MAX_VALUE_BYTES", 100)
+    item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)
+    assert error["code"] == "values_too_large"
+
+
+async def test_a_failed_pass_over_a_source_is_the_requests_own_failure(tmp_path: Path) -> None:
+    engine = FakeEngine(failure=WorkerLost("gone", code="worker_lost", retry_after=1))
+    item = {"point": "z.0", "op": "patch", "positions": 0, "from": {"input": "x"}}
+    async with site(tmp_path, engine) as at:
+        answer = await at.post("/v1/completions", {**ROUTES["/v1/completions"], "interventions": [item]})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+async def test_heads_of_grouped_keys_are_the_key_heads(tmp_path: Path) -> None:
+    async with site(tmp_path, config=replace(tiny_config(), num_kv_heads=2)) as at:
+        (change,) = await sent(at, {"point": "v.0", "head": -1, "op": "zero"})
+        error = await at.error(
+            "/v1/trace", {**TRACE, "interventions": [{"point": "v.0", "head": 2, "op": "zero"}]}, 400
+        )
+    assert change.heads == (1,)
+    assert "there is no key head 2; accepted are 0 to 1" in error["message"]
