@@ -26,13 +26,25 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object of a JSON file. Raises ModelLoadError when it cannot be read or holds something else."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
+    values = _read_json(path)
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: holds a {type(values).__name__}; a JSON object is expected")
     return values
+
+
+def read_array(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON file's array. Raises ModelLoadError when it cannot be read or holds something else."""
+    values = _read_json(path)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ModelLoadError(f"{path}: a JSON array of objects is expected")
+    return values
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
 
 
 class Fields:

@@ -1,0 +1,106 @@
+"""What a folder's sentence-transformers files say about its embeddings; what is not built is said, never guessed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.config import ModelConfig
+from model.folder import PACKAGED, ModelLoadError
+from model.registry import read_config
+from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
+
+OLD = "sentence_transformers.models."
+TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": f"{OLD}Transformer"}
+POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{OLD}Pooling"}
+NORMALIZE = {"idx": 2, "name": "2", "path": "2_Normalize", "type": f"{OLD}Normalize"}
+BERT = {"architectures": ["BertModel"], "hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2}
+
+
+def config_of(folder: Path, values: dict[str, Any] | None = None) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(values or BERT), encoding="utf-8")
+    return read_config(folder)
+
+
+def read(
+    folder: Path, pooling: dict[str, Any], *modules: dict[str, Any], config: dict[str, Any] | None = None, **files: Any
+) -> EmbeddingDefaults:
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), encoding="utf-8")
+    (folder / "modules.json").write_text(json.dumps([TRANSFORMER, POOLING, *modules]), encoding="utf-8")
+    for name, values in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
+    return embedding_defaults(folder, config_of(folder, config))
+
+
+def test_without_such_files_an_encoder_takes_the_mean_and_a_decoder_the_last(tmp_path: Path) -> None:
+    assert embedding_defaults(tmp_path, config_of(tmp_path)) == EmbeddingDefaults(pooling="mean", normalize=True)
+    assert embedding_defaults(PACKAGED, read_config(PACKAGED)) == EmbeddingDefaults(pooling="last", normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, "mean"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": ["lasttoken"]}, "last"),
+        ({"word_embedding_dimension": 48}, "mean"),
+    ],
+)
+def test_pooling_is_read_in_both_spellings(tmp_path: Path, written: dict[str, Any], expected: str) -> None:
+    found = read(tmp_path, written)
+    assert (found.pooling, found.normalize, found.is_declared, found.refusal) == (expected, False, True, None)
+
+
+def test_normalisation_length_case_and_prompts_are_read(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        {"pooling_mode": "mean"},
+        NORMALIZE,
+        sentence_bert_config={"max_seq_length": 256, "do_lower_case": True},
+        config_sentence_transformers={"prompts": {"query": "query: "}, "default_prompt_name": "query"},
+    )
+    assert (found.normalize, found.max_length, found.truncate, found.lowercase) == (True, 256, True, True)
+    assert (found.prompts, found.default_prompt_name) == ({"query": "query: "}, "query")
+
+
+def test_types_are_known_by_their_last_word(tmp_path: Path) -> None:
+    newer = {**NORMALIZE, "type": "sentence_transformers.base.modules.normalize.Normalize"}
+    assert read(tmp_path, {"pooling_mode": "mean"}, newer).normalize
+
+
+@pytest.mark.parametrize(
+    ("pooling", "modules", "reason"),
+    [
+        ({"pooling_mode": "max"}, (), "pooling is max; one of mean, cls, lasttoken is supported"),
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, (), "pooling is cls and mean"),
+        (
+            {"pooling_mode": "mean"},
+            ({**NORMALIZE, "path": "2_Dense", "type": f"{OLD}Dense"}, NORMALIZE),
+            "the modules are Transformer, Pooling, Dense, Normalize",
+        ),
+    ],
+)
+def test_what_is_not_built_is_said_and_the_usual_is_left_to_who_asks_for_it(
+    tmp_path: Path, pooling: dict[str, Any], modules: tuple[dict[str, Any], ...], reason: str
+) -> None:
+    found = read(tmp_path, pooling, *modules)
+    assert found.refusal is not None
+    assert reason in found.refusal
+    assert (found.pooling, found.normalize) == ("mean", True)
+
+
+def test_a_cut_of_the_vector_is_not_ignored(tmp_path: Path) -> None:
+    found = read(tmp_path, {"pooling_mode": "mean"}, config_sentence_transformers={"truncate_dim": 16})
+    assert found.refusal == "config_sentence_transformers.json: truncate_dim is 16, which is not supported"
+
+
+def test_nonsense_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"1_Pooling/config.json: pooling_mode is 'median'; one or more of"):
+        read(tmp_path, {"pooling_mode": "median"})
+    (tmp_path / "modules.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ModelLoadError, match=r"modules\.json: a JSON array of objects is expected"):
+        embedding_defaults(tmp_path, config_of(tmp_path))
