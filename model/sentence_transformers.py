@@ -36,7 +36,7 @@ class EmbeddingDefaults:
     max_length: int | None = None
     """Most tokens of an input, special ones included; None: the context."""
     truncate: bool = False
-    """Cut longer inputs, as sentence-transformers does (special tokens at the end are kept), rather than refuse them."""
+    """Cut longer inputs, as sentence-transformers does (special tokens at the end stay), rather than refuse them."""
     lowercase: bool = False
     """Lower-case the text before it is tokenised."""
     prompts: Mapping[str, str] = field(default_factory=dict)
