@@ -1,4 +1,4 @@
-"""Python client of the Lightwell inference server: text, attention patterns and embeddings."""
+"""Python client of the Lightwell inference server: text, embeddings, and every step of the model in between."""
 
 from lightwell_client._async_client import AsyncClient, AsyncStream
 from lightwell_client._attention import AttentionResult
@@ -25,6 +25,9 @@ from lightwell_client._exceptions import (
     Unavailable,
     UnsupportedMediaType,
 )
+from lightwell_client._looks import Look, NamedArray
+from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
+from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
 from lightwell_client._results import (
     ChatChoice,
     ChatChunk,
@@ -45,6 +48,7 @@ from lightwell_client._results import (
     Usage,
 )
 from lightwell_client._token_attention import TokenAttention
+from lightwell_client._trace import TraceResult
 from lightwell_client._version import __version__
 
 __all__ = [
@@ -67,28 +71,42 @@ __all__ = [
     "CompletionChunk",
     "CompletionLogprobs",
     "ConnectionFailed",
+    "Contributions",
     "DeadlineExceeded",
     "Embedding",
     "Embeddings",
+    "Explanation",
+    "HeadScores",
     "Health",
     "InvalidResponse",
+    "LensResult",
     "LightwellError",
+    "Look",
     "MethodNotAllowed",
     "MissingDependency",
     "Model",
+    "NamedArray",
+    "NextAtTemperature",
+    "NextResult",
+    "NextToken",
     "NotAcceptable",
     "NotFound",
     "PermissionDenied",
     "RateLimited",
+    "Rollout",
     "ServerError",
+    "Softmax",
     "Stream",
     "StreamInterrupted",
+    "TargetToken",
     "TimedOut",
     "TokenAttention",
     "TokenLogprob",
     "Tokens",
     "TooLarge",
     "TopLogprob",
+    "TraceResult",
+    "Trajectory",
     "Unavailable",
     "UnsupportedMediaType",
     "Usage",

@@ -8,10 +8,21 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 import httpx
 
-from lightwell_client import _calls
+from lightwell_client import _calls, _look_calls
 from lightwell_client._attention import AttentionResult
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._exceptions import LightwellError
+from lightwell_client._look_options import (
+    ContributionsOptions,
+    ExplainOptions,
+    HeadsOptions,
+    LensOptions,
+    NextOptions,
+    RolloutOptions,
+    TraceOptions,
+    TrajectoryOptions,
+)
+from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Trajectory
 from lightwell_client._options import (
     AttentionOptions,
     ChatOptions,
@@ -19,12 +30,16 @@ from lightwell_client._options import (
     EmbeddingOptions,
     GenerateOptions,
     Message,
+    OneText,
     Options,
     Prompt,
+    Texts,
     TokenizeOptions,
 )
+from lightwell_client._predictions import LensResult, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._stream import EventReader, failure_of
+from lightwell_client._trace import TraceResult
 from lightwell_client._wire import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
@@ -117,13 +132,9 @@ class AsyncClient:
         return AsyncStream(self._chunks(_calls.chat_stream(self._config.model, messages, options)))
 
     @overload
-    async def attention(
-        self, input: list[str] | list[list[int]], **options: Unpack[AttentionOptions]
-    ) -> list[AttentionResult]: ...
+    async def attention(self, input: Texts, **options: Unpack[AttentionOptions]) -> list[AttentionResult]: ...
     @overload
-    async def attention(
-        self, input: str | Sequence[int] | Sequence[Message], **options: Unpack[AttentionOptions]
-    ) -> AttentionResult: ...
+    async def attention(self, input: OneText, **options: Unpack[AttentionOptions]) -> AttentionResult: ...
     async def attention(
         self, input: Any, **options: Unpack[AttentionOptions]
     ) -> AttentionResult | list[AttentionResult]:
@@ -131,8 +142,89 @@ class AsyncClient:
 
         Without `layers` and `heads`, all of them. Numbers come exact, as binary, and need numpy.
         """
-        results = await self._send(_calls.attention(self._config.model, input, options))
-        return results if _calls.is_many(input) else results[0]
+        return _calls.one_or_all(input, await self._send(_calls.attention(self._config.model, input, options)))
+
+    @overload
+    async def trace(
+        self, input: Texts, points: str | Sequence[str], **options: Unpack[TraceOptions]
+    ) -> list[TraceResult]: ...
+    @overload
+    async def trace(
+        self, input: OneText, points: str | Sequence[str], **options: Unpack[TraceOptions]
+    ) -> TraceResult: ...
+    async def trace(
+        self, input: Any, points: str | Sequence[str], **options: Unpack[TraceOptions]
+    ) -> TraceResult | list[TraceResult]:
+        """Named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" gives every
+        layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
+        """
+        return _calls.one_or_all(input, await self._send(_look_calls.trace(self._config.model, input, points, options)))
+
+    @overload
+    async def next(self, input: Texts, **options: Unpack[NextOptions]) -> list[NextResult]: ...
+    @overload
+    async def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
+    async def next(self, input: Any, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
+        """The next token's distribution (POST /v1/next), at several temperatures at once."""
+        return _calls.one_or_all(input, await self._send(_look_calls.next_token(self._config.model, input, options)))
+
+    @overload
+    async def lens(self, input: Texts, **options: Unpack[LensOptions]) -> list[LensResult]: ...
+    @overload
+    async def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
+    async def lens(self, input: Any, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
+        """What each layer would say at each position (POST /v1/lens), the logit lens."""
+        return _calls.one_or_all(input, await self._send(_look_calls.lens(self._config.model, input, options)))
+
+    @overload
+    async def explain(
+        self, input: Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
+    ) -> list[Explanation]: ...
+    @overload
+    async def explain(
+        self, input: OneText, layer: int, head: int, **options: Unpack[ExplainOptions]
+    ) -> Explanation: ...
+    async def explain(
+        self, input: Any, layer: int, head: int, **options: Unpack[ExplainOptions]
+    ) -> Explanation | list[Explanation]:
+        """One query of one head, step by step with its real numbers (POST /v1/explain)."""
+        return _calls.one_or_all(
+            input, await self._send(_look_calls.explain(self._config.model, input, layer, head, options))
+        )
+
+    @overload
+    async def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
+    @overload
+    async def contributions(self, input: OneText, **options: Unpack[ContributionsOptions]) -> Contributions: ...
+    async def contributions(
+        self, input: Any, **options: Unpack[ContributionsOptions]
+    ) -> Contributions | list[Contributions]:
+        """Who moved whom, and what that did to a target token's logit (POST /v1/contributions)."""
+        return _calls.one_or_all(input, await self._send(_look_calls.contributions(self._config.model, input, options)))
+
+    @overload
+    async def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
+    @overload
+    async def trajectory(self, input: OneText, **options: Unpack[TrajectoryOptions]) -> Trajectory: ...
+    async def trajectory(self, input: Any, **options: Unpack[TrajectoryOptions]) -> Trajectory | list[Trajectory]:
+        """The way of some positions through the layers (POST /v1/trajectory)."""
+        return _calls.one_or_all(input, await self._send(_look_calls.trajectory(self._config.model, input, options)))
+
+    @overload
+    async def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
+    @overload
+    async def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
+    async def rollout(self, input: Any, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
+        """Attention through the layers, by rollout or by flow (POST /v1/rollout)."""
+        return _calls.one_or_all(input, await self._send(_look_calls.rollout(self._config.model, input, options)))
+
+    @overload
+    async def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
+    @overload
+    async def heads(self, input: OneText | None = None, **options: Unpack[HeadsOptions]) -> HeadScores: ...
+    async def heads(self, input: Any = None, **options: Unpack[HeadsOptions]) -> HeadScores | list[HeadScores]:
+        """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
+        return _calls.one_or_all(input, await self._send(_look_calls.heads(self._config.model, input, options)))
 
     async def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """A vector for each input (POST /v1/embeddings)."""

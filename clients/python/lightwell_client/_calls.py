@@ -35,27 +35,28 @@ from lightwell_client._results import (
 from lightwell_client._wire import EVENT_STREAM, JSON, SAFETENSORS, Answer, Call, plain
 
 R = TypeVar("R", bound=Result)
+T = TypeVar("T")
 
 HANDLED_HERE = ("timeout", "extra_body", "extra_headers", "include_usage")
 
 
 def generate(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Call[Completion]:
-    body = _body({"model": model, "prompt": prompt}, options, GenerateOptions)
+    body = body_of({"model": model, "prompt": prompt}, options, GenerateOptions)
     return Call("POST", "/v1/completions", _reader(Completion), body, options=options)
 
 
 def stream(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Call[CompletionChunk]:
-    body = _body({"model": model, "prompt": prompt}, options, GenerateOptions) | _streaming(options)
+    body = body_of({"model": model, "prompt": prompt}, options, GenerateOptions) | _streaming(options)
     return Call("POST", "/v1/completions", _event_reader(CompletionChunk), body, EVENT_STREAM, options)
 
 
 def chat(model: str | None, messages: str | Sequence[Message], options: Mapping[str, Any]) -> Call[ChatCompletion]:
-    body = _body({"model": model, "messages": as_messages(messages)}, options, ChatOptions)
+    body = body_of({"model": model, "messages": as_messages(messages)}, options, ChatOptions)
     return Call("POST", "/v1/chat/completions", _reader(ChatCompletion), body, options=options)
 
 
 def chat_stream(model: str | None, messages: str | Sequence[Message], options: Mapping[str, Any]) -> Call[ChatChunk]:
-    body = _body({"model": model, "messages": as_messages(messages)}, options, ChatOptions) | _streaming(options)
+    body = body_of({"model": model, "messages": as_messages(messages)}, options, ChatOptions) | _streaming(options)
     return Call("POST", "/v1/chat/completions", _event_reader(ChatChunk), body, EVENT_STREAM, options)
 
 
@@ -66,7 +67,7 @@ def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call
         MissingDependency: numpy is not installed (said before anything is sent).
     """
     require_numpy("attention()")
-    body = _body({"model": model, "input": input}, options, AttentionOptions)
+    body = body_of({"model": model, "input": input}, options, AttentionOptions)
     kind, count = body.get("kind", "pattern"), num_inputs(body.get("input"))
     return Call(
         "POST",
@@ -79,19 +80,19 @@ def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call
 
 
 def embed(model: str | None, input: Prompt, options: Mapping[str, Any]) -> Call[Embeddings]:
-    body = _body({"model": model, "input": input, "encoding_format": "base64"}, options, EmbeddingOptions)
+    body = body_of({"model": model, "input": input, "encoding_format": "base64"}, options, EmbeddingOptions)
     count = num_inputs(body.get("input"))
     return Call("POST", "/v1/embeddings", lambda answer: parse_embeddings(answer.json(), count), body, options=options)
 
 
 def tokenize(model: str | None, text: str | Sequence[Message], options: Mapping[str, Any]) -> Call[Tokens]:
     source = {"prompt": text} if isinstance(text, str) else {"messages": text}
-    body = _body({"model": model, "return_token_strs": True, **source}, options, TokenizeOptions)
+    body = body_of({"model": model, "return_token_strs": True, **source}, options, TokenizeOptions)
     return Call("POST", "/tokenize", _reader(Tokens), body, options=options)
 
 
 def detokenize(model: str | None, token_ids: Sequence[int], options: Mapping[str, Any]) -> Call[str]:
-    body = _body({"model": model, "tokens": token_ids}, options, DetokenizeOptions)
+    body = body_of({"model": model, "tokens": token_ids}, options, DetokenizeOptions)
     return Call("POST", "/detokenize", lambda answer: _text(answer, "prompt"), body, options=options)
 
 
@@ -118,10 +119,15 @@ def health(options: Mapping[str, Any]) -> Call[Health]:
 
 def is_many(input: Any) -> bool:
     """Whether an input is several: texts or lists of ids; not one text, ids of one, or messages."""
-    if isinstance(input, str):
+    if input is None or isinstance(input, str):
         return False
     items = plain(input)
     return bool(items) and isinstance(items[0], str | list)
+
+
+def one_or_all(input: Any, results: list[T]) -> T | list[T]:
+    """The one result of a single input, the list of several."""
+    return results if is_many(input) else results[0]
 
 
 def num_inputs(input: Any) -> int:
@@ -134,7 +140,7 @@ def as_messages(messages: str | Sequence[Message]) -> Sequence[Message]:
     return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
 
 
-def _body(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -> dict[str, Any]:
+def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """The body: fields, then the caller's options over them, then `extra_body`; what is None is left out.
 
     Raises:

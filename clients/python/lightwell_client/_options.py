@@ -14,6 +14,12 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 """A text, texts, the token ids of one text, or of several."""
 
+OneText = str | Sequence[int] | Sequence[Message]
+"""A text, its token ids, or the messages of a conversation."""
+
+Texts = list[str] | list[list[int]]
+"""Several texts, or the token ids of several."""
+
 Selection = Literal["all"] | int | Sequence[int]
 """Which of an axis: all, one, or several; negative numbers count from the end."""
 
@@ -63,6 +69,10 @@ class SamplingOptions(ModelOptions, total=False):
     return_token_ids: bool
     attention: Mapping[str, Any]
     """Attention rows with each token: {"layers", "heads" or "pairs", "kind", "dtype", "top_k", "prompt"}."""
+    interventions: Sequence[Mapping[str, Any]]
+    """Changes inside the network while the text is written: plain dicts, or what zero, add, patch ... make."""
+    decoder_input: Any
+    """For encoder-decoders: what the decoder has read; the prompt is then the encoder's."""
     include_usage: bool
     """Streams only: a last chunk that carries the token counts."""
 
@@ -109,6 +119,8 @@ class AttentionOptions(ModelOptions, total=False):
     """Only the k largest keys of each row; their positions are then in `indices`."""
     resize: int
     dtype: Literal["float32", "float16", "uint8"]
+    interventions: Sequence[Mapping[str, Any]]
+    """Changes inside the network while the request runs: plain dicts, or what zero, add, patch ... make."""
 
 
 class EmbeddingOptions(ModelOptions, total=False):

@@ -1,0 +1,142 @@
+"""What the routes that look inside answer: for each input its tokens, some fields, and arrays with named axes.
+
+Knows the form that these answers share, as safetensors or as JSON; what their arrays mean is told beside each result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import Field, InstanceOf, ValidationError
+
+from lightwell_client._arrays import array_from_json, array_of
+from lightwell_client._exceptions import InvalidResponse
+from lightwell_client._result import Result
+from lightwell_client._results import Usage
+from lightwell_client._safetensors import read_safetensors
+from lightwell_client._wire import JSON, Answer
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
+
+_HOLDERS = ("points", "arrays")
+"""What an entry calls its arrays: the points of a trace, or the arrays of the other routes."""
+
+
+@dataclass(frozen=True, eq=False)
+class NamedArray:
+    """Numbers and what their axes are."""
+
+    array: Array = field(repr=False)
+    axes: tuple[str, ...]
+    about: dict[str, Any] = field(default_factory=dict, repr=False)
+    """Whatever else the server says of it, as layer, heads and positions of a traced point."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
+
+
+class Look(Result):
+    """One input's answer. `look["name"]` is an array, `look.arrays["name"].axes` says what its axes are."""
+
+    index: int
+    tokens: tuple[str, ...] = Field(default=(), repr=False)
+    """The decoded tokens; of an encoder-decoder the decoder's."""
+    token_ids: tuple[int, ...] = Field(default=(), repr=False)
+    offsets: tuple[tuple[int, int], ...] | None = Field(default=None, repr=False)
+    """The span of characters of each token in the input."""
+    encoder_tokens: tuple[str, ...] | None = Field(default=None, repr=False)
+    encoder_token_ids: tuple[int, ...] | None = Field(default=None, repr=False)
+    arrays: dict[str, InstanceOf[NamedArray]] = Field(default_factory=dict, repr=False)
+    model: str = ""
+    usage: Usage | None = Field(default=None, repr=False)
+
+    def __getitem__(self, name: str) -> Array:
+        """The array of that name.
+
+        Raises:
+            KeyError: this answer has no such array; the message lists those it has.
+        """
+        if name not in self.arrays:
+            raise KeyError(f"no array {name!r} in this answer; it has {', '.join(self.arrays) or 'none'}")
+        return self.arrays[name].array
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.arrays
+
+    def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # a mapping's face; fields have names of their own
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+L = TypeVar("L", bound=Look)
+
+
+def parse_looks(answer: Answer, kind: type[L], count: int) -> list[L]:
+    """One result for each of `count` inputs, in their order.
+
+    Raises:
+        InvalidResponse: neither safetensors nor JSON of that form, or a field is missing or does not fit the numbers.
+    """
+    read = _from_json if answer.media_type == JSON else _from_file
+    try:
+        results = [kind.model_validate(entry) for entry in read(answer)]
+    except (AttributeError, IndexError, KeyError, TypeError, ValidationError, ValueError) as error:
+        raise InvalidResponse(f"not a {kind.__name__}: {type(error).__name__}: {error}") from error
+    results.sort(key=lambda result: result.index)
+    if [result.index for result in results] != list(range(count)):
+        raise InvalidResponse(f"answers to {count} inputs were asked for; {[r.index for r in results]} came")
+    return results
+
+
+def _from_json(answer: Answer) -> Iterator[dict[str, Any]]:
+    body = answer.json()
+    for entry in body["data"]:
+        holder = _holder(entry)
+        arrays = {
+            name: _named(array_from_json(about.pop("data"), about["dtype"], tuple(about["shape"])), about)
+            for name, about in entry[holder].items()
+        }
+        yield _entry(entry, holder, arrays, body)
+
+
+def _from_file(answer: Answer) -> Iterator[dict[str, Any]]:
+    file = read_safetensors(answer.content)
+    common = {name: _json_or_text(text) for name, text in file.metadata.items()}
+    for entry in list(common.values()):
+        if isinstance(entry, dict) and "index" in entry:
+            holder = _holder(entry)
+            arrays = {
+                name: _named(array_of(file.tensors[f"{entry['index']}/{name}"]), about)
+                for name, about in entry[holder].items()
+            }
+            yield _entry(entry, holder, arrays, common)
+
+
+def _holder(entry: dict[str, Any]) -> str:
+    return next(name for name in _HOLDERS if name in entry)
+
+
+def _entry(entry: dict[str, Any], holder: str, arrays: dict[str, NamedArray], common: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in entry.items() if name != holder}
+    return {**fields, "arrays": arrays, "model": str(common.get("model", "")), "usage": common.get("usage")}
+
+
+def _named(array: Array, about: dict[str, Any]) -> NamedArray:
+    axes = tuple(map(str, about["axes"]))
+    if array.ndim != len(axes) or tuple(array.shape) != tuple(about["shape"]):
+        raise InvalidResponse(f"an array of shape {array.shape} was announced as {about['shape']} with axes {axes}")
+    return NamedArray(array, axes, {name: value for name, value in about.items() if name not in ("axes", "shape")})
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,204 @@
+"""How a pass came about: a head's steps, who moved whom, a position's way, what heads do, attention through layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from lightwell_client._looks import Look
+from lightwell_client._plots import axes_for, bars, heat_map, visible
+from lightwell_client._predictions import TargetToken
+from lightwell_client._result import Result
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
+
+
+class Softmax(Result):
+    """The numbers that turn scores into weights."""
+
+    largest_score: float
+    sum_of_exponentials: float
+    sum_of_weights: float
+
+
+class Explanation(Look):
+    """Every step of one query of one head. Arrays in the order in which they are made: q_projected, k_projected, q, k,
+    products [key, d_head] (their sum is the dot), dots, scaled, capped, position_bias, scores (-inf where masked),
+    exponentials, weights, v, weighted_v, z [d_head], output [d_model] (z W_O), output_bias.
+    """
+
+    part: str
+    layer: int
+    head: int
+    kv_head: int
+    """The key and value head that it shares with its group."""
+    query_position: int
+    key_positions: tuple[int, ...] = Field(repr=False)
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+    causal: bool
+    softmax: Softmax
+    differences: dict[str, float] = Field(default_factory=dict, repr=False)
+    """Largest distance between these steps and the network's own numbers."""
+
+    @property
+    def key_labels(self) -> list[str]:
+        """The token at each key position."""
+        tokens = self.encoder_tokens if self.part in ("cross", "encoder") and self.encoder_tokens else self.tokens
+        return [tokens[position] for position in self.key_positions]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the weight on each key as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        pairs = list(zip(self.key_labels, map(float, self["weights"]), strict=True))
+        return bars(pairs, label=f"weight, layer {self.layer}, head {self.head}", ax=ax)
+
+
+class Contributions(Look):
+    """Who moved whom. Arrays: norms [layer, head, query, key], the length of what each key adds through each head; with
+    a target attributions [layer, head, query, key], its part of the target's logit, and components [query, component].
+    """
+
+    part: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    query_positions: tuple[int, ...] = Field(repr=False)
+    key_positions: tuple[int, ...] = Field(repr=False)
+    target: TargetToken | None = None
+    versus: TargetToken | None = None
+    component_names: tuple[str, ...] | None = Field(default=None, repr=False)
+    logits: tuple[float, ...] | None = Field(default=None, repr=False)
+    """Of each query: the sum of its components."""
+    final_softcap: float | None = None
+    difference: float | None = None
+    """Largest distance of that sum from the model's own logit."""
+
+    def by_key(self, query: int = -1) -> Array:
+        """What each key gives a query (a place among `query_positions`), over all layers and heads of this answer:
+        summed attributions where there is a target, summed norms otherwise. [key]
+        """
+        name = "attributions" if "attributions" in self else "norms"
+        summed: Array = self[name][:, :, query].sum(axis=(0, 1))
+        return summed
+
+    def plot(self, query: int = -1, ax: Any = None) -> Any:
+        """Draw `by_key` as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        tokens = self.encoder_tokens if self.part in ("cross", "encoder") and self.encoder_tokens else self.tokens
+        names = [tokens[position] for position in self.key_positions]
+        what = "norms" if self.target is None else f"logit of {self.target.token!r}"
+        return bars(list(zip(names, map(float, self.by_key(query)), strict=True)), label=f"contribution, {what}", ax=ax)
+
+
+class Trajectory(Look):
+    """The way of some positions through the layers. Arrays [position, state]: norms, steps, cosine_to_start,
+    cosine_to_previous; cosine_to_others [position, state, other]. State 0 is the embedding, i the stream after block i.
+    """
+
+    part: str
+    positions: tuple[int, ...]
+    compare_positions: tuple[int, ...] | None = None
+
+    def plot(self, name: str = "cosine_to_start", ax: Any = None) -> Any:
+        """Draw one of the arrays as lines over the states, a line a position.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        axes = axes_for(ax)
+        for position, line in zip(self.positions, self[name], strict=True):
+            axes.plot(line, label=visible(self.tokens[position]) if self.part != "encoder" else str(position))
+        axes.set_xlabel("layer")
+        axes.set_ylabel(name)
+        axes.legend()
+        return axes
+
+
+class HeadScores(Look):
+    """What each head does, in a few numbers: array scores [layer, head, measure]."""
+
+    part: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    measures: tuple[str, ...]
+    strongest: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """For each measure the heads with the largest score."""
+    repeat_length: int | None = None
+    num_sequences: int | None = None
+
+    def scores(self, measure: str) -> Array:
+        """[layer, head] of one measure.
+
+        Raises:
+            ValueError: not a measure of this answer.
+        """
+        if measure not in self.measures:
+            raise ValueError(f"measure is {measure!r}; this answer has {', '.join(self.measures)}")
+        found: Array = self["scores"][:, :, self.measures.index(measure)]
+        return found
+
+    def plot(self, measure: str = "induction", versus: str | None = None, ax: Any = None) -> Any:
+        """Draw one measure as layers x heads, or, with `versus`, each head as a point between two measures.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            ValueError: not a measure of this answer.
+        """
+        found = self.scores(measure)
+        if versus is None:
+            rows, columns = [str(layer) for layer in self.layers], [str(head) for head in self.heads]
+            return heat_map(found, rows, columns, names=("layer", "head"), label=measure, ax=ax)
+        axes = axes_for(ax)
+        other = self.scores(versus)
+        axes.scatter(other, found)
+        for i, layer in enumerate(self.layers):
+            for j, head in enumerate(self.heads):
+                axes.annotate(f"{layer}.{head}", (other[i, j], found[i, j]), fontsize=7)
+        axes.set_xlabel(versus)
+        axes.set_ylabel(measure)
+        return axes
+
+
+class Rollout(Look):
+    """Attention through the layers (Abnar and Zuidema 2020): rollout, or flow and normalized, [layer, query, key]."""
+
+    part: str
+    method: str
+    layers: tuple[int, ...]
+    query_positions: tuple[int, ...] = Field(repr=False)
+
+    def matrix(self, layer: int | None = None) -> Array:
+        """[query, key] up to a layer; rows sum to 1.
+
+        Raises:
+            ValueError: not a layer of this answer, or left out where there are several.
+        """
+        if layer is None and len(self.layers) != 1:
+            raise ValueError(f"this answer has the layers {list(self.layers)}: say which layer")
+        if layer is not None and layer not in self.layers:
+            raise ValueError(f"layer is {layer}; this answer has {list(self.layers)}")
+        place = 0 if layer is None else self.layers.index(layer)
+        found: Array = self["rollout" if "rollout" in self else "normalized"][place]
+        return found
+
+    def plot(self, layer: int | None = None, ax: Any = None) -> Any:
+        """Draw `matrix` as a heat map.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            ValueError: as `matrix`.
+        """
+        matrix = self.matrix(layer)
+        tokens = self.encoder_tokens if self.part == "encoder" and self.encoder_tokens else self.tokens
+        rows = [tokens[position] for position in self.query_positions]
+        columns = list(tokens[: matrix.shape[1]])
+        return heat_map(matrix, rows, columns, names=("query", "key"), label=self.method, ax=ax)

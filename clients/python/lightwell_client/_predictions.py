@@ -1,0 +1,108 @@
+"""What the model would say next: the next token's distribution, and each layer's own guess (the logit lens)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from lightwell_client._looks import Look
+from lightwell_client._plots import axes_for, heat_map, visible, write_cells
+from lightwell_client._result import Result
+
+
+class NextToken(Result):
+    """One token that may come next."""
+
+    token_id: int
+    token: str
+    logit: float
+    """Before the temperature."""
+    probability: float
+    """At this temperature, over the whole vocabulary."""
+    kept_probability: float
+    """After top_k, min_p and top_p; 0 when it was dropped."""
+
+
+class NextAtTemperature(Result):
+    """The distribution at one temperature. Entropies are in nats."""
+
+    temperature: float
+    entropy: float
+    kept_entropy: float
+    num_kept: int
+    tokens: tuple[NextToken, ...] = Field(default=(), repr=False)
+    """The likeliest, in falling order."""
+
+
+class NextResult(Look):
+    """The next token of one input. With full=True also the arrays logits [token], and probabilities and kept
+    [temperature, token].
+    """
+
+    position: int
+    """The position that predicts."""
+    temperatures: tuple[NextAtTemperature, ...]
+
+    @property
+    def top(self) -> NextToken:
+        """The likeliest token, at the first temperature."""
+        return self.temperatures[0].tokens[0]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the likeliest tokens as bars, one colour a temperature; what truncation dropped is pale.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        axes = axes_for(ax)
+        height = 0.8 / len(self.temperatures)
+        for number, one in enumerate(self.temperatures):
+            places = [i + number * height for i in range(len(one.tokens))]
+            colour = f"C{number}"
+            axes.barh(places, [token.probability for token in one.tokens], height, color=colour, alpha=0.3)
+            kept = [token.probability if token.kept_probability else 0.0 for token in one.tokens]
+            axes.barh(places, kept, height, color=colour, label=f"temperature {one.temperature:g}")
+        names = [visible(token.token) for token in self.temperatures[0].tokens]
+        axes.set_yticks([i + 0.4 - height / 2 for i in range(len(names))], names)
+        axes.invert_yaxis()
+        axes.set_xlabel("probability")
+        axes.legend()
+        return axes
+
+
+class TargetToken(Result):
+    """The token that an answer is about."""
+
+    token_id: int
+    token: str
+
+
+class LensResult(Look):
+    """Each layer's guess at each position. Arrays: ids and probabilities [layer, position, k], entropy in nats [layer,
+    position]; with a target target_probabilities and target_ranks [layer, position], 1 the likeliest.
+    """
+
+    layers: tuple[int, ...]
+    """0 is the embedding, i the stream after block i; the last is the model's own prediction."""
+    positions: tuple[int, ...] = Field(repr=False)
+    top_tokens: tuple[tuple[tuple[str, ...], ...], ...] = Field(repr=False)
+    """[layer][position][k], likeliest first."""
+    target: TargetToken | None = None
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw layers x positions: the likeliest token in each cell, darker where it is surer (or, with a target, where
+        the target is likelier).
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        probabilities = self["probabilities"][:, :, 0] if self.target is None else self["target_probabilities"]
+        label = "probability of the likeliest" if self.target is None else f"probability of {self.target.token!r}"
+        names = ("layer", "position")
+        columns = [self.tokens[position] for position in self.positions]
+        axes = heat_map(probabilities, [str(layer) for layer in self.layers], columns, names=names, label=label, ax=ax)
+        axes.invert_yaxis()
+        texts = [[cell[0] for cell in row] for row in self.top_tokens]
+        write_cells(axes, texts, probabilities > probabilities.max() / 2)
+        return axes

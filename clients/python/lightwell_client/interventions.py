@@ -1,0 +1,124 @@
+"""Interventions as the dicts that the wire takes: what a request changes inside the network while it runs.
+
+    from lightwell_client.interventions import zero
+    client.next("Once upon a", interventions=[zero("attn.hook_z", layer=1, head=3)])
+
+Plain dicts work wherever these do. Knows the fields' names; what a model accepts is the server's to say.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightwell_client._arrays import require_numpy
+from lightwell_client._options import Prompt, Selection
+
+Intervention = dict[str, Any]
+"""{"point", "layer", "head", "positions", "op", "value" or "from"}."""
+
+_LISTED = 64
+"""Arrays of more numbers than this travel as base64, which holds every bit in a third of the space."""
+
+
+def zero(
+    point: str, *, layer: Selection | None = None, head: Selection | None = None, positions: Selection | None = None
+) -> Intervention:
+    """Set a point to 0: `zero("attn.hook_z", layer=1, head=3)` takes one head out."""
+    return _intervention("zero", point, layer, head, positions)
+
+
+def mean(
+    point: str,
+    *,
+    layer: Selection | None = None,
+    head: Selection | None = None,
+    positions: Selection | None = None,
+    source: Prompt | Mapping[str, Any] | None = None,
+) -> Intervention:
+    """Set a point to its mean over the positions of `source`, or of the request's own input when there is none."""
+    return _intervention("mean", point, layer, head, positions, source=source)
+
+
+def scale(
+    point: str,
+    value: Any = None,
+    *,
+    layer: Selection | None = None,
+    head: Selection | None = None,
+    positions: Selection | None = None,
+    source: Prompt | Mapping[str, Any] | None = None,
+) -> Intervention:
+    """Multiply a point by a number, by an array that broadcasts to it, or by the numbers of another input."""
+    return _intervention("scale", point, layer, head, positions, value, source)
+
+
+def add(
+    point: str,
+    value: Any = None,
+    *,
+    layer: Selection | None = None,
+    head: Selection | None = None,
+    positions: Selection | None = None,
+    source: Prompt | Mapping[str, Any] | None = None,
+) -> Intervention:
+    """Add to a point: a steering vector [d_model] at "hook_resid_post", say."""
+    return _intervention("add", point, layer, head, positions, value, source)
+
+
+def patch(
+    point: str,
+    value: Any = None,
+    *,
+    layer: Selection | None = None,
+    head: Selection | None = None,
+    positions: Selection | None = None,
+    source: Prompt | Mapping[str, Any] | None = None,
+) -> Intervention:
+    """Put other numbers in place of a point's: an array, or what the same point is on another input (`source`)."""
+    return _intervention("patch", point, layer, head, positions, value, source)
+
+
+def temperature(
+    value: float,
+    *,
+    layer: Selection | None = None,
+    head: Selection | None = None,
+    positions: Selection | None = None,
+    point: str = "attn.hook_attn_scores",
+) -> Intervention:
+    """Divide attention scores by `value` before the softmax: 0 puts all weight on the largest, large values even it."""
+    return _intervention("temperature", point, layer, head, positions, value)
+
+
+def _intervention(
+    op: str,
+    point: str,
+    layer: Selection | None,
+    head: Selection | None,
+    positions: Selection | None,
+    value: Any = None,
+    source: Prompt | Mapping[str, Any] | None = None,
+) -> Intervention:
+    fields = {
+        "point": point,
+        "op": op,
+        "layer": layer,
+        "head": head,
+        "positions": positions,
+        "value": _encoded(value),
+        "from": source if source is None or isinstance(source, Mapping) else {"input": source},
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _encoded(value: Any) -> Any:
+    """Numbers as they are, long arrays as {"data", "shape", "dtype"}."""
+    if getattr(value, "size", 0) <= _LISTED and not isinstance(value, Sequence):
+        return value
+    np = require_numpy("an array as a value")
+    array = np.asarray(value, dtype="<f4")
+    if array.size <= _LISTED:
+        return array.tolist()
+    return {"data": base64.b64encode(array.tobytes()).decode(), "shape": list(array.shape), "dtype": "float32"}
