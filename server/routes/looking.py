@@ -62,9 +62,7 @@ class Look:
         """One task and its captured bytes for each input: the tensors of each, while the client waits."""
         return await unless_disconnected(self.request, self._run(asked))
 
-    async def weights(
-        self, question: str, num_values: int, **options: int | str | tuple[Any, ...]
-    ) -> dict[str, NumpyArray]:
+    async def weights(self, question: str, num_values: int, **options: Any) -> dict[str, NumpyArray]:
         """The answer to a question about the weights."""
         work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
         (result,) = await unless_disconnected(self.request, run_all(self.context, [work], self.arrival))

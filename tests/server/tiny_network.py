@@ -19,14 +19,13 @@ from server.engine.request import (
     AttentionCapture,
     AttentionTask,
     HeadScoresTask,
-    Intervention,
     LensTask,
     PointCapture,
     Task,
     TraceTask,
     WeightsTask,
 )
-from tests.server.fake_client import FakeEngine, FakeHandle, Submitted
+from tests.server.fake_client import FakeEngine
 
 Floats = npt.NDArray[np.float64]
 LAYERS, HEADS, KV_HEADS, HEAD_DIM, WIDTH, NEURONS = 2, 4, 2, 3, 8, 10
@@ -140,37 +139,29 @@ class NetworkEngine(FakeEngine):
 
     network: TinyNetwork = field(kw_only=True)
 
-    async def submit(
-        self,
-        task: Task,
-        prompt_token_ids: Sequence[int],
-        *,
-        encoder_token_ids: Sequence[int] = (),
-        interventions: Sequence[Intervention] = (),
-        deadline: float | None = None,
-        capture_bytes: int = 0,
-    ) -> FakeHandle:
-        if self.refuse is not None:
-            raise self.refuse
-        ids = tuple(prompt_token_ids)
-        tensors = {name: _array(value) for name, value in self.answer(task, ids).items()}
-        handle = FakeHandle([RequestOutput(uid=0, tensors=tensors, finish_reason="done")], None, self.gate)
-        self.submitted.append(Submitted(task, ids, deadline, capture_bytes, handle))
-        return handle
+    def _outputs(self, task: Task, ids: tuple[int, ...], encoder_ids: tuple[int, ...] = ()) -> list[RequestOutput]:
+        found = self.answer(task, ids)
+        if found is None:
+            return super()._outputs(task, ids, encoder_ids)
+        tensors = {name: _array(value) for name, value in found.items()}
+        return [RequestOutput(uid=0, tensors=tensors, finish_reason="done")]
 
-    def answer(self, task: Task, ids: tuple[int, ...]) -> dict[str, npt.NDArray[Any]]:
-        """The tensors of one task."""
+    def answer(self, task: Task, ids: tuple[int, ...]) -> dict[str, npt.NDArray[Any]] | None:
+        """The tensors of one task; None for those that the plain fake answers."""
         if isinstance(task, WeightsTask):
             return dict(self.network.weights(task))
+        if not isinstance(task, HeadScoresTask | LensTask | TraceTask | AttentionTask):
+            return None
         points = self.network.points(ids)
-        if isinstance(task, TraceTask):
-            return {capture.name: _captured(points[capture.name], capture) for capture in task.points}
-        if isinstance(task, AttentionTask):
-            return {"attention": _mean_patterns(points, task.capture)}
         if isinstance(task, HeadScoresTask):
             return {"heads.scores": np.stack([_rows(points, ids, pair, task.offsets) for pair in task.pairs])}
-        assert isinstance(task, LensTask)
-        return self._lens(points, task)
+        if isinstance(task, LensTask):
+            return self._lens(points, task)
+        if isinstance(task, TraceTask) and {point.name for point in task.points} <= points.keys():
+            return {capture.name: _captured(points[capture.name], capture) for capture in task.points}
+        if isinstance(task, AttentionTask) and _is_mean(task.capture):
+            return {"attention": _mean_patterns(points, task.capture)}
+        return None
 
     def _lens(self, points: dict[str, Floats], task: LensTask) -> dict[str, npt.NDArray[Any]]:
         states = [points["hook_embed"], *(points[f"blocks.{i}.hook_resid_post"] for i in range(LAYERS))]
@@ -201,8 +192,12 @@ def _captured(value: Floats, capture: PointCapture) -> Floats:
     return value if capture.heads is None else choose(value, 1, capture.heads)
 
 
+def _is_mean(capture: AttentionCapture) -> bool:
+    """Whether it is what a rollout asks for: nothing but the mean over the heads."""
+    return capture == AttentionCapture(pairs=capture.pairs, reduce="mean")
+
+
 def _mean_patterns(points: dict[str, Floats], capture: AttentionCapture) -> Floats:
-    assert capture.reduce == "mean"
     layers = dict.fromkeys(layer for layer, _ in capture.pairs)
     return np.stack(
         [
