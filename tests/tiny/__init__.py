@@ -1,0 +1,76 @@
+"""Makes small checkpoints of each family in a folder, with transformers, so that errors show.
+
+Weights are large and random, biases and norms random too, sizes odd where they may be, head_dim apart from d / heads,
+windows shorter than the prompts of the tests, caps low enough to bite. Making one takes about a tenth of a second:
+cache per session. What the families are stands in `tests.tiny.families`, their tokenizers in `tests.tiny.tokenizers`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.tiny.families import CONTEXT, FAMILIES, ROPE_VARIANTS, VARIANTS, Family
+from tests.tiny.tokenizers import BOS, EOS, VOCAB_SIZE, make_tokenizer
+
+__all__ = [
+    "BOS", "CONTEXT", "DECODERS", "ENCODERS", "ENCODER_DECODERS", "EOS", "FAMILIES", "ROPE_VARIANTS", "VARIANTS",
+    "VOCAB_SIZE", "make", "make_variant", "theirs",
+]  # fmt: skip
+
+
+def _of_kind(kind: str) -> tuple[str, ...]:
+    return tuple(name for name, (family, _) in VARIANTS.items() if FAMILIES[family].kind == kind)
+
+
+DECODERS, ENCODERS, ENCODER_DECODERS = _of_kind("decoder"), _of_kind("encoder"), _of_kind("encoder-decoder")
+"""The names of VARIANTS by what they are."""
+
+
+def make(family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, **overrides: Any) -> Path:
+    """Write a checkpoint of `family` (one of FAMILIES) to folder `path` and return it.
+
+    `overrides` are fields of the transformers config, e.g. `num_key_value_heads=2`.
+    """
+    made = FAMILIES[family]
+    config = made.config(**{**made.options, **made.special_ids, **overrides})
+    generator = torch.Generator().manual_seed(seed)
+    model = made.network(config)
+    buffers = [(name, buffer) for name, buffer in model.named_buffers() if name == "final_logits_bias"]
+    for name, parameter in [*model.named_parameters(), *buffers]:
+        if "embed_positions" in name and family == "marian":
+            continue  # computed, not learned
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
+        parameter.data = _spread(name, noise, made)
+    model.to(dtype).save_pretrained(path)
+    make_tokenizer(path, made.text)
+    (path / "generation_config.json").write_text(json.dumps(made.generation), encoding="utf-8")
+    return path
+
+
+def make_variant(name: str, path: Path, **more: Any) -> Path:
+    """Write the checkpoint that VARIANTS calls `name`."""
+    family, options = VARIANTS[name]
+    return make(family, path, **{**options, **more})
+
+
+def theirs(folder: Path, dtype: torch.dtype) -> Any:
+    """The checkpoint as transformers reads it, with plain ("eager") attention."""
+    kind = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    return getattr(transformers, kind).from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
+    """Standard normal noise -> a parameter: norms around 1 (or 0, where 1 is added), biases around 0, matrices far
+    larger than trained ones.
+    """
+    if name.endswith("bias"):
+        return noise * 0.3
+    if noise.dim() == 1:
+        return family.norm_centre + noise * 0.3
+    if "relative_attention_bias" in name:
+        return noise
+    is_table = any(part in name for part in ("wte", "wpe", "embed_tokens", "embeddings", "shared", "embed_positions"))
+    return noise * (0.5 if is_table or "embed_in" in name else family.gain / noise.shape[-1] ** 0.5)
