@@ -23,6 +23,11 @@ def padded_rows(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
+def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """x [n, d] with rows of zeros up to `rows`."""
+    return x if len(x) == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """The rows that one sequence has in this step: consecutive positions, starting anywhere."""

@@ -10,7 +10,10 @@ Axes: T rows of the step.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+
+from model.layers.norm import Norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +84,44 @@ class AttentionChange:
 class LayerLooks:
     """The wishes about one layer (or about what stands outside the blocks) in one step."""
 
-    def __init__(self) -> None:
+    def __init__(self, layer: int | None) -> None:
+        self.layer = layer
         self.reads: dict[str, list[Read]] = {}
         self.changes: dict[str, list[Change]] = {}
         self.attention: list[AttentionTap] = []
         self.attention_changes: list[AttentionChange] = []
+        self.attention_seconds = 0.0
 
     def wants(self, *points: str) -> bool:
         """Whether anybody reads or changes any of these points."""
         return any(point in self.reads or point in self.changes for point in points)
 
-    def __call__(self, point: str, x: torch.Tensor) -> torch.Tensor:
+    def place(self, *points: str) -> "Place | None":
+        """The rows and heads of all wishes about these points together; None when there are none."""
+        wishes: list[Read | Change] = []
+        for point in points:
+            wishes += [*self.reads.get(point, ()), *self.changes.get(point, ())]
+        if not wishes:
+            return None
+        rows = sorted({row for wish in wishes for row in wish.rows})
+        if any(wish.heads is None for wish in wishes):
+            return Place(rows, None)
+        return Place(rows, sorted({head for wish in wishes for head in wish.heads or ()}))
+
+    def __call__(self, point: str, x: torch.Tensor, place: "Place | None" = None) -> torch.Tensor:
         """The numbers x [T, ...] of `point` stand here: change them, hand them out, and return what goes on.
 
+        `place`: x [n, ...] holds these rows and heads only, in order; among them must be all that anybody wishes.
         x itself is not written to. A row that nobody changes keeps its bits.
         """
+        place = place or EVERYWHERE
         changes = self.changes.get(point)
         if changes:
             x = x.clone()
             for change in changes:
-                _write(x, change)
+                _write(x, place.of(change.rows, change.heads), change.apply)
         for read in self.reads.get(point, ()):
-            read.deliver(_taken(x, read.rows, read.heads))
+            read.deliver(_taken(x, place.of(read.rows, read.heads)))
         return x
 
     def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -113,21 +132,49 @@ class LayerLooks:
             found = compute(torch.tensor(read.rows, dtype=torch.int64))
             read.deliver(found if read.heads is None else found[:, list(read.heads)])
 
+    def of_norm(self, name: str, norm: Norm, x: torch.Tensor, normed: torch.Tensor) -> None:
+        """Hand out the two points of a norm that was given x [T, d] and made `normed` of it."""
+        self.derive(f"{name}.hook_scale", lambda rows: norm.scale(x[rows.to(x.device)]))
+        self(f"{name}.hook_normalized", normed)
 
-def _taken(x: torch.Tensor, rows: Sequence[int], heads: Sequence[int] | None) -> torch.Tensor:
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rows and heads of a batch a tensor holds, or a wish is about."""
+
+    rows: Sequence[int] | None
+    """Ascending; None is all rows of the batch."""
+    heads: Sequence[int] | None
+    """Ascending; None is all of the point's, or a point that has none."""
+
+    def of(self, rows: Sequence[int], heads: Sequence[int] | None) -> "Place":
+        """Where these rows and heads lie in a tensor that holds this place's."""
+        if self.rows is not None:
+            rows = np.searchsorted(self.rows, rows).tolist()
+        if heads is not None and self.heads is not None:
+            heads = np.searchsorted(self.heads, heads).tolist()
+        return Place(rows, heads)
+
+
+EVERYWHERE = Place(None, None)
+
+
+def _taken(x: torch.Tensor, place: Place) -> torch.Tensor:
     """A copy of rows (and heads) of x."""
+    rows, heads = place.rows, place.heads
+    assert rows is not None
     first, last = rows[0], rows[-1]
     block = x[first : last + 1] if last - first + 1 == len(rows) else x[list(rows)]
     return block.clone() if heads is None else block[:, list(heads)]
 
 
-def _write(x: torch.Tensor, change: Change) -> None:
-    rows = torch.tensor(change.rows, device=x.device)
-    if change.heads is None:
-        x[rows] = change.apply(x[rows]).to(x.dtype)
+def _write(x: torch.Tensor, place: Place, apply: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    rows = torch.tensor(place.rows, device=x.device)
+    if place.heads is None:
+        x[rows] = apply(x[rows]).to(x.dtype)
         return
-    where = (rows[:, None], torch.tensor(list(change.heads), device=x.device))
-    x[where] = change.apply(x[where]).to(x.dtype)
+    where = (rows[:, None], torch.tensor(list(place.heads), device=x.device))
+    x[where] = apply(x[where]).to(x.dtype)
 
 
 @dataclass(slots=True)
@@ -138,8 +185,6 @@ class Looks:
     changes: Sequence[Change] = ()
     attention: Sequence[AttentionTap] = ()
     attention_changes: Sequence[AttentionChange] = ()
-    attention_seconds: float = 0.0
-    """Time the network spent on the attention taps."""
     _by_layer: dict[int | None, LayerLooks] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -154,7 +199,12 @@ class Looks:
             self._of(attention_change.layer).attention_changes.append(attention_change)
 
     def _of(self, layer: int | None) -> LayerLooks:
-        return self._by_layer.setdefault(layer, LayerLooks())
+        return self._by_layer.setdefault(layer, LayerLooks(layer))
+
+    @property
+    def attention_seconds(self) -> float:
+        """Time the network spent on the attention taps."""
+        return sum(look.attention_seconds for look in self._by_layer.values())
 
     def at(self, layer: int | None) -> LayerLooks | None:
         """The wishes about block `layer`, or about the points outside the blocks; None when there are none."""

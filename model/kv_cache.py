@@ -20,6 +20,17 @@ class LayerCache:
     keys: torch.Tensor
     values: torch.Tensor
 
+    @classmethod
+    def zeros(
+        cls, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+    ) -> "LayerCache":
+        """Blocks for one layer of `config`, every page of them touched."""
+        heads, dim = config.num_kv_heads, config.head_dim
+        return cls(
+            keys=_filled((num_blocks, heads, dim, block_size), dtype, device),
+            values=_filled((num_blocks, heads, block_size, dim), dtype, device),
+        )
+
 
 class KVCache:
     """One `LayerCache` a layer. All of it is touched at once: what a server takes it takes at the start, where too much
@@ -31,13 +42,8 @@ class KVCache:
     ) -> None:
         self.block_size = block_size
         self.num_blocks = num_blocks
-        heads, dim = config.num_kv_heads, config.head_dim
         self.layers = [
-            LayerCache(
-                keys=_filled((num_blocks, heads, dim, block_size), dtype, device),
-                values=_filled((num_blocks, heads, block_size, dim), dtype, device),
-            )
-            for _ in range(config.num_layers)
+            LayerCache.zeros(config, num_blocks, block_size, dtype, device) for _ in range(config.num_layers)
         ]
 
     @staticmethod

@@ -7,13 +7,11 @@ import torch
 
 from model.checkpoint import load_weights
 from model.config import ModelConfig
-from model.decoder import Decoder, DecoderLayer
 from model.folder import ModelLoadError
-from model.layers.attention import attention_for
 from model.layers.linear import Linear
-from model.layers.mlp import Mlp
-from model.layers.norm import take_norm
-from model.layers.rope import Rope
+from model.stack import Stack
+from model.stack_builder import StackBuilder
+from model.transformer import Transformer
 
 DTYPES = {
     "float32": torch.float32,
@@ -50,7 +48,7 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
     return DTYPES[wanted]
 
 
-def load_decoder(
+def load_model(
     folder: Path,
     config: ModelConfig,
     dtype: torch.dtype,
@@ -60,39 +58,43 @@ def load_decoder(
     batch_invariant: bool = True,
     float32_casts: bool = False,
     progress: Callable[[int, int], None] | None = None,
-) -> Decoder:
-    """Load a decoder-only checkpoint.
+) -> Transformer:
+    """Load a checkpoint of any family.
 
-    `max_model_len` picks the frequencies of length-dependent rotary embeddings; `float32_casts` makes a float64 network
-    imitate transformers, which normalises in float32; `progress` is called with (bytes read, bytes in all).
+    `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
+    embeddings and bounds computed positions; `float32_casts` makes a float64 network imitate transformers, which
+    computes norms, rotary tables and softmaxes in float32; `progress` is called with (bytes read, bytes in all).
 
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
     weights = load_weights(folder, config, dtype, device, progress)
     context = max_model_len or config.max_model_len
-    packed = batch_invariant
-    embed = weights.pop("embed.weight")
-    layers = []
-    for i in range(config.num_layers):
-        prefix = f"layers.{i}"
-        layers.append(
-            DecoderLayer(
-                index=i,
-                attn_norm=take_norm(weights, f"{prefix}.attn_norm", config, float32_casts=float32_casts),
-                qkv=Linear.take(weights, f"{prefix}.qkv", packed=packed),
-                attn_out=Linear.take(weights, f"{prefix}.attn_out", packed=packed),
-                mlp_norm=take_norm(weights, f"{prefix}.mlp_norm", config, float32_casts=float32_casts),
-                mlp=Mlp.take(weights, prefix, config, packed=packed),
-            )
-        )
-    head = weights.pop("head.weight", embed)  # tied: the packed copy beside the table that tokens are looked up in
-    return Decoder(
-        config,
-        embed=embed,
-        pos_embed=weights.pop("pos_embed.weight", None),
-        rope=None if config.rope is None else Rope(config.rope, config.head_dim, context, dtype, device),
-        layers=layers,
-        final_norm=take_norm(weights, "final_norm", config, float32_casts=float32_casts),
-        head=Linear(head, packed=packed),
-        attention=attention_for(dtype, device, batch_invariant=batch_invariant),
-    )
+    return build_model(config, weights, context=context, batch_invariant=batch_invariant, float32_casts=float32_casts)
+
+
+def build_model(
+    config: ModelConfig,
+    weights: dict[str, torch.Tensor],
+    *,
+    context: int,
+    batch_invariant: bool = True,
+    float32_casts: bool = False,
+) -> Transformer:
+    """The network of `weights`, under our names (`model.checkpoint`), which leave the dict; `context` as above."""
+    tokens = weights.pop("embed.weight")
+    head = project_out = None
+    if config.has_head:
+        weight = weights.pop("head.weight", tokens)  # tied: the packed copy beside the table tokens are looked up in
+        head = Linear(weight, weights.pop("head.bias", None), packed=batch_invariant)
+        if "embed_out.weight" in weights:
+            project_out = Linear.take(weights, "embed_out", packed=batch_invariant)
+
+    def stack(own: ModelConfig, prefix: str) -> Stack:
+        taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
+        make = StackBuilder(own, taken, tokens, context, packed=batch_invariant, float32_casts=float32_casts)
+        return make.stack()
+
+    encoder_config = config if config.kind == "encoder" else config.encoder
+    encoder = None if encoder_config is None else stack(encoder_config, "encoder." if config.encoder else "")
+    decoder = None if config.kind == "encoder" else stack(config, "")
+    return Transformer(config, decoder=decoder, encoder=encoder, head=head, project_out=project_out)

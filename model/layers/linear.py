@@ -106,6 +106,15 @@ class Linear:
             return self._multiply(x.repeat(2, 1), None if times is None else times.repeat(2, 1))[:1]
         return self._multiply(x, times)
 
+    def before_activation(self, x: torch.Tensor) -> torch.Tensor:
+        """x W^T + b: x [rows, in] -> [rows, out], from the same packed weight."""
+        if not self.packed:
+            return F.linear(x, self._weight, self.bias)
+        twice = x.shape[0] == 1 and self.in_features >= _PAIR_FROM
+        x = x.repeat(2, 1) if twice else x.contiguous()
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, "none", [], "")
+        return y[:1] if twice else y
+
     def _multiply(self, x: torch.Tensor, times: torch.Tensor | None) -> torch.Tensor:
         x = x.contiguous()  # oneDNN refuses other layouts
         operator = torch.ops.mkldnn._linear_pointwise

@@ -8,7 +8,7 @@ Axes: rows, d, ff.
 import torch
 
 from model.config import ModelConfig
-from model.layers.linear import Linear
+from model.layers.linear import Linear, activate
 
 
 class Mlp:
@@ -35,6 +35,20 @@ class Mlp:
         gate = Linear(gate_weight, gate_bias, packed=packed, activation=config.activation)
         up = Linear(up_weight, up_bias, packed=packed)
         return cls(up, Linear.take(weights, f"{prefix}.down", packed=packed), gate)
+
+    def before_activation(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, d] -> [rows, ff]: what the activation is given."""
+        return (self.up if self.gate is None else self.gate).before_activation(x)
+
+    def hidden_from(self, pre: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
+        """What `down` is given, [rows, ff], from what the activation is given and, gated, what it is multiplied with.
+
+        Row by row, since torch's activations are not free of the batch: this is for the few rows that somebody changes.
+        """
+        activation = (self.up if self.gate is None else self.gate).activation
+        assert activation is not None
+        hidden = torch.stack([activate(row, activation) for row in pre])
+        return hidden if linear is None else hidden * linear
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, ff]: what `down` is given."""

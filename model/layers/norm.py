@@ -23,32 +23,50 @@ if TYPE_CHECKING:
 class Norm(Protocol):
     """x [rows, d] -> [rows, d], same dtype."""
 
+    weight: torch.Tensor
+    """[d]"""
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        """What the (centred) rows are divided by: x [rows, d] -> [rows, 1], float32, or float64 in float64."""
+        ...
 
 
 class RmsNorm:
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
-    def __init__(self, weight: torch.Tensor, eps: float, *, float32_casts: bool = False) -> None:
-        """weight [d]. `float32_casts`: normalise float64 in float32 too, as transformers does, to compare with it."""
-        self.weight = weight
+    def __init__(
+        self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0, float32_casts: bool = False
+    ) -> None:
+        """weight [d], of the model's dtype.
+
+        `weight_offset` is added to it in float32, and the result is then rounded to the model's dtype once, after the
+        product (Gemma). Without an offset the rounding comes before the product, the order in which Llama was trained.
+        `float32_casts`: normalise float64 in float32 too, as transformers does, to compare with it.
+        """
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 and not float32_casts else torch.float32
+        self._rounds_once = weight_offset != 0
+        self.weight = weight.to(self._wide) + weight_offset if self._rounds_once else weight
         self._kernel: RowKernel | None = None
         if why_not_compiled(weight.dtype, weight.device) is None:
-            from model.layers.row_kernels import rms_norm  # here: a GPU server needs no compiler
+            from model.layers.row_kernels import rms_norm, rms_norm_rounded_once  # here: a GPU server needs no compiler
 
-            self._kernel = rms_norm
+            self._kernel = rms_norm_rounded_once if self._rounds_once else rms_norm
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._kernel is not None:
             out = torch.empty_like(x)
             self._kernel(bits(x), bits(self.weight), np.float32(self.eps), bits(out))
             return out
-        if x.dtype == self._wide:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        # Rounding to the model's dtype comes before the weight: the order in which Llama was trained.
+        if x.dtype == self._wide or self._rounds_once:
+            return F.rms_norm(x.to(self._wide), self.weight.shape, self.weight, self.eps).to(x.dtype)
         return F.rms_norm(x.to(self._wide), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.to(self._wide)
+        return torch.sqrt((wide * wide).mean(-1, keepdim=True) + self.eps)
 
 
 class LayerNorm:
@@ -63,6 +81,10 @@ class LayerNorm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
+
 
 def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig, *, float32_casts: bool = False) -> Norm:
     """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which leave the dict.
@@ -71,5 +93,6 @@ def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig, 
     """
     weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
     if config.norm == "rmsnorm":
-        return RmsNorm(weight, config.norm_eps, float32_casts=float32_casts)
+        offset = config.norm_weight_offset
+        return RmsNorm(weight, config.norm_eps, weight_offset=offset, float32_casts=float32_casts)
     return LayerNorm(weight, bias, config.norm_eps)

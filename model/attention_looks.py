@@ -1,0 +1,149 @@
+"""What somebody sees or changes inside one attention: scores, patterns and each head's result.
+
+Knows the attention that has just run; knows no requests. What is handed out is recomputed for the rows asked for, by
+the steps that the network itself takes, so both agree to the last bit.
+
+Axes: T rows of the batch, H query heads, D head dimension, S keys of one sequence, d model width.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.batch import Sight
+from model.capture import AttentionChange, AttentionTap, LayerLooks, Place
+from model.kv_cache import LayerCache
+from model.layers.attention import Attention, AttentionRule
+from model.layers.linear import Linear
+
+TAP_BYTES = 64 << 20
+"""Most bytes of attention rows in flight at a time: a long prompt's rows are handed out in pieces of this size."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attended:
+    """One layer's attention (to the sequence itself, or across to the encoder) as it ran."""
+
+    attention: Attention
+    rule: AttentionRule
+    q: torch.Tensor
+    """[T, H, D], turned."""
+    cache: LayerCache
+    sight: Sight
+    cross: bool
+
+    def rows(self, rows: Sequence[int], heads: Sequence[int], span: int, kind: str) -> torch.Tensor:
+        """[heads, rows, S] of one span: pattern, scores or dots."""
+        return self.attention.rows(self.q, rows, heads, self.cache, self.sight, span, self.rule, kind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Changed:
+    """Scores and patterns of one span, some rows and heads of which somebody changed."""
+
+    rows: Sequence[int]
+    heads: Sequence[int]
+    numbers: dict[str, torch.Tensor]
+    """By kind: [heads, rows, S]."""
+
+    def write_over(self, found: torch.Tensor, rows: Sequence[int], heads: Sequence[int], kind: str) -> None:
+        """Put what was changed into found [heads, rows, S], which was computed as if nothing had been."""
+        if kind not in self.numbers:  # the bare dots stay as they are
+            return
+        to_row = np.flatnonzero(np.isin(rows, self.rows))
+        to_head = np.flatnonzero(np.isin(heads, self.heads))
+        if len(to_row) and len(to_head):
+            at = _corner(self.rows, np.take(rows, to_row).tolist(), self.heads, np.take(heads, to_head).tolist())
+            found[np.ix_(to_head, to_row)] = self.numbers[kind][at]
+
+
+def _corner(
+    has_rows: Sequence[int], rows: Sequence[int], has_heads: Sequence[int], heads: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index of rows and heads in a tensor [heads, rows, S] that has these rows and heads, ascending."""
+    at = Place(has_rows, has_heads).of(rows, heads)
+    return torch.tensor(at.heads)[:, None], torch.tensor(at.rows)[None]
+
+
+def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Tensor:
+    """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for, and return what z is now."""
+    began = time.perf_counter()
+    changed: dict[int, _Changed] = {}
+    for span in dict.fromkeys(c.span for c in look.attention_changes if c.cross == attended.cross):
+        changes = [c for c in look.attention_changes if c.cross == attended.cross and c.span == span]
+        changed[span] = _change(attended, span, changes)
+        z = _mix_again(attended, span, changed[span], z)
+    assert look.layer is not None
+    for tap in look.attention:
+        if tap.cross == attended.cross:
+            _serve(attended, tap, look.layer, changed.get(tap.span))
+    look.attention_seconds += time.perf_counter() - began
+    return z
+
+
+def _change(attended: Attended, span: int, changes: Sequence[AttentionChange]) -> _Changed:
+    rows = sorted({row for change in changes for row in change.rows})
+    heads = sorted({head for change in changes for head in change.heads})
+    scores = attended.rows(rows, heads, span, "scores")
+    _apply([change for change in changes if change.kind == "scores"], rows, heads, scores)
+    pattern = attended.attention.softmax(scores, attended.sight)
+    _apply([change for change in changes if change.kind == "pattern"], rows, heads, pattern)
+    return _Changed(rows, heads, {"scores": scores, "pattern": pattern})
+
+
+def _apply(
+    changes: Sequence[AttentionChange], rows: Sequence[int], heads: Sequence[int], numbers: torch.Tensor
+) -> None:
+    """Change numbers [heads, rows, S] in place."""
+    for change in changes:
+        at = _corner(rows, change.rows, heads, change.heads)
+        numbers[at] = change.apply(numbers[at]).to(numbers.dtype)
+
+
+def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> torch.Tensor:
+    """z [T, H, D] with the values of the changed rows and heads mixed by their changed pattern."""
+    pattern, num_heads = changed.numbers["pattern"], z.shape[1]
+    mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.sight, span)
+    z = z.clone()
+    z[torch.tensor(changed.rows)[:, None], torch.tensor(changed.heads)] = mixed.transpose(0, 1).to(z.dtype)
+    return z
+
+
+def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: _Changed | None) -> None:
+    """Recompute the rows of a tap, a bounded piece at a time."""
+    heads = tap.heads[layer]
+    if not heads:
+        return
+    piece = max(1, TAP_BYTES // (4 * len(heads) * max(1, attended.sight.num_keys(tap.span))))
+    for i in range(0, len(tap.rows), piece):
+        rows = tap.rows[i : i + piece]
+        found = attended.rows(rows, heads, tap.span, tap.kind)
+        if changed is not None:
+            changed.write_over(found, rows, heads, tap.kind)
+        tap.deliver(layer, i, found)
+
+
+def look_at_results(
+    point: str, projection: Linear, z: torch.Tensor, out: torch.Tensor, look: LayerLooks
+) -> torch.Tensor:
+    """Each head's part of the attention's output, z_h W_O,h, without the bias.
+
+    projection: W_O; z [T, H, D]; out [T', d], T' >= T, what W_O made of z. Returns `out`, moved by what was changed.
+    """
+    place = look.place(point)
+    if place is None:
+        return out
+    heads = range(z.shape[1]) if place.heads is None else place.heads
+    rows = torch.tensor(place.rows, device=z.device)
+    # One head's columns at a time: unpacking them for these rows is cheaper than the whole product once a head.
+    columns = projection.to_dense().unflatten(1, z.shape[1:])  # [d, H, D]
+    parts = [Linear(columns[:, head], packed=projection.packed)(z[rows, head]) for head in heads]
+    found = torch.stack(parts, 1)  # [n, heads, d]
+    wanted = look(point, found, place)
+    if point in look.changes:
+        out = out.clone()
+        out[rows] += (wanted - found).sum(1)
+    return out

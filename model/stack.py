@@ -1,0 +1,55 @@
+"""One stack of blocks over a ragged batch: embedding, blocks, final norm. Knows rows, positions and caches; knows no
+requests.
+
+Axes: T rows of the batch, d model width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from model.batch import Batch, padded_rows
+from model.block import Block
+from model.capture import Looks
+from model.config import ModelConfig
+from model.embedding import Embedding
+from model.kv_cache import LayerCache
+from model.layers.norm import Norm
+from model.layers.rope import Rope
+from model.sublayers import Step
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """An encoder or a decoder, without a head."""
+
+    config: ModelConfig
+    embedding: Embedding
+    rope: Rope | None
+    local_rope: Rope | None
+    """Of the layers with a window, where it differs."""
+    blocks: Sequence[Block]
+    final_norm: Norm | None
+
+    def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
+        """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
+
+        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers.
+        """
+        outside = None if looks is None else looks.at(None)
+        x = self.embedding(batch, outside)  # [T, d]
+        turns = None if self.rope is None else self.rope.at(batch.positions)
+        local_turns = turns if self.local_rope is None else self.local_rope.at(batch.positions)
+        for block, cache in zip(self.blocks, caches, strict=True):
+            rows = batch.num_rows_at(block.index)
+            if rows == 0:
+                return x[:0]
+            step = Step(batch, cache, rows, local_turns if block.uses_local_rope else turns)
+            x = block(x[: padded_rows(rows)], step, None if looks is None else looks.at(block.index))
+        if self.final_norm is not None:
+            hidden = self.final_norm(x)
+            if outside is not None:
+                outside.of_norm("ln_final", self.final_norm, x, hidden)
+            x = hidden
+        return x[:rows]

@@ -1,0 +1,163 @@
+"""One stack from its weights: which part takes which names, and which norm stands where. Knows no files.
+
+The names are those of model/checkpoint.py, without the stack's prefix.
+"""
+
+import torch
+
+from model.block import Block, Residual
+from model.config import ModelConfig
+from model.embedding import Embedding
+from model.layers.attention import AttentionRule, attention_for
+from model.layers.linear import Linear
+from model.layers.mlp import Mlp
+from model.layers.norm import Norm, RmsNorm, take_norm
+from model.layers.position_bias import bias_by_distance
+from model.layers.rope import Rope
+from model.stack import Stack
+from model.sublayers import CrossAttention, Feedforward, Heads, SelfAttention
+
+
+class StackBuilder:
+    """Takes the weights of one stack out of a dict, so that originals are freed as they are packed."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: dict[str, torch.Tensor],
+        tokens: torch.Tensor,
+        context: int,
+        *,
+        packed: bool,
+        float32_casts: bool,
+    ) -> None:
+        """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
+
+        `packed` and `float32_casts`: `batch_invariant` and `float32_casts` of `model.loader.load_model`.
+        """
+        self.config = config
+        self.weights = weights
+        self.tokens = tokens
+        self.context = context
+        self.packed = packed
+        self.float32_casts = float32_casts
+        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=packed, float32_casts=float32_casts)
+
+    def stack(self) -> Stack:
+        """Build it. Raises KeyError when a weight is missing; none may be left over."""
+        config = self.config
+        bias = self._position_bias()
+        rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
+        stack = Stack(
+            config,
+            Embedding.take(
+                self.weights,
+                self.tokens,
+                config,
+                context=self.context,
+                packed=self.packed,
+                float32_casts=self.float32_casts,
+            ),
+            rope=self._rope(local=False),
+            local_rope=self._rope(local=True),
+            blocks=[self._block(i, rule) for i in range(config.num_layers)],
+            final_norm=self._norm("final_norm") if config.final_norm else None,
+        )
+        assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
+        return stack
+
+    def _rope(self, *, local: bool) -> Rope | None:
+        rope = self.config.local_rope if local else self.config.rope
+        if rope is None:
+            return None
+        dtype, device = self.tokens.dtype, self.tokens.device
+        return Rope(rope, self.config.head_dim, self.context, dtype, device, float32_casts=self.float32_casts)
+
+    def _position_bias(self) -> torch.Tensor | None:
+        if self.config.position_bias is None:
+            return None
+        return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
+
+    def _norm(self, name: str) -> Norm:
+        return take_norm(self.weights, name, self.config, float32_casts=self.float32_casts)
+
+    def _linear(self, name: str) -> Linear:
+        return Linear.take(self.weights, name, packed=self.packed)
+
+    def _block(self, index: int, rule: AttentionRule) -> Block:
+        config, name = self.config, f"layers.{index}"
+        has_norm = index > 0 or config.first_attention_norm
+        attention = self._self_attention(index, rule)
+        cross = None
+        if config.cross_attention:
+            cross = self._residual(
+                self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
+            )
+        mlp = Feedforward(Mlp.take(self.weights, name, config, packed=self.packed))
+        return Block(
+            index=index,
+            attention=self._residual(
+                attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm
+            ),
+            cross=cross,
+            mlp=self._residual(mlp, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
+            parallel=config.parallel_blocks,
+            uses_local_rope=config.local_rope is not None and config.window_of(index) is not None,
+        )
+
+    def _residual(
+        self,
+        f: SelfAttention | CrossAttention | Feedforward,
+        out: str,
+        stream: str,
+        points: str,
+        weights: str,
+        *,
+        has_norm: bool = True,
+    ) -> Residual:
+        """Sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
+        before = after = of_sum = None
+        match self.config.norm_placement:
+            case "pre":
+                before = self._norm(f"{weights}_norm") if has_norm else None
+            case "post":
+                of_sum = self._norm(f"{weights}_norm")
+            case "sandwich":
+                before, after = self._norm(f"{weights}_norm"), self._norm(f"{weights}_post_norm")
+            case "output":
+                after = self._norm(f"{weights}_post_norm")
+        return Residual(f, out=out, stream=stream, norm=points, before=before, after=after, of_sum=of_sum)
+
+    def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
+        config, name = self.config, f"layers.{index}"
+        return SelfAttention(
+            qkv=self._linear(f"{name}.qkv"),
+            heads=Heads("attn", self.attention, rule, self._linear(f"{name}.attn_out")),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            causal=config.causal,
+            window=config.window_of(index),
+            q_norm=self._qk_norm(f"{name}.q_norm"),
+            k_norm=self._qk_norm(f"{name}.k_norm"),
+        )
+
+    def _qk_norm(self, name: str) -> RmsNorm | None:
+        """An RMSNorm in every family that has one."""
+        if self.config.qk_norm is None:
+            return None
+        return RmsNorm(
+            self.weights.pop(f"{name}.weight"),
+            self.config.norm_eps,
+            weight_offset=self.config.norm_weight_offset,
+            float32_casts=self.float32_casts,
+        )
+
+    def _cross_attention(self, name: str) -> CrossAttention:
+        rule = AttentionRule(self.config.attention_scale)
+        return CrossAttention(
+            q=self._linear(f"{name}.cross_q"),
+            kv=self._linear(f"{name}.cross_kv"),
+            heads=Heads("cross_attn", self.attention, rule, self._linear(f"{name}.cross_out")),
+            head_dim=self.config.head_dim,
+        )

@@ -1,0 +1,130 @@
+"""The network of every family: one stack or two, and the head. Knows tensors; knows no requests and no server.
+
+Axes: T rows of a batch, E rows of an encoder's batch, d model width.
+"""
+
+import numpy as np
+import torch
+
+from model.batch import Batch, fill_up, padded_rows
+from model.capture import Looks
+from model.config import ModelConfig
+from model.kv_cache import KVCache, LayerCache
+from model.layers.linear import Linear
+from model.layers.soft_cap import soft_cap
+from model.stack import Stack
+
+
+class Transformer:
+    """`forward` runs a step of the decoder, `encode` a pass of the encoder, `logits` reads what the decoder made."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        decoder: Stack | None,
+        encoder: Stack | None,
+        head: Linear | None,
+        project_out: Linear | None = None,
+    ) -> None:
+        """head [vocab, e] with e = d, unless `project_out` [e, d] stands before it. One stack at least."""
+        self.config = config
+        self.decoder = decoder
+        self.encoder = encoder
+        self.head = head
+        self.project_out = project_out
+        self._scratch: LayerCache | None = None
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """The token table, [vocab, e]."""
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        return stack.embedding.tokens
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tokens.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
+        """One step of the (causal) decoder: every row through the layers its span needs.
+
+        Fills `cache` at the rows' slots and returns the final-normed hidden states [T', d] of the leading rows whose
+        spans need all layers. Looks are served on the way, all but "logits", which are made apart.
+
+        Raises ValueError when there is no decoder.
+        """
+        if self.decoder is None:
+            raise ValueError(f"{self.config.architecture} has no decoder; encode() runs it")
+        return self.decoder(batch, cache.layers, looks)
+
+    @torch.inference_mode()
+    def encode(self, batch: Batch, looks: Looks | None = None) -> torch.Tensor:
+        """A pass of the encoder over whole sequences from position 0 (`Batch.unchunked`).
+
+        Returns the hidden states [T', d] of the leading rows whose spans need all layers, after the final norm if there
+        is one. Nothing is kept: the keys and values of one layer at a time live in a scratch that grows to the largest
+        batch seen.
+
+        Raises ValueError when there is no encoder.
+        """
+        if self.encoder is None:
+            raise ValueError(f"{self.config.architecture} has no encoder; forward() runs it")
+        scratch = self._scratch
+        if scratch is None or len(scratch.keys) < batch.num_blocks or scratch.values.shape[2] != batch.block_size:
+            self._scratch = None  # its memory may serve for the larger one
+            scratch = LayerCache.zeros(self.encoder.config, batch.num_blocks, batch.block_size, self.dtype, self.device)
+            self._scratch = scratch
+        return self.encoder(batch, [scratch] * self.encoder.config.num_layers, looks)
+
+    @torch.inference_mode()
+    def enter_cross(self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, looks: Looks | None = None) -> None:
+        """Put the keys and values of every decoder layer's cross attention into `cache`.
+
+        hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `looks` speaks of the decoder's layers
+        and of rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k stand here.
+
+        Raises ValueError when there is no cross attention.
+        """
+        if self.decoder is None or not self.config.cross_attention:
+            raise ValueError(f"{self.config.architecture} has no cross attention")
+        hidden = fill_up(hidden, padded_rows(len(hidden)))
+        for block, layer in zip(self.decoder.blocks, cache.layers, strict=True):
+            block.cross_attention.enter(hidden, layer, slots, None if looks is None else looks.at(block.index))
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [n, d] of `forward` -> logits [n, vocab], float32 (float64 in float64), scaled, biased and capped.
+
+        Raises ValueError when the model has no head.
+        """
+        if self.head is None:
+            raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
+        x = fill_up(hidden, padded_rows(len(hidden)))
+        if self.config.logit_scale != 1:
+            x = x * self.config.logit_scale
+        if self.project_out is not None:
+            x = self.project_out(x)  # [n, e]
+        logits = self.head(x)[: len(hidden)]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        cap = self.config.final_logit_softcap
+        return logits if cap is None else soft_cap(logits, cap)
+
+    @torch.inference_mode()
+    def lens(self, stream: torch.Tensor) -> torch.Tensor:
+        """The logits that the stream [n, d] after any block would give, read as if it were the last one's: through the
+        final norm, if there is one, and the head (nostalgebraist 2020, "interpreting GPT: the logit lens").
+
+        Raises ValueError when the model has no decoder or no head.
+        """
+        if self.decoder is None:
+            raise ValueError(f"{self.config.architecture} has no decoder: it gives no logits")
+        norm = self.decoder.final_norm
+        if norm is None:
+            return self.logits(stream)
+        return self.logits(norm(fill_up(stream, padded_rows(len(stream))))[: len(stream)])
