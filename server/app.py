@@ -14,6 +14,7 @@ from model import folder as model_folder
 from model.chat import ChatTemplate, ChatTemplateError, read_template_option
 from model.config import ModelConfig
 from model.folder import ModelLoadError
+from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
 from server import processes
 from server.engine_client import EngineClient
@@ -44,6 +45,7 @@ class ModelFiles:
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
+    embedding_defaults: EmbeddingDefaults
     model_id: str
 
 
@@ -61,6 +63,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
         config=config,
         tokenizer=tokenizer,
         chat_template=None if source is None else ChatTemplate(source, tokenizer),
+        embedding_defaults=embedding_defaults(folder, config),
         model_id=settings.served_model_name or default_model_id(settings.model, folder),
     )
 
@@ -88,6 +91,7 @@ def create_app(settings: Settings, files: ModelFiles, client: EngineClient, life
         config=files.config,
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
+        embedding_defaults=files.embedding_defaults,
         engine=client,
         metrics=metrics,
         model_id=files.model_id,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from model.chat import ChatTemplate
 from model.config import ModelConfig
+from model.sentence_transformers import EmbeddingDefaults
 from model.tokenizer import Tokenizer
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput
 from server.engine.request import Intervention, Task
@@ -60,6 +61,7 @@ class AppContext:
     chat_template: ChatTemplate | None
     engine: Engine
     metrics: Metrics
+    embedding_defaults: EmbeddingDefaults
     model_id: str
     """The model's name on the wire."""
     model_root: str

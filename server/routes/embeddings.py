@@ -6,18 +6,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
-from server.engine.request import EmbedTask, Pooling
-from server.errors import BadRequest, PayloadTooLarge
+from model.point_names import stack_config
+from model.sentence_transformers import EmbeddingDefaults
+from server.engine.request import EmbedTask
+from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.answers import TENSOR_CONTENT, input_usage, wire_of
 from server.routes.context import AppContext
-from server.routes.prompts import Keep, Prompt, check_model, fit_input, read_prompts
+from server.routes.inputs import between_stacks
+from server.routes.prompts import Keep, Prompt, check_model, encoder_limit, fit_input, read_prompts
 from server.routes.tasks import Result, Work, run_all
-from server.schemas import EmbeddingAnswer, EmbeddingRequest
+from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
 from server.selectors import resolve
 from server.sse import unless_disconnected
 from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate, paced
 
-_DECODER_POOLING: Pooling = "last"
 _BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 """Of one float32 on the wire."""
 
@@ -38,9 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         check_model(context, body.model)
         wanted = negotiate(request.headers.get("accept"))
         task = _task(context, body)
-        keep: Keep | None = "start" if body.truncate else None
-        prompts = await read_prompts(context, body.input, "input", body.add_special_tokens, keep)
-        inputs = [fit_input(context, prompt, body.truncate, "input") for prompt in prompts]
+        inputs = await _inputs(context, body)
         if wanted is Format.NPY:
             check_npy(len(inputs))
         encoding_format = body.encoding_format or "float"
@@ -56,30 +56,75 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
-    """What is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks."""
-    hidden_size = context.config.hidden_size
-    if body.dimensions is not None and body.dimensions > hidden_size:
+    """What is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks, and when the
+    model's own way of pooling is asked for and cannot be had."""
+    config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
+    if body.dimensions is not None and body.dimensions > config.hidden_size:
         raise BadRequest(
-            f"dimensions: {body.dimensions} is over the model's {hidden_size}; 1 to {hidden_size} are accepted.",
+            f"dimensions: {body.dimensions} is over the model's {config.hidden_size}; 1 to {config.hidden_size} are "
+            "accepted.",
             param="dimensions",
+        )
+    if body.pooling is None and defaults.refusal is not None:
+        raise BadRequest(
+            f"pooling: the vectors that this model's files describe cannot be made here ({defaults.refusal}); mean, "
+            "last, cls and none are accepted.",
+            param="pooling",
+            code="not_supported_by_model",
         )
     layer = None
     if body.layer is not None:
-        (layer,) = resolve(body.layer, context.config.num_layers + 1, "layer", "layer")
+        (layer,) = resolve(body.layer, config.num_layers + 1, "layer", "layer")
     return EmbedTask(
         layer=layer,
-        pooling=body.pooling or _DECODER_POOLING,
-        normalize=True if body.normalize is None else body.normalize,
+        pooling=body.pooling or defaults.pooling,
+        normalize=defaults.normalize if body.normalize is None else body.normalize,
         dimensions=body.dimensions,
     )
 
 
+async def _inputs(context: AppContext, body: EmbeddingRequest) -> list[Prompt]:
+    """The inputs as sentence-transformers would read them where the model's files say so. Raises BadRequest."""
+    defaults = context.embedding_defaults
+    truncate = defaults.truncate if body.truncate is None else body.truncate
+    keep: Keep | None = "start" if truncate else None
+    value = _prepared(body, defaults)
+    prompts = await read_prompts(context, value, "input", body.add_special_tokens, keep)
+    limit = encoder_limit(context)
+    if defaults.max_length is not None:
+        limit = min(limit, defaults.max_length)
+    fitted = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]
+    return await between_stacks(context, fitted, None, truncate, "input")
+
+
+def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInput:
+    """Texts with the prompt that is asked for before them, lower-cased where the model wants it; ids as they are."""
+    name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
+    if name is not None and name not in defaults.prompts:
+        known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
+        raise BadRequest(f"prompt_name: there is no prompt {shown(name)}; accepted: {known}.", param="prompt_name")
+    before = "" if name is None else defaults.prompts[name]
+
+    def prepared(text: str) -> str:
+        return (before + text).lower() if defaults.lowercase else before + text
+
+    if isinstance(body.input, str):
+        return prepared(body.input)
+    texts = [prepared(item) for item in body.input if isinstance(item, str)]
+    return texts or body.input
+
+
 def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:
-    return len(prompt.ids) if task.pooling == "none" else 1
+    return len(read_by_encoder(prompt).ids) if task.pooling == "none" else 1
+
+
+def read_by_encoder(prompt: Prompt) -> Prompt:
+    """What the vectors are of: the encoder's side where there are two."""
+    return prompt.encoder or prompt
 
 
 def _width(context: AppContext, task: EmbedTask) -> int:
-    return task.dimensions or context.config.hidden_size
+    return task.dimensions or stack_config(context.config, "encoder").hidden_size
 
 
 def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], bytes_each: float) -> None:
@@ -99,8 +144,9 @@ def _entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, res
     vectors = as_numpy(result.tensors["embedding"])
     fields: dict[str, Any] = {"object": "embedding", "index": index}
     if task.pooling == "none":
-        fields["tokens"] = context.tokenizer.token_strings(prompt.ids)
-        fields["token_ids"] = prompt.ids
+        ids = read_by_encoder(prompt).ids
+        fields["tokens"] = context.tokenizer.token_strings(ids)
+        fields["token_ids"] = ids
     fields["axes"] = ["token", "dimension"] if vectors.ndim == 2 else ["dimension"]
     fields["shape"] = vectors.shape
     return Entry(index, fields, {"embedding": vectors})

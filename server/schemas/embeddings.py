@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.engine.request import Pooling
-from server.schemas.base import AnswerModel, Ignored, ModelField, PromptInput, Usage
+from server.schemas.base import AnswerModel, Ignored, ModelField, PromptInput, Text, Usage
 
 
 class EmbeddingRequest(Ignored, ModelField):
@@ -21,15 +21,26 @@ class EmbeddingRequest(Ignored, ModelField):
         ge=-(2**31),
         le=2**31 - 1,
         description="0 is the token embedding, i the stream after block i, null after the final norm; "
-        "negative counts from the end.",
+        "negative counts from the end. Of an encoder-decoder: the encoder's.",
     )
     pooling: Pooling | None = Field(
-        None, description="mean, last, cls (first token), or none: one vector a token. Null is the model's own."
+        None,
+        description="mean, last, cls (first token), or none: one vector a token. Null is what the model's "
+        "sentence-transformers files say, else mean for encoders and encoder-decoders and last for decoders.",
     )
-    normalize: bool | None = Field(None, description="Scale each vector to length 1. Null is the model's own: true.")
+    normalize: bool | None = Field(
+        None, description="Scale each vector to length 1. Null is what the model's files say, else true."
+    )
+    prompt_name: Text | None = Field(
+        None,
+        description="A prompt of the model's sentence-transformers files, to be put before each text (GET "
+        "/v1/capabilities lists them). Null is their default prompt, if they name one.",
+    )
     add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
-    truncate: bool = Field(
-        False, description="Cut the end of an input that is over the context, instead of refusing it."
+    truncate: bool | None = Field(
+        None,
+        description="Cut the end of an input that is over the limit, instead of refusing it. Null is true for "
+        "sentence-transformers folders, whose own limit then counts, and false for all others.",
     )
 
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from model.chat import ChatTemplate
 from model.config import ModelConfig
+from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
 from server.errors import install_error_handlers
 from server.metrics import HttpMetrics, Metrics
@@ -156,6 +157,7 @@ def build_site(
     engine: FakeEngine,
     template: str | None = TEMPLATE,
     config: ModelConfig | None = None,
+    defaults: EmbeddingDefaults | None = None,
     **settings: Any,
 ) -> Site:
     """An application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not given."""
@@ -169,6 +171,7 @@ def build_site(
         config=config,
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, tokenizer),
+        embedding_defaults=defaults or embedding_defaults(folder, config),
         engine=engine,
         metrics=metrics,
         model_id="org/tiny",
