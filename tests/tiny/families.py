@@ -1,0 +1,278 @@
+"""The families, as transformers builds them: their sizes, and the variants that the tests cover. Knows no tensors."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import transformers as hf
+
+from tests.tiny.tokenizers import (
+    BERT_TEXT,
+    DECODER_TEXT,
+    FRAMED_TEXT,
+    MARIAN_TEXT,
+    T5_TEXT,
+    VOCAB_SIZE,
+    Text,
+)
+
+CONTEXT = 128
+WINDOW = 17
+"""Shorter than the prompts of the tests: a window is invisible on short ones."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to build one with transformers."""
+
+    kind: Literal["decoder", "encoder", "encoder-decoder"]
+    config: Any
+    network: Any
+    options: dict[str, Any]
+    text: Text = DECODER_TEXT
+    special_ids: dict[str, Any] = field(default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 1})
+    gain: float = 1.5
+    """How much matrices amplify: enough for sharp patterns, but float32's own noise in them must stay under 1e-5."""
+    norm_centre: float = 1.0
+    """What the weights of norms are drawn around."""
+
+    @property
+    def generation(self) -> dict[str, Any]:
+        """What generation_config.json says."""
+        ids = {"eos_token_id": [self.special_ids["eos_token_id"]]} if "eos_token_id" in self.special_ids else {}
+        return {**self.special_ids, **ids}
+
+
+_LLAMA: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+_GROUPED = {**_LLAMA, "num_key_value_heads": 2}
+_EQUAL = {
+    name: value for name, value in _LLAMA.items() if name not in ("num_key_value_heads", "head_dim", "rms_norm_eps")
+}
+"""Of families whose heads divide the width."""
+_GPT2: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "n_embd": 48,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": CONTEXT,
+    "n_inner": 100,
+}
+_ALTERNATING = {
+    "num_hidden_layers": 4,
+    "sliding_window": WINDOW,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+_GEMMA = {**_GROUPED, **_ALTERNATING, "query_pre_attn_scalar": 20}
+_BERT = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 48,
+    "intermediate_size": 100,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+}
+_T5 = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": 48,
+    "d_kv": 16,
+    "d_ff": 100,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_max_distance": 40,
+    "n_positions": CONTEXT,
+}
+_BART = {
+    "vocab_size": VOCAB_SIZE,
+    "d_model": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 100,
+    "decoder_ffn_dim": 72,
+    "max_position_embeddings": CONTEXT,
+    "scale_embedding": True,
+}
+_FRAME_IDS = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+_START = {**_FRAME_IDS, "decoder_start_token_id": 2}
+
+
+def _rope(rope_type: str, **parameters: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 10000.0, **parameters}}
+
+
+_SHORT, _LONG = [1.0 + i / 16 for i in range(8)], [2.0 + i for i in range(8)]
+ROPE_VARIANTS: dict[str, dict[str, Any]] = {
+    "linear": _rope("linear", factor=2.5),
+    "dynamic": _rope("dynamic", factor=2.0),
+    "llama3": _rope(
+        "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32
+    ),
+    "yarn": _rope("yarn", factor=4.0, original_max_position_embeddings=32),
+    "longrope": _rope("longrope", short_factor=_SHORT, long_factor=_LONG, original_max_position_embeddings=32),
+}
+"""Options of each rope scaling, for head_dim 16 and a context of 128."""
+_TWO_ROPES = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 100_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+    }
+}
+_PARTIAL = _rope("default", partial_rotary_factor=0.25)
+_PHI_LONG = _rope(
+    "longrope",
+    short_factor=_SHORT[:6],
+    long_factor=_LONG[:6],
+    original_max_position_embeddings=32,
+    partial_rotary_factor=0.75,
+)
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("decoder", hf.LlamaConfig, hf.LlamaForCausalLM, _LLAMA),
+    "mistral": Family("decoder", hf.MistralConfig, hf.MistralForCausalLM, {**_GROUPED, "sliding_window": WINDOW}),
+    "qwen2": Family("decoder", hf.Qwen2Config, hf.Qwen2ForCausalLM, _GROUPED),
+    "qwen3": Family("decoder", hf.Qwen3Config, hf.Qwen3ForCausalLM, _GROUPED),
+    "gemma2": Family(
+        "decoder",
+        hf.Gemma2Config,
+        hf.Gemma2ForCausalLM,
+        {**_GEMMA, "attn_logit_softcapping": 4.0, "final_logit_softcapping": 3.0},
+        norm_centre=0.0,
+    ),
+    "gemma3": Family("decoder", hf.Gemma3TextConfig, hf.Gemma3ForCausalLM, {**_GEMMA, **_TWO_ROPES}, norm_centre=0.0),
+    "phi3": Family("decoder", hf.Phi3Config, hf.Phi3ForCausalLM, {**_GROUPED, "pad_token_id": 1}),
+    "olmo2": Family("decoder", hf.Olmo2Config, hf.Olmo2ForCausalLM, {**_GROUPED, "pad_token_id": 1}),
+    "gpt2": Family("decoder", hf.GPT2Config, hf.GPT2LMHeadModel, _GPT2, gain=2.0),
+    "gpt_neox": Family(
+        "decoder", hf.GPTNeoXConfig, hf.GPTNeoXForCausalLM, {**_EQUAL, **_PARTIAL, "num_attention_heads": 3}
+    ),
+    "opt": Family(
+        "decoder",
+        hf.OPTConfig,
+        hf.OPTForCausalLM,
+        {**{k: v for k, v in _EQUAL.items() if k != "intermediate_size"}, "ffn_dim": 100, "pad_token_id": 1},
+    ),
+    "bert": Family("encoder", hf.BertConfig, hf.BertModel, _BERT, BERT_TEXT, {"pad_token_id": 1}),
+    "roberta": Family(
+        "encoder",
+        hf.RobertaConfig,
+        hf.RobertaModel,
+        {**_BERT, "max_position_embeddings": CONTEXT + 2, "type_vocab_size": 1},
+        FRAMED_TEXT,
+        _FRAME_IDS,
+    ),
+    "distilbert": Family(
+        "encoder",
+        hf.DistilBertConfig,
+        hf.DistilBertModel,
+        {
+            "vocab_size": VOCAB_SIZE,
+            "dim": 48,
+            "hidden_dim": 100,
+            "n_layers": 2,
+            "n_heads": 4,
+            "max_position_embeddings": CONTEXT,
+        },
+        BERT_TEXT,
+        {"pad_token_id": 1},
+    ),
+    "mpnet": Family(
+        "encoder",
+        hf.MPNetConfig,
+        hf.MPNetModel,
+        {**_BERT, "max_position_embeddings": CONTEXT + 2},
+        FRAMED_TEXT,
+        _FRAME_IDS,
+    ),
+    "modernbert": Family(
+        "encoder",
+        hf.ModernBertConfig,
+        hf.ModernBertModel,
+        {
+            **_BERT,
+            "num_hidden_layers": 4,
+            "layer_types": ["full_attention", "sliding_attention"] * 2,
+            "local_attention": 12,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 16_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+            },
+        },
+        FRAMED_TEXT,
+        {**_FRAME_IDS, "cls_token_id": 0, "sep_token_id": 2},
+    ),
+    "t5": Family(
+        "encoder-decoder",
+        hf.T5Config,
+        hf.T5ForConditionalGeneration,
+        _T5,
+        T5_TEXT,
+        {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+        gain=0.8,  # its scores are not divided by sqrt(d_head)
+    ),
+    "bart": Family("encoder-decoder", hf.BartConfig, hf.BartForConditionalGeneration, _BART, FRAMED_TEXT, _START),
+    "marian": Family(
+        "encoder-decoder",
+        hf.MarianConfig,
+        hf.MarianMTModel,
+        {**_BART, "decoder_vocab_size": VOCAB_SIZE, "activation_function": "swish"},
+        MARIAN_TEXT,
+        {**_FRAME_IDS, "decoder_start_token_id": 1},
+    ),
+}
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-gqa": ("llama", {"num_key_value_heads": 2}),
+    "llama-mqa-untied": ("llama", {"num_key_value_heads": 1, "tie_word_embeddings": False}),
+    "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True, "num_key_value_heads": 2, "head_dim": 20}),
+    "llama-gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh", "head_dim": None}),
+    **{f"llama-{name}": ("llama", options) for name, options in ROPE_VARIANTS.items()},
+    "mistral": ("mistral", {}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-window": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1, "tie_word_embeddings": False},
+    ),
+    "qwen3": ("qwen3", {}),
+    "gemma2": ("gemma2", {}),
+    "gemma3": ("gemma3", {}),
+    "phi3": ("phi3", {"tie_word_embeddings": False}),
+    "phi3-long": (
+        "phi3",
+        {"sliding_window": WINDOW, "hidden_size": 64, "original_max_position_embeddings": 32, **_PHI_LONG},
+    ),
+    "olmo2": ("olmo2", {}),
+    "gpt2": ("gpt2", {}),
+    "gpt2-untied": ("gpt2", {"tie_word_embeddings": False}),
+    "gpt2-relu-unscaled": ("gpt2", {"activation_function": "relu", "scale_attn_weights": False, "n_inner": None}),
+    "gpt_neox": ("gpt_neox", {"tie_word_embeddings": False}),
+    "gpt_neox-sequential": ("gpt_neox", {"use_parallel_residual": False}),
+    "opt": ("opt", {}),
+    "opt-post": ("opt", {"do_layer_norm_before": False, "word_embed_proj_dim": 20}),
+    "bert": ("bert", {}),
+    "roberta": ("roberta", {}),
+    "distilbert": ("distilbert", {}),
+    "mpnet": ("mpnet", {}),
+    "modernbert": ("modernbert", {}),
+    "modernbert-biases": (
+        "modernbert",
+        {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_attention_heads": 2},
+    ),
+    "t5": ("t5", {}),
+    "t5-gated-untied": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "bart": ("bart", {}),
+    "marian": ("marian", {}),
+}
+"""Family and options of every kind of checkpoint the tests should cover."""
