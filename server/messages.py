@@ -5,9 +5,11 @@ The engine's dataclasses are taken apart here and put together again at the othe
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from model.points import Stack
 from server.engine.outputs import (
     Array,
     EngineInfo,
@@ -18,7 +20,19 @@ from server.engine.outputs import (
     Timing,
     TokenLogprobs,
 )
-from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
+from server.engine.request import (
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    GenerateTask,
+    HeadScoresTask,
+    Intervention,
+    LensTask,
+    Op,
+    Task,
+    TraceTask,
+    WeightsTask,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -27,8 +41,30 @@ class MessageError(ValueError):
     """A message that cannot be understood: the worker that sent it is treated as lost."""
 
 
+class WireIntervention(msgspec.Struct, array_like=True, frozen=True):
+    """An `Intervention`; its value is the number, or the array of these bytes."""
+
+    stack: Stack
+    layer: int | None
+    point: str
+    op: Op
+    heads: tuple[int, ...] | None
+    positions: tuple[int, ...] | None
+    number: float
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+    data: bytes = b""
+
+
+class WireWeights(msgspec.Struct, array_like=True, frozen=True):
+    """A `WeightsTask`: msgpack does not tell tuples of numbers from tuples of pairs."""
+
+    question: str
+    options: dict[str, Any]
+
+
 class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
-    """API to worker: start this request. Exactly one of the three tasks is set (msgpack tells no dataclasses apart)."""
+    """API to worker: start this request. Exactly one of the tasks is set (msgpack tells no dataclasses apart)."""
 
     uid: int
     prompt_token_ids: tuple[int, ...]
@@ -37,6 +73,12 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
     generate: GenerateTask | None = None
     attention: AttentionTask | None = None
     embed: EmbedTask | None = None
+    trace: TraceTask | None = None
+    lens: LensTask | None = None
+    heads: HeadScoresTask | None = None
+    weights: WireWeights | None = None
+    encoder_token_ids: tuple[int, ...] = ()
+    interventions: tuple[WireIntervention, ...] = ()
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
@@ -154,20 +196,58 @@ def new_request(request: EngineRequest) -> NewRequest:
         generate=task if isinstance(task, GenerateTask) else None,
         attention=task if isinstance(task, AttentionTask) else None,
         embed=task if isinstance(task, EmbedTask) else None,
+        trace=task if isinstance(task, TraceTask) else None,
+        lens=task if isinstance(task, LensTask) else None,
+        heads=task if isinstance(task, HeadScoresTask) else None,
+        weights=WireWeights(task.question, task.options) if isinstance(task, WeightsTask) else None,
+        encoder_token_ids=request.encoder_token_ids,
+        interventions=tuple(map(_wire_intervention, request.interventions)),
     )
 
 
 def engine_request(message: NewRequest) -> EngineRequest:
     """The inverse of `new_request`. Raises MessageError when no task is set."""
-    task = message.generate or message.attention or message.embed
-    if task is None:
-        raise MessageError(f"request {message.uid} has no task")
     return EngineRequest(
         uid=message.uid,
         prompt_token_ids=message.prompt_token_ids,
-        task=task,
+        task=_task(message),
         arrival_time=message.arrival_time,
         deadline=message.deadline,
+        encoder_token_ids=message.encoder_token_ids,
+        interventions=tuple(map(_intervention, message.interventions)),
+    )
+
+
+def _task(message: NewRequest) -> Task:
+    if message.weights is not None:
+        options = {name: _as_tuples(value) for name, value in message.weights.options.items()}
+        return WeightsTask(question=message.weights.question, options=options)
+    task = message.generate or message.attention or message.embed or message.trace or message.lens or message.heads
+    if task is None:
+        raise MessageError(f"request {message.uid} has no task")
+    return task
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def _wire_intervention(wish: Intervention) -> WireIntervention:
+    place = (wish.stack, wish.layer, wish.point, wish.op, wish.heads, wish.positions)
+    if isinstance(wish.value, Array):
+        return WireIntervention(*place, 0.0, wish.value.dtype, wish.value.shape, bytes(wish.value.data))
+    return WireIntervention(*place, wish.value)
+
+
+def _intervention(wire: WireIntervention) -> Intervention:
+    return Intervention(
+        stack=wire.stack,
+        layer=wire.layer,
+        point=wire.point,
+        op=wire.op,
+        value=wire.number if wire.dtype is None else Array(wire.dtype, wire.shape, wire.data),
+        heads=wire.heads,
+        positions=wire.positions,
     )
 
 

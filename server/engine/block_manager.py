@@ -24,9 +24,6 @@ from server.engine.sequence import Sequence
 NULL_BLOCK = 0
 """Never handed out: padding of block tables points at it."""
 
-_ROOT = b""
-"""The parent of a first block."""
-
 
 class BlockManager:
     """Reference counts, free lists and the prefix index of the blocks of one KV cache."""
@@ -86,7 +83,9 @@ class BlockManager:
         return num_hits * self.block_size
 
     def allocate(self, seq: Sequence, num_tokens: int, *, num_hit_tokens: int = 0, keep_free: int = 0) -> bool:
-        """Make the block table of `seq` cover positions [0, num_tokens); all or nothing.
+        """Make the block table of `seq` cover positions [0, num_tokens), and its other one the encoder's positions.
+
+        All or nothing.
 
         Args:
             seq: grows by private blocks; its table must be empty when there are hits.
@@ -102,8 +101,9 @@ class BlockManager:
             assert not seq.block_table, f"prefix hit for {seq}, which already holds blocks"
             hits = [self._block_of_hash[digest] for digest in seq.block_hashes[: num_hit_tokens // self.block_size]]
         num_new = self.num_blocks_for(num_tokens) - len(seq.block_table) - len(hits)
+        num_cross = self.num_blocks_for(seq.num_cross_tokens) - len(seq.cross_block_table)
         num_revived = sum(1 for block in hits if not self._num_holders[block])
-        if num_new + num_revived + keep_free > self.num_free_blocks:
+        if num_new + num_cross + num_revived + keep_free > self.num_free_blocks:
             return False
         for block in hits:
             if not self._num_holders[block]:
@@ -114,6 +114,8 @@ class BlockManager:
             seq.num_published_blocks = len(hits)
         for _ in range(num_new):
             seq.block_table.append(self._take_free_block())
+        for _ in range(num_cross):
+            seq.cross_block_table.append(self._take_free_block())
         return True
 
     def publish(self, seq: Sequence) -> None:
@@ -136,7 +138,7 @@ class BlockManager:
     def free(self, seq: Sequence) -> None:
         """Give back every block of `seq`. Published ones stay reusable until evicted. Idempotent."""
         # Last block first: the end of a prefix is useless without its beginning, so it is the one to evict first.
-        for block in reversed(seq.block_table):
+        for block in reversed(seq.cross_block_table + seq.block_table):
             self._num_holders[block] -= 1
             if self._num_holders[block]:
                 continue
@@ -145,6 +147,7 @@ class BlockManager:
             else:
                 self._cached[block] = None
         seq.block_table.clear()
+        seq.cross_block_table.clear()
         seq.num_published_blocks = 0
 
     def check_integrity(self, holders: Iterable[Sequence] | None = None) -> None:
@@ -170,7 +173,7 @@ class BlockManager:
         named = [block for block in self._blank if block in noted]
         _require(not named, f"kept as blank with a prefix: {named}")
         if holders is not None:
-            counts = Counter(block for seq in holders for block in seq.block_table)
+            counts = Counter(block for seq in holders for block in seq.block_table + seq.cross_block_table)
             actual = Counter({block: self._num_holders[block] for block in held})
             _require(counts == actual, f"reference counts {dict(actual)}, but block tables hold {dict(counts)}")
 
@@ -189,11 +192,11 @@ class BlockManager:
     def _hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
         """The digests of the first `num_blocks` full blocks of `seq`, kept on it since tokens are only ever appended.
 
-        Each digest covers the block's tokens and its parent's digest, hence the whole prefix. SHA-256, so that no
-        prompt can be made to collide with another's.
+        Each digest covers the block's tokens and its parent's digest, hence the whole prefix, and with the first one
+        what the encoder read. SHA-256, so that no prompt can be made to collide with another's.
         """
         hashes = seq.block_hashes
-        parent = hashes[-1] if hashes else _ROOT
+        parent = hashes[-1] if hashes else sha256(array("q", seq.encoder_token_ids).tobytes()).digest()
         for index in range(len(hashes), num_blocks):
             tokens = seq.token_ids[index * self.block_size : (index + 1) * self.block_size]
             parent = sha256(parent + array("q", tokens).tobytes()).digest()

@@ -15,13 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from model.config import ModelConfig
-from model.decoder import Decoder
 from model.kv_cache import KVCache
-from model.loader import load_decoder, resolve_device, resolve_dtype
+from model.loader import load_model, resolve_device, resolve_dtype
+from model.transformer import Transformer
 from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
+from server.engine.findings import Findings
 from server.engine.memory import num_cache_blocks
-from server.engine.model_runner import Findings, ModelRunner, StepResult
+from server.engine.model_runner import ModelRunner, StepResult
+from server.engine.needs import Stacks
 from server.engine.outputs import (
     Array,
     EngineInfo,
@@ -53,8 +55,9 @@ class _Tracked:
 class Engine:
     """One model, one cache, one continuously batched loop."""
 
-    def __init__(self, model: Decoder, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
-        self._model_config = model.config
+    def __init__(self, model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
+        self._model = model
+        self._stacks = stacks_of(model.config)
         self._runner = ModelRunner(model, cache)
         self._blocks = BlockManager(cache.num_blocks, cache.block_size)
         self._scheduler = Scheduler(
@@ -71,6 +74,7 @@ class Engine:
         self._counted = EngineStats()
         self.info = EngineInfo(
             max_model_len=max_model_len,
+            max_encoder_len=max_encoder_len(model.config, max_model_len),
             num_blocks=cache.num_blocks,
             block_size=cache.block_size,
             dtype=str(model.dtype).removeprefix("torch."),
@@ -88,7 +92,7 @@ class Engine:
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         max_model_len = config.max_model_len or model_config.max_model_len
-        model = load_decoder(
+        model = load_model(
             config.model,
             model_config,
             dtype,
@@ -108,19 +112,25 @@ class Engine:
         return self._scheduler.has_work or bool(self._pending)
 
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a request.
+        """Queue a request. One that finds no memory for what it captures ends with the next step.
 
-        Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or no memory for
-        what it captures. The engine is then as it was.
+        Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or an intervention
+        that makes no sense. The engine is then as it was.
         """
-        seq = Sequence(request, self._model_config.num_layers)
+        seq = Sequence(request, self._stacks)
         self._scheduler.add(seq)
+        tracked = _Tracked(seq, Findings(), Timing(request.arrival_time))
         try:
-            findings = Findings.of(seq)
+            tracked.findings = Findings.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
+            self._tracked[request.uid] = tracked
+            self._scheduler.finish(seq, "memory")
+            self._pending.append(self._ending(request.uid, "memory", f"no memory for what it captures: {error}"))
+        except ValueError:
             self._scheduler.finish(seq, "error")
-            raise ValueError(f"request {request.uid}: no memory for what it captures: {error}") from error
-        self._tracked[request.uid] = _Tracked(seq, findings, Timing(request.arrival_time))
+            raise
+        else:
+            self._tracked[request.uid] = tracked
 
     def abort(self, uid: int) -> None:
         """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
@@ -137,15 +147,16 @@ class Engine:
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
         schedule = self._scheduler.schedule()
         now = time.monotonic()
-        for chunk in schedule.chunks:
-            tracked = self._tracked[chunk.sequence.uid]
+        findings: dict[int, Findings] = {}
+        for seq in schedule.sequences:
+            tracked = self._tracked[seq.uid]
+            findings[seq.uid] = tracked.findings
             if tracked.timing.scheduled is None:
                 tracked.timing = replace(tracked.timing, scheduled=now)
-        findings = {chunk.sequence.uid: self._tracked[chunk.sequence.uid].findings for chunk in schedule.chunks}
         try:
-            result = self._runner.run(schedule.chunks, findings)
+            result = self._runner.run(schedule.chunks, findings, schedule.encodes)
         except Exception as error:
-            logger.exception("a step over %d requests failed", len(schedule.chunks))
+            logger.exception("a step over %d requests failed", len(findings))
             outputs.extend(self._failures(schedule, error))
         else:
             outputs.extend(self._book(schedule, result))
@@ -174,9 +185,8 @@ class Engine:
         now = time.monotonic()
         self._scheduler.commit(schedule, result.tokens)
         outputs = []
-        for chunk in schedule.chunks:
-            uid, seq = chunk.sequence.uid, chunk.sequence
-            if uid in result.tokens or seq.is_finished:
+        for seq in schedule.sequences:
+            if seq.uid in result.tokens or seq.is_finished:
                 outputs.append(self._output(seq, result, now))
         captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
         self._count(
@@ -196,14 +206,10 @@ class Engine:
         found = tracked.findings
         if token is None or seq.num_generated_tokens == 1:  # the prompt is done, and so is all that it gave
             tracked.timing = replace(tracked.timing, first_token=now)
-            self._count(prompt_tokens_total=seq.num_prompt_tokens)
-            if found.attention is not None:
-                in_stream = seq.sampling_params is not None
-                tensors.update(found.attention.arrays("attention.prompt" if in_stream else "attention"))
-            if found.embedding is not None:
-                tensors.update(found.embedding.arrays())
+            self._count(prompt_tokens_total=seq.num_read_tokens)
+            tensors.update(found.arrays())
             scored = found.prompt_logprobs
-            tracked.findings = Findings()
+            tracked.findings = Findings(patches=found.patches)
         if seq.is_finished:
             tracked.timing = replace(tracked.timing, finished=now)
             del self._tracked[uid]
@@ -228,11 +234,25 @@ class Engine:
     def _failures(self, schedule: Schedule, error: Exception) -> list[RequestOutput]:
         message = f"{type(error).__name__}: {error}".splitlines()[0]
         outputs = []
-        for chunk in schedule.chunks:
-            self._scheduler.finish(chunk.sequence, "error")
-            outputs.append(self._ending(chunk.sequence.uid, "error", message))
+        for seq in schedule.sequences:
+            self._scheduler.finish(seq, "error")
+            outputs.append(self._ending(seq.uid, "error", message))
         return outputs
 
     def _count(self, **increments: float) -> None:
         current = {name: getattr(self._counted, name) + value for name, value in increments.items()}
         self._counted = replace(self._counted, **current)
+
+
+def stacks_of(config: ModelConfig) -> Stacks:
+    """The blocks of a model's stacks."""
+    if config.kind == "encoder":
+        return Stacks(decoder=0, encoder=config.num_layers)
+    return Stacks(decoder=config.num_layers, encoder=0 if config.encoder is None else config.encoder.num_layers)
+
+
+def max_encoder_len(config: ModelConfig, max_model_len: int) -> int:
+    """Most tokens that the encoder reads; 0 where there is none."""
+    if config.kind == "encoder":
+        return max_model_len
+    return 0 if config.encoder is None else min(max_model_len, config.encoder.max_model_len)

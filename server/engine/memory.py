@@ -19,10 +19,16 @@ def num_cache_blocks(
 ) -> int:
     """Blocks for `max_num_seqs` full contexts, or what fits the memory set or found, with the null block.
 
-    Raises ModelLoadError when not even one full context fits.
+    A context of an encoder-decoder holds what the encoder read beside what the decoder did. An encoder keeps nothing
+    from one step to the next: it gets the fewest blocks there can be. Raises ModelLoadError when not even one full
+    context fits.
     """
+    if model.kind == "encoder":
+        return 2
     block_bytes = KVCache.bytes_per_block(model, config.block_size, dtype)
     one_context = -(-max_model_len // config.block_size)
+    if model.encoder is not None:
+        one_context += -(-min(max_model_len, model.encoder.max_model_len) // config.block_size)
     if config.kv_cache_bytes is not None:
         available = config.kv_cache_bytes
         blocks = available // block_bytes

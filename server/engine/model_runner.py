@@ -1,49 +1,26 @@
-"""One step of the network for a set of chunks: batch, forward pass, captures, sampling. Knows sequences and tensors;
+"""One step of the network: what encoders read, then a batch of chunks, captures, sampling. Knows sequences and tensors;
 makes no policy and keeps no queue.
 """
 
+from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from model.batch import Batch, Span
-from model.capture import AttentionTap, ResidualTap, Taps
-from model.decoder import Decoder
+from model.capture import Looks
 from model.kv_cache import KVCache
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
+from model.transformer import Transformer
+from server.engine.findings import Findings, LooksBuilder
 from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import AttentionTask, EmbedTask, GenerateTask
+from server.engine.point_sinks import EmbeddingSink
+from server.engine.request import GenerateTask
 from server.engine.sequence import Chunk, Sequence
-from server.engine.sinks import AttentionSink, EmbeddingSink, RowSink
-
-
-@dataclass(slots=True)
-class Findings:
-    """What one request gathers over its steps, beside its tokens."""
-
-    attention: AttentionSink | None = None
-    """Rows of the prompt."""
-    embedding: EmbeddingSink | None = None
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
-
-    @classmethod
-    def of(cls, seq: Sequence) -> "Findings":
-        task = seq.task
-        if isinstance(task, AttentionTask):
-            return cls(attention=AttentionSink(task.capture, seq.num_prompt_tokens))
-        if isinstance(task, EmbedTask):
-            return cls(embedding=EmbeddingSink(task))
-        prompt_rows = task.attention if task.attention_prompt else None
-        return cls(
-            attention=None if prompt_rows is None else AttentionSink(prompt_rows, seq.num_prompt_tokens),
-            prompt_logprobs=None if task.sampling.prompt_logprobs is None else [None],
-        )
-
-    @property
-    def num_bytes(self) -> int:
-        sinks = (self.attention, self.embedding)
-        return sum(sink.num_bytes for sink in sinks if sink is not None)
+from server.engine.sinks import RowSink
+from server.engine.window import Window
 
 
 @dataclass(slots=True)
@@ -68,75 +45,145 @@ class _Placed:
     def last_row(self) -> int:
         return self.first_row + self.chunk.num_tokens - 1
 
+    @property
+    def window(self) -> Window:
+        chunk = self.chunk
+        return Window(self.span, self.first_row, chunk.start, chunk.num_tokens, chunk.capture_start)
+
 
 class ModelRunner:
-    """Runs chunks through one network and one cache."""
+    """Runs sequences through one network and one cache."""
 
-    def __init__(self, model: Decoder, cache: KVCache) -> None:
+    def __init__(self, model: Transformer, cache: KVCache) -> None:
         self.model = model
         self.cache = cache
         self.sampler = Sampler(model.config.vocab_size, model.device)
 
     @torch.inference_mode()
-    def run(self, chunks: ReadOnlySequence[Chunk], findings: dict[int, Findings]) -> StepResult:
-        """Compute the chunks, add what they capture to `findings`, and sample for those that reach their last token."""
-        ordered = sorted(chunks, key=lambda chunk: -chunk.sequence.num_layers_needed)
-        batch = Batch([self._span(chunk) for chunk in ordered], self.cache.block_size, self.model.device)
-        placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
-        sampling = [at for at in placed if at.chunk.needs_sample]
-        taps, row_sinks = self._taps(placed, findings)
-        hidden = self.model.forward(batch, self.cache, taps)
-        for at in placed:
-            self._add_prompt_logprobs(at, hidden, findings)
-        result = StepResult(attention_seconds=taps.attention_seconds)
-        result.rows = {uid: sink.arrays() for uid, sink in row_sinks.items()}
-        if sampling:
-            self._sample(sampling, hidden, result)
+    def run(
+        self,
+        chunks: ReadOnlySequence[Chunk],
+        findings: Mapping[int, Findings],
+        encodes: ReadOnlySequence[Sequence] = (),
+    ) -> StepResult:
+        """Compute what the encoder reads for `encodes`, then the chunks. Adds what they capture to `findings`, and
+        samples for the chunks that reach their last token.
+        """
+        result = StepResult()
+        if encodes:
+            self._encode(encodes, findings, result)
+        if chunks:
+            self._decode(chunks, findings, result)
         return result
 
-    @staticmethod
-    def _span(chunk: Chunk) -> Span:
-        seq = chunk.sequence
-        return Span(seq.token_ids[chunk.start : chunk.end], chunk.start, seq.block_table, seq.num_layers_needed)
+    def _encode(
+        self, encodes: ReadOnlySequence[Sequence], findings: Mapping[int, Findings], result: StepResult
+    ) -> None:
+        """Whole sequences through the encoder; where a decoder follows, its blocks take keys and values at once."""
+        # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
+        ordered = sorted(encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed))
+        ids = [seq.encoder_token_ids for seq in ordered]
+        layers = [seq.num_encoder_layers_needed for seq in ordered]
+        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers)
+        windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
+        inside, entering = LooksBuilder("encoder"), LooksBuilder("cross")
+        for seq, window in zip(ordered, windows, strict=True):
+            for builder in (inside, entering):
+                builder.add(findings[seq.uid], window, is_new=not seq.encoder_is_captured)
+        looks = inside.looks()
+        hidden = self.model.encode(batch, looks)
+        result.attention_seconds += _seconds(looks)
+        for seq, window in zip(ordered, windows, strict=True):
+            if not seq.encoder_is_captured:
+                _give_hidden(findings[seq.uid], window, hidden)
+        followed = [seq for seq in ordered if seq.token_ids]
+        if followed:
+            slots = np.concatenate([self._cross_slots(seq) for seq in followed])
+            self.model.enter_cross(hidden[: len(slots)], self.cache, slots, entering.looks())
 
-    def _taps(
-        self, placed: ReadOnlySequence[_Placed], findings: dict[int, Findings]
-    ) -> tuple[Taps, dict[int, RowSink]]:
-        attention: list[AttentionTap | None] = []
-        residual: list[ResidualTap | None] = []
+    def _cross_slots(self, seq: Sequence) -> np.ndarray:
+        """Where the cache holds each of the encoder's positions."""
+        size = self.cache.block_size
+        positions = np.arange(seq.num_cross_tokens)
+        return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
+
+    def _decode(self, chunks: ReadOnlySequence[Chunk], findings: Mapping[int, Findings], result: StepResult) -> None:
+        ordered = sorted(chunks, key=lambda chunk: -chunk.sequence.num_layers_needed)
+        batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device)
+        placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
+        looks, row_sinks = self._looks(placed, findings)
+        hidden = self.model.forward(batch, self.cache, looks)
+        result.attention_seconds += _seconds(looks)
+        result.rows = {uid: sink.arrays() for uid, sink in row_sinks.items()}
+        for at in placed:
+            found = findings[at.chunk.sequence.uid]
+            if found.sinks:
+                _give_hidden(found, at.window, hidden)
+            self._read_logits(at, hidden, found)
+        sampling = [at for at in placed if at.chunk.needs_sample]
+        if sampling:
+            self._sample(sampling, hidden, findings, result)
+
+    def _looks(
+        self, placed: ReadOnlySequence[_Placed], findings: Mapping[int, Findings]
+    ) -> tuple[Looks | None, dict[int, RowSink]]:
+        builder = LooksBuilder("decoder")
         row_sinks: dict[int, RowSink] = {}
         for at in placed:
             chunk, seq = at.chunk, at.chunk.sequence
             found = findings[seq.uid]
-            if found.attention is not None:
-                attention.append(
-                    found.attention.tap(at.span, at.first_row, chunk.start, chunk.num_tokens, chunk.capture_start)
-                )
-            if found.embedding is not None:
-                residual.append(found.embedding.tap(at.first_row, chunk.start, chunk.num_tokens, chunk.capture_start))
+            if found.sinks or found.patches:
+                builder.add(found, at.window)
             if isinstance(seq.task, GenerateTask) and seq.task.attention is not None and chunk.needs_sample:
-                sink = RowSink(seq.task.attention, chunk.end - 1)
+                position = chunk.end - 1
+                sink = RowSink(seq.task.attention, self.model.config, position, seq.num_cross_tokens)
                 row_sinks[seq.uid] = sink
-                attention.append(sink.tap(at.span, at.last_row))
-        taps = Taps([tap for tap in attention if tap is not None], [tap for tap in residual if tap is not None])
-        return taps, row_sinks
+                builder.add_look(sink.look(Window(at.span, at.last_row, position, 1)))
+        return builder.looks(), row_sinks
 
-    def _add_prompt_logprobs(self, at: _Placed, hidden: torch.Tensor, findings: dict[int, Findings]) -> None:
+    def _read_logits(self, at: _Placed, hidden: torch.Tensor, found: Findings) -> None:
+        """Hand out the prompt's logits that are asked for, and the log-probabilities of its tokens."""
         chunk, seq = at.chunk, at.chunk.sequence
-        found = findings[seq.uid].prompt_logprobs
-        if found is None or seq.sampling_params is None or seq.sampling_params.prompt_logprobs is None:
+        sinks = found.logit_sinks if found.sinks else []
+        if not sinks and found.prompt_logprobs is None:
             return
-        first, last = chunk.capture_start, min(chunk.end, seq.num_prompt_tokens - 1)
-        for start in range(first, last, _LOGPROB_ROWS):
-            end = min(last, start + _LOGPROB_ROWS)
+        last = min(chunk.end, seq.num_prompt_tokens)
+        for start in range(chunk.capture_start, last, _LOGIT_ROWS):
+            end = min(last, start + _LOGIT_ROWS)
             row = at.first_row + start - chunk.start
+            reads = [sink.look(Window(at.span, 0, start, end - start)) for sink in sinks]
+            if found.prompt_logprobs is None and not any(reads):
+                continue
             logits = self.model.logits(hidden[row : row + end - start])
-            next_ids = seq.token_ids[start + 1 : end + 1]
-            for scored in prompt_logprobs(logits, next_ids, seq.sampling_params.prompt_logprobs):
-                found.append(TokenLogprobs(scored.token_id, scored.logprob, scored.rank, scored.top))
+            found.change_logits(logits, start)
+            for read in reads:
+                if read is not None:
+                    read.deliver(logits[list(read.rows)])
+            if found.prompt_logprobs is not None:
+                self._add_prompt_logprobs(seq, start, logits, found.prompt_logprobs)
 
-    def _sample(self, sampling: ReadOnlySequence[_Placed], hidden: torch.Tensor, result: StepResult) -> None:
+    @staticmethod
+    def _add_prompt_logprobs(
+        seq: Sequence, start: int, logits: torch.Tensor, found: list[TokenLogprobs | None]
+    ) -> None:
+        """Of the tokens that follow positions `start`, ... of the prompt; nothing of the prompt follows its last."""
+        params = seq.sampling_params
+        assert params is not None
+        assert params.prompt_logprobs is not None
+        next_ids = seq.token_ids[start + 1 : min(start + 1 + len(logits), seq.num_prompt_tokens)]
+        for scored in prompt_logprobs(logits[: len(next_ids)], next_ids, params.prompt_logprobs):
+            found.append(TokenLogprobs(scored.token_id, scored.logprob, scored.rank, scored.top))
+
+    def _sample(
+        self,
+        sampling: ReadOnlySequence[_Placed],
+        hidden: torch.Tensor,
+        findings: Mapping[int, Findings],
+        result: StepResult,
+    ) -> None:
         logits = self.model.logits(hidden[[at.last_row for at in sampling]])
+        for i, at in enumerate(sampling):
+            findings[at.chunk.sequence.uid].change_logits(logits[i : i + 1], at.chunk.end - 1)
         rows = [self._sampler_row(at.chunk.sequence) for at in sampling]
         for at, sampled in zip(sampling, self.sampler.sample(logits, rows), strict=True):
             uid = at.chunk.sequence.uid
@@ -157,5 +204,27 @@ class ModelRunner:
         return SamplerRow(params, seq.num_tokens, seq.token_ids[: seq.num_prompt_tokens], seq.generated_token_ids)
 
 
-_LOGPROB_ROWS = 256
+def _span(chunk: Chunk) -> Span:
+    seq = chunk.sequence
+    return Span(
+        seq.token_ids[chunk.start : chunk.end],
+        chunk.start,
+        seq.block_table,
+        seq.num_layers_needed,
+        seq.cross_block_table,
+        seq.num_cross_tokens,
+    )
+
+
+def _seconds(looks: Looks | None) -> float:
+    return 0.0 if looks is None else looks.attention_seconds
+
+
+def _give_hidden(found: Findings, window: Window, hidden: torch.Tensor) -> None:
+    for sink in found.sinks:
+        if isinstance(sink, EmbeddingSink):
+            sink.take(window, hidden)
+
+
+_LOGIT_ROWS = 256
 """Prompt rows whose logits exist at a time."""

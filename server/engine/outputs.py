@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error"]
-"""stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; the rest say what they are.
+FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory"]
+"""stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; memory: there was none for
+what it captures; the rest say what they are.
 """
 
 
@@ -50,7 +51,8 @@ class RequestOutput:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     """With the first token; the first entry is None."""
     tensors: dict[str, Array] = field(default_factory=dict)
-    """attention | attention.indices | attention.prompt | attention.prompt.indices | embedding.
+    """attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, and what the tasks of
+    `server.engine.request` say of themselves.
 
     `attention` of an AttentionTask is [pair, query, key]; of a generated token [pair, key]. `embedding` is [d], or
     [token, d] when pooling is none, float32.
@@ -70,10 +72,13 @@ class EngineInfo:
     """What an engine settled on when it was built."""
 
     max_model_len: int
+    """Tokens of prompt and answer together; of an encoder-decoder, of the decoder's."""
     num_blocks: int
     block_size: int
     dtype: str
     device: str
+    max_encoder_len: int = 0
+    """Tokens that the encoder reads, 0 where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,18 @@ The order of arrival is the order of priority, always:
 - A step gives one token to every running sequence that has just one left (decode), then the rest of its token budget
   to running prefills, then to new admissions, each first come, first served. So a long prompt never stalls running
   streams.
-- A sequence gets the blocks of all its known tokens at admission, so only growth by generation can run out of blocks.
-  Then the latest arrival is preempted: it gives up its blocks, goes to the front of `waiting`, and is computed again.
+- What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
+  any others. More tokens than a whole budget run where they are the first to be given any after the decodes.
+- A sequence gets the blocks of all its known tokens at admission, those of the encoder's output included, so only growth
+  by generation can run out of blocks. Then the latest arrival is preempted: it gives up its blocks, goes to the front
+  of `waiting`, and is computed again.
 - The oldest sequence is never preempted for another, and `add` refuses what could not finish alone, so every step makes
   progress and everything ends.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from server.engine.block_manager import BlockManager
@@ -56,7 +59,15 @@ class Schedule:
 
     chunks: list[Chunk]
     num_tokens: int
-    """The sum over the chunks."""
+    """The sum over the chunks and over what the encoder reads."""
+    encodes: list[Sequence] = field(default_factory=list)
+    """Whose encoder part runs in this step, before the chunks."""
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Each sequence that has work in this step, once."""
+        found = {chunk.sequence.uid: chunk.sequence for chunk in self.chunks}
+        return list((found | {seq.uid: seq for seq in self.encodes}).values())
 
 
 class Scheduler:
@@ -100,10 +111,11 @@ class Scheduler:
         if self.get(seq.uid) is not None:
             raise ValueError(f"request uid {seq.uid} is already in use")
         blocks = self.block_manager
-        num_needed = blocks.num_blocks_for(seq.max_num_computed_tokens)
+        num_needed = blocks.num_blocks_for(seq.max_num_computed_tokens) + blocks.num_blocks_for(seq.num_cross_tokens)
         if num_needed > blocks.num_usable_blocks:
+            num_tokens = seq.max_num_computed_tokens + seq.num_cross_tokens
             raise ValueError(
-                f"the request needs room for {seq.max_num_computed_tokens} tokens ({num_needed} blocks of "
+                f"the request needs room for {num_tokens} tokens ({num_needed} blocks of "
                 f"{blocks.block_size}), but the KV cache holds {blocks.num_usable_blocks * blocks.block_size} tokens "
                 f"({blocks.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
             )
@@ -145,13 +157,14 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work."""
         chunks, prefills = self._schedule_decodes()
-        budget = self.config.max_num_batched_tokens - len(chunks)
+        whole = budget = self.config.max_num_batched_tokens - len(chunks)
         for seq in prefills:
             if not budget:
                 break
             budget -= self._append_chunk(chunks, seq, budget)
-        budget = self._admit(chunks, budget)
-        return Schedule(chunks, self.config.max_num_batched_tokens - budget)
+        encodes = self._admit(chunks, budget, budget == whole)
+        num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in encodes)
+        return Schedule(chunks, num_tokens, encodes)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
         """Book a step that has run.
@@ -169,7 +182,11 @@ class Scheduler:
         Raises:
             ValueError: a chunk that needs a sample has no token, or one has a token that it does not need.
         """
-        ended: list[Sequence] = []
+        for seq in schedule.encodes:
+            seq.encoder_is_computed = seq.encoder_is_captured = True
+        ended = [seq for seq in schedule.encodes if not seq.token_ids and seq.status is SequenceStatus.RUNNING]
+        for seq in ended:
+            self.finish(seq)
         publishing = self.config.enable_prefix_caching
         block_size = self.block_manager.block_size
         for chunk in schedule.chunks:
@@ -223,24 +240,34 @@ class Scheduler:
     def _preempt(self, seq: Sequence) -> None:
         self.block_manager.free(seq)
         seq.num_computed_tokens = 0
+        seq.encoder_is_computed = not seq.encoder_token_ids
         seq.num_preemptions += 1
         seq.status = SequenceStatus.WAITING
         self._waiting[seq.uid] = seq
         self._waiting.move_to_end(seq.uid, last=False)
         self.num_preemptions += 1
 
-    def _admit(self, chunks: list[Chunk], budget: int) -> int:
-        """Let in waiting sequences, oldest first, while budget, seats and blocks allow. Returns the budget left."""
+    def _admit(self, chunks: list[Chunk], budget: int, is_whole: bool) -> list[Sequence]:
+        """Let in waiting sequences, oldest first, while budget, seats and blocks allow. `is_whole`: only decodes have
+        taken from the budget yet. Returns whose encoder part runs.
+        """
+        encodes: list[Sequence] = []
         while self._waiting and budget and len(self._running) < self.config.max_num_seqs:
             seq = next(iter(self._waiting.values()))
+            num_encoded = 0 if seq.encoder_is_computed else len(seq.encoder_token_ids)
             # No one overtakes a sequence that does not fit yet: it would wait for ever behind smaller ones.
-            if not self._allocate_admitted(seq):
+            if (num_encoded > budget and not is_whole) or not self._allocate_admitted(seq):
                 break
             del self._waiting[seq.uid]
             self._running[seq.uid] = seq
             seq.status = SequenceStatus.RUNNING
-            budget -= self._append_chunk(chunks, seq, budget)
-        return budget
+            is_whole = False
+            if num_encoded:
+                encodes.append(seq)
+                budget = max(0, budget - num_encoded)
+            if budget and seq.num_uncomputed_tokens:
+                budget -= self._append_chunk(chunks, seq, budget)
+        return encodes
 
     def _allocate_admitted(self, seq: Sequence) -> bool:
         blocks = self.block_manager

@@ -1,16 +1,18 @@
 """One request on its way through the engine: its tokens, how many of them are computed, and where their K/V lie.
 
-Knows what a task needs to have computed; knows nothing of tensors, of blocks' owners or of other sequences.
-Standard library only.
+A sequence has up to two parts. What an encoder reads is computed first, whole, in one step. What a decoder reads and
+writes is computed in chunks, with K/V in the cache; of an encoder-decoder it also sees the encoder's output, whose
+K/V lie in blocks of their own. Knows nothing of tensors, of blocks' owners or of other sequences. Standard library
+only.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence as ReadOnlySequence
 from enum import Enum
 from typing import NamedTuple
 
+from server.engine.needs import Stacks, needs_of
 from server.engine.outputs import FinishReason
-from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
+from server.engine.request import EngineRequest, GenerateTask, Task
 from server.engine.sampling_params import SamplingParams
 
 
@@ -28,14 +30,20 @@ class Sequence:
     """
 
     __slots__ = (
-        "_capture_positions",
+        "_captured_positions",
         "block_hashes",
         "block_table",
         "captured_upto",
+        "cross_block_table",
+        "encoder_is_captured",
+        "encoder_is_computed",
+        "encoder_token_ids",
         "finish_reason",
+        "is_changed",
         "max_num_computed_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_encoder_layers_needed",
         "num_layers_needed",
         "num_preemptions",
         "num_prompt_tokens",
@@ -49,27 +57,44 @@ class Sequence:
         "uid",
     )
 
-    def __init__(self, request: EngineRequest, num_layers: int) -> None:
-        """Start `request` on a model of `num_layers` blocks.
+    def __init__(self, request: EngineRequest, stacks: Stacks) -> None:
+        """Start `request` on a model of these stacks.
 
         Raises:
-            ValueError: the prompt is empty.
+            ValueError: what a stack is to read is empty, or there is no such stack.
         """
-        if not request.prompt_token_ids:
+        needs = needs_of(request, stacks)
+        is_encoder = not stacks.decoder
+        if needs.runs_decoder and not request.prompt_token_ids:
             raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
+        if request.encoder_token_ids and (is_encoder or not stacks.encoder):
+            raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
         task = request.task
         self.request = request
         self.uid = request.uid
         self.sampling_params: SamplingParams | None = task.sampling if isinstance(task, GenerateTask) else None
         params = self.sampling_params
+        if params is not None and is_encoder:
+            raise ValueError(f"request {request.uid}: an encoder generates no tokens")
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
-        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
+        if needs.runs_encoder and not self.encoder_token_ids:
+            name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
+            raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
+        self.encoder_is_computed = not needs.runs_encoder
+        """Or there is nothing to compute. A preemption takes the encoder's K/V away, and so the mark."""
+        self.encoder_is_captured = False
+        """The encoder's numbers were handed out; it survives preemption, as the captured data must."""
+        self.token_ids: list[int] = list(request.prompt_token_ids) if needs.runs_decoder else []
+        """What the decoder has read and written; empty when it has no part in the answer."""
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         """Prompt tokens taken from the prefix cache when the sequence first ran (not after a preemption)."""
         self.num_preemptions = 0
         self.block_table: list[int] = []
+        self.cross_block_table: list[int] = []
+        """Blocks of the encoder's positions."""
         self.block_hashes: list[bytes] = []
         """The block manager's notes: the chained digest of each full block, from the first, as far as asked for."""
         self.num_published_blocks = 0
@@ -78,15 +103,18 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.captured_upto = 0
         """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
-        self.num_layers_needed = _num_layers_needed(task, num_layers)
-        """Network blocks to run for this sequence; its K/V exist in these layers only."""
-        self.publishes_prefix = self.num_layers_needed == num_layers
-        """A block may serve other sequences only when it holds every layer."""
-        self._capture_positions = _capture_positions(task, self.num_prompt_tokens)
+        self.num_layers_needed = needs.decoder_layers
+        """Blocks of the decoder to run for this sequence; its K/V exist in these layers only."""
+        self.num_encoder_layers_needed = needs.encoder_layers
+        self.is_changed = bool(request.interventions)
+        """Its numbers are its own: no other sequence may use them, nor it theirs."""
+        self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
+        """A block may serve other sequences only when it holds every layer, as the model computes it."""
+        self._captured_positions = needs.captured
         max_tokens = params.max_tokens if params else 0
         # The last generated token is never fed back, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
-        """Most positions that will ever be computed: what the cache must be able to hold."""
+        """Most positions that will ever be computed by the decoder: what the cache must be able to hold."""
 
     @property
     def task(self) -> Task:
@@ -106,6 +134,16 @@ class Sequence:
         return self.token_ids[self.num_prompt_tokens :]
 
     @property
+    def num_cross_tokens(self) -> int:
+        """Positions of the encoder that the decoder sees."""
+        return len(self.encoder_token_ids) if self.token_ids else 0
+
+    @property
+    def num_read_tokens(self) -> int:
+        """What the request gave to read, to both parts."""
+        return len(self.encoder_token_ids) + self.num_prompt_tokens
+
+    @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
@@ -118,11 +156,13 @@ class Sequence:
         """The first position whose forward pass must really run; everything below may come from the prefix cache.
 
         It is the first position that the request captures and that has not been captured yet; at the latest the newest
-        token, whose logits or hidden state are always needed.
+        token, whose logits or hidden state are always needed. 0 where interventions make every position its own.
         """
-        positions = self._capture_positions
+        if self.is_changed:
+            return 0
+        positions = self._captured_positions
         index = bisect_left(positions, self.captured_upto)
-        return positions[index] if index < len(positions) else len(self.token_ids) - 1
+        return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
 
     def needs_sample(self, chunk: "Chunk") -> bool:
         """Whether a token is to be sampled from the last position of `chunk`."""
@@ -136,8 +176,10 @@ class Sequence:
         """Why the sequence is complete as it stands, or None while it is not.
 
         Generation ends with a stopping token ("stop") or at max_tokens ("length"); with max_tokens 0, once the prompt
-        is computed. Other tasks are "done" once the prompt is computed.
+        is computed. Other tasks are "done" once the prompt is computed, by the encoder and by the decoder.
         """
+        if not self.encoder_is_computed:
+            return None
         params = self.sampling_params
         if params is None:
             return "done" if self.num_computed_tokens >= self.num_prompt_tokens else None
@@ -181,28 +223,3 @@ class Chunk(NamedTuple):
         them again would hold them twice. Valid until the step is committed.
         """
         return max(self.start, min(self.sequence.captured_upto, self.end))
-
-
-def _num_layers_needed(task: Task, num_layers: int) -> int:
-    if isinstance(task, AttentionTask):
-        return max((layer for layer, _ in task.capture.pairs), default=-1) + 1
-    if isinstance(task, EmbedTask) and task.layer is not None:
-        return task.layer
-    return num_layers
-
-
-def _capture_positions(task: Task, num_prompt_tokens: int) -> ReadOnlySequence[int]:
-    """The prompt positions that the answer captures, ascending; () when only the newest token counts."""
-    everything = range(num_prompt_tokens)
-    if isinstance(task, EmbedTask):
-        if task.pooling == "last":
-            return range(num_prompt_tokens - 1, num_prompt_tokens)
-        return range(1) if task.pooling == "cls" else everything
-    if isinstance(task, AttentionTask):
-        queries = task.capture.queries
-        return everything if queries is None else sorted(set(queries))
-    if task.sampling.prompt_logprobs is not None:
-        return everything
-    if task.attention is not None and task.attention_prompt:
-        return everything if task.attention.queries is None else sorted(set(task.attention.queries))
-    return ()

@@ -1,4 +1,4 @@
-"""Where captured numbers gather while a request runs: what was asked for and nothing else, in the type it will leave
+"""Where captured attention gathers while a request runs: what was asked for and nothing else, in the type it will leave
 in.
 
 Knows requests and tensors; knows no scheduling and no wire. Each number depends on its own row alone, so an answer does
@@ -10,28 +10,40 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.capture import AttentionTap, ResidualTap
-from model.pooling import RunningMean, pool
+from model.capture import AttentionTap
+from model.config import ModelConfig
+from server.engine.needs import Stage
 from server.engine.outputs import Array
-from server.engine.request import AttentionCapture, EmbedTask
+from server.engine.request import AttentionCapture
+from server.engine.window import Positions, Window, seen_keys
 
-_TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
+TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 
 
 class AttentionSink:
-    """The attention of one request over `num_tokens` positions: [pair or layer, query, key] once it is complete."""
+    """The attention of one request: [pair or layer, query, key] once it is complete."""
 
-    def __init__(self, capture: AttentionCapture, num_tokens: int) -> None:
+    def __init__(
+        self,
+        capture: AttentionCapture,
+        config: ModelConfig,
+        *,
+        num_queries: int,
+        num_keys: int,
+        name: str = "attention",
+    ) -> None:
+        self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
+        self._name = name
         self._capture = capture
+        self._config = config
         self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
         self._heads, self._slots, count = _group_by_layer(capture)
-        self._queries = np.arange(num_tokens) if capture.queries is None else np.array(capture.queries, np.int64)
+        self._queries = np.arange(num_queries) if capture.queries is None else np.array(capture.queries, np.int64)
         self._keys = None if capture.keys is None else torch.tensor(capture.keys)
-        num_keys = num_tokens if capture.keys is None else len(capture.keys)
-        self._columns = num_keys
-        dtype = _TORCH_DTYPES[capture.dtype]
+        self._columns = num_keys if capture.keys is None else len(capture.keys)
+        dtype = TORCH_DTYPES[capture.dtype]
         self._thumbnail = _Thumbnail(count, len(self._queries), capture.resize) if capture.resize else None
-        shape = (count, len(self._queries), capture.top_k or num_keys)
+        shape = (count, len(self._queries), capture.top_k or self._columns)
         self._values = (
             torch.full(shape, 0 if dtype == torch.uint8 else self._hidden, dtype=dtype)
             if self._thumbnail is None
@@ -43,14 +55,9 @@ class AttentionSink:
     def num_bytes(self) -> int:
         return self._values.nbytes + (0 if self._indices is None else self._indices.nbytes)
 
-    def tap(self, span: int, first_row: int, start: int, num_rows: int, captured: int = 0) -> AttentionTap | None:
-        """The wish for a chunk of positions start..start+num_rows at batch row `first_row`; None when it has none of
-        ours.
-
-        Positions below `captured` were delivered before (the request was preempted since).
-        """
-        wanted = (self._queries >= max(start, captured)) & (self._queries < start + num_rows)
-        places = np.flatnonzero(wanted)
+    def look(self, window: Window) -> AttentionTap | None:
+        """The wish for a window; None when it has no row of ours."""
+        places = window.find(self._queries)
         if not len(places):
             return None
         if self._thumbnail is not None:  # its sums are over rows in the order of their positions, in any chunks
@@ -61,17 +68,17 @@ class AttentionSink:
         def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
             self._keep(layer, where[i : i + rows.shape[1]], positions[i : i + rows.shape[1]], rows)
 
-        rows = (positions - start + first_row).tolist()
         return AttentionTap(
-            span=span,
-            rows=rows,
+            span=window.span,
+            rows=window.rows(positions),
             positions=positions.tolist(),
             heads=self._heads,
             kind=self._capture.kind,
             deliver=deliver,
+            cross=self._capture.part == "cross",
         )
 
-    def _keep(self, layer: int, where: torch.Tensor, positions: np.ndarray, rows: torch.Tensor) -> None:
+    def _keep(self, layer: int, where: torch.Tensor, positions: Positions, rows: torch.Tensor) -> None:
         """rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""
         rows = rows.float().cpu()
         if self._capture.reduce == "mean":
@@ -84,7 +91,7 @@ class AttentionSink:
             self._thumbnail.add(slots, where, rows)
             return
         if self._indices is not None:
-            rows, indices = self._largest(rows, positions)
+            rows, indices = self._largest(layer, rows, positions)
             self._indices[slots[:, None], where] = indices
         self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
 
@@ -98,11 +105,11 @@ class AttentionSink:
             out[..., here] = rows[..., self._keys[here]]
         return out
 
-    def _largest(self, rows: torch.Tensor, positions: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    def _largest(self, layer: int, rows: torch.Tensor, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
         """The top_k keys of each row, largest first, earlier keys first among equals; -1 where fewer are visible."""
         k = self._values.shape[-1]
         keys = torch.arange(self._columns) if self._keys is None else self._keys
-        unseen = keys > torch.from_numpy(positions)[:, None]  # [n, columns]
+        unseen = ~seen_keys(self._config, self._capture.part, layer, positions, keys)  # [n, columns]
         values, order = rows.masked_fill(unseen, float("-inf")).sort(dim=-1, descending=True, stable=True)
         values, order = values[..., :k], order[..., :k]
         empty = unseen.expand(rows.shape).gather(-1, order)
@@ -111,14 +118,14 @@ class AttentionSink:
         indices = torch.nn.functional.pad(keys[order].masked_fill(empty, -1), (0, short), value=-1)
         return values, indices.int()
 
-    def arrays(self, name: str = "attention") -> dict[str, Array]:
-        """What was gathered, as `name` and, with top_k, `name`.indices."""
+    def arrays(self) -> dict[str, Array]:
+        """What was gathered, under its name and, with top_k, "<name>.indices"."""
         values = self._values
         if self._thumbnail is not None:
-            values = _cast(self._thumbnail.mean(), _TORCH_DTYPES[self._capture.dtype])
-        found = {name: as_array(values)}
+            values = _cast(self._thumbnail.mean(), TORCH_DTYPES[self._capture.dtype])
+        found = {self._name: as_array(values)}
         if self._indices is not None:
-            found[f"{name}.indices"] = as_array(self._indices)
+            found[f"{self._name}.indices"] = as_array(self._indices)
         return found
 
 
@@ -152,9 +159,11 @@ class _Thumbnail:
 
 
 class RowSink:
-    """The attention row that chooses one generated token: [pair or layer, key], keys up to the query's own position."""
+    """The attention row that chooses one generated token: [pair or layer, key], keys up to the query's own position,
+    or all that the encoder read.
+    """
 
-    def __init__(self, capture: AttentionCapture, position: int) -> None:
+    def __init__(self, capture: AttentionCapture, config: ModelConfig, position: int, num_cross_keys: int) -> None:
         one = AttentionCapture(
             pairs=capture.pairs,
             queries=(position,),
@@ -162,12 +171,13 @@ class RowSink:
             reduce=capture.reduce,
             top_k=capture.top_k,
             dtype=capture.dtype,
+            part=capture.part,
         )
-        self._sink = AttentionSink(one, position + 1)
-        self._position = position
+        num_keys = num_cross_keys if capture.part == "cross" else position + 1
+        self._sink = AttentionSink(one, config, num_queries=1, num_keys=num_keys)
 
-    def tap(self, span: int, row: int) -> AttentionTap:
-        tap = self._sink.tap(span, row, self._position, 1)
+    def look(self, window: Window) -> AttentionTap:
+        tap = self._sink.look(window)
         assert tap is not None
         return tap
 
@@ -176,43 +186,6 @@ class RowSink:
             name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data)
             for name, array in self._sink.arrays().items()
         }
-
-
-class EmbeddingSink:
-    """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none."""
-
-    def __init__(self, task: EmbedTask) -> None:
-        self._task = task
-        self._pieces: list[torch.Tensor] = []
-        self._mean = RunningMean()
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(piece.nbytes for piece in self._pieces) + self._mean.num_bytes
-
-    def tap(self, first_row: int, start: int, num_rows: int, captured: int = 0) -> ResidualTap | None:
-        """The wish for a chunk, as `AttentionSink.tap`'s."""
-        skip = max(0, captured - start)
-        if skip >= num_rows:
-            return None
-        return ResidualTap(self._task.layer, first_row + skip, first_row + num_rows, self._keep)
-
-    def _keep(self, hidden: torch.Tensor) -> None:
-        hidden = hidden[:, : self._task.dimensions].contiguous()
-        if self._task.pooling == "mean":
-            self._mean.add(hidden)
-        elif self._task.pooling == "last":
-            self._pieces = [hidden[-1:].clone()]
-        elif self._task.pooling == "cls":
-            self._pieces = self._pieces or [hidden[:1].clone()]
-        else:
-            self._pieces.append(hidden)
-
-    def arrays(self) -> dict[str, Array]:
-        task = self._task
-        hidden = self._mean.mean() if task.pooling == "mean" else torch.cat(self._pieces)
-        vector = pool(hidden, task.pooling, normalize=task.normalize, dimensions=task.dimensions)
-        return {"embedding": as_array(vector.float())}
 
 
 def as_array(tensor: torch.Tensor) -> Array:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from model.config import ModelConfig
-from model.decoder import Decoder
 from model.kv_cache import KVCache
-from model.loader import load_decoder
+from model.loader import load_model
+from model.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput, TokenLogprobs
@@ -51,11 +51,11 @@ def as_numpy(array: Array) -> np.ndarray:
     return np.frombuffer(array.data, array.dtype).reshape(array.shape)
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Decoder:
-    return load_decoder(folder, ModelConfig.from_folder(folder), dtype, CPU, **options)
+def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
+    return load_model(folder, ModelConfig.from_folder(folder), dtype, CPU, **options)
 
 
-def build(model: Decoder, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
+def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
     """An engine around a loaded network, with a cache of its own."""
     settings = EngineConfig(model=Path("unused"), **config)
     cache = KVCache(model.config, num_blocks, block_size, model.dtype, CPU)
@@ -93,7 +93,7 @@ def run(
     return answers
 
 
-def alone(model: Decoder, requests: Sequence[EngineRequest]) -> dict[int, Answer]:
+def alone(model: Transformer, requests: Sequence[EngineRequest]) -> dict[int, Answer]:
     """Each request in an engine of its own, its prompt in one piece and nothing cached."""
     answers: dict[int, Answer] = {}
     for each in requests:

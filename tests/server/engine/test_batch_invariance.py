@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.decoder import Decoder
+from model.transformer import Transformer
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
 from tests import tiny
 from tests.server.engine.driving import Answer, alone, build, generate, load, request, run
@@ -20,12 +20,12 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 @pytest.fixture(scope="module", params=["llama-gqa", "llama-biases", "gpt2"])
-def model(request: pytest.FixtureRequest, dtype: torch.dtype, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
+def model(request: pytest.FixtureRequest, dtype: torch.dtype, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     return load(tiny.make_variant(request.param, tmp_path_factory.mktemp(request.param)), dtype)
 
 
 @pytest.fixture
-def crowd(model: Decoder) -> list[EngineRequest]:
+def crowd(model: Transformer) -> list[EngineRequest]:
     """One of each kind of request, with prompts drawn afresh; some prompts begin alike."""
     shared = [0, *(random.randrange(2, tiny.VOCAB_SIZE) for _ in range(30))]
     pairs = ((0, 1), (1, 0), (1, 3))
@@ -71,19 +71,19 @@ def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
         assert found[uid] == answer, f"request {uid} was answered differently"
 
 
-def test_a_crowd_is_answered_as_each_alone(model: Decoder, crowd: list[EngineRequest]) -> None:
+def test_a_crowd_is_answered_as_each_alone(model: Transformer, crowd: list[EngineRequest]) -> None:
     expected = alone(model, crowd)
     order = random.sample(crowd, len(crowd))
     arrivals = sorted(random.randrange(12) for _ in order)
     assert_same(run(build(model), order, arrivals=arrivals), expected)
 
 
-def test_chunks_change_nothing(model: Decoder, crowd: list[EngineRequest]) -> None:
+def test_chunks_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
     engine = build(model, max_num_seqs=5, max_num_batched_tokens=7)
     assert_same(run(engine, crowd), alone(model, crowd))
 
 
-def test_prefix_hits_change_nothing(model: Decoder, crowd: list[EngineRequest]) -> None:
+def test_prefix_hits_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
     expected = alone(model, crowd)
     engine = build(model)
     assert_same(run(engine, crowd), expected)
@@ -94,7 +94,7 @@ def test_prefix_hits_change_nothing(model: Decoder, crowd: list[EngineRequest]) 
     assert_same({uid - 100: answer for uid, answer in found.items()}, expected)
 
 
-def test_preemption_changes_nothing(model: Decoder, crowd: list[EngineRequest]) -> None:
+def test_preemption_changes_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
     longer = [_longer(each) for each in crowd]
     engine = build(model, num_blocks=18, max_num_batched_tokens=64)
     found = run(engine, longer)
@@ -102,14 +102,14 @@ def test_preemption_changes_nothing(model: Decoder, crowd: list[EngineRequest]) 
     assert_same(found, alone(model, longer))
 
 
-def test_a_seeded_request_gives_the_same_tokens_in_every_run(model: Decoder) -> None:
+def test_a_seeded_request_gives_the_same_tokens_in_every_run(model: Transformer) -> None:
     task = generate(20, temperature=1.0, seed=42, ignore_eos=True)
     first = run(build(model), [request(0, range(2, 12), task)])
     others = [request(i, range(i + 2, i + 30), generate(20, temperature=1.0, seed=i)) for i in range(1, 6)]
     assert run(build(model), [*others, request(0, range(2, 12), task)])[0] == first[0]
 
 
-def test_the_rows_of_generated_tokens_are_those_of_an_exact_trace(model: Decoder, tmp_path: Path) -> None:
+def test_the_rows_of_generated_tokens_are_those_of_an_exact_trace(model: Transformer, tmp_path: Path) -> None:
     pairs = ((0, 1), (1, 2))
     tokens = list(range(5, 25))
     task = generate(9, attention=AttentionCapture(pairs=pairs), attention_prompt=True, ignore_eos=True)

@@ -12,11 +12,21 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from server.engine.request import EmbedTask, GenerateTask, Task
+from server.engine.request import EmbedTask, GenerateTask, Intervention, Task
+from server.engine.scheduler import Schedule
 from server.engine.sequence import Sequence, SequenceStatus
-from tests.server.engine.toy_runner import ToyRunner, answer_alone, attend, generate, scheduler, sequence
+from tests.server.engine.toy_runner import (
+    ToyRunner,
+    answer_alone,
+    attend,
+    attend_encoder,
+    generate,
+    scheduler,
+    sequence,
+)
 
 SHARED_TEXT = [1, 2, 3, 4, 1, 1, 2, 2, 3, 3, 4, 4, 4, 3, 2, 1, 4, 3, 1, 2]
+CHANGE = Intervention(stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5)
 
 tasks: st.SearchStrategy[Task] = st.one_of(
     st.builds(generate, st.integers(0, 24)),
@@ -48,11 +58,28 @@ class AnyTraffic(RuleBasedStateMachine):
         self.seqs: dict[int, Sequence] = {}
         self.ended: set[int] = set()
 
-    @rule(num_shared=st.integers(0, 20), tail=st.lists(st.integers(0, 4), min_size=1, max_size=6), task=tasks)
-    def arrive(self, num_shared: int, tail: list[int], task: Task) -> None:
-        seq = sequence(len(self.seqs), [*SHARED_TEXT[:num_shared], *tail], task)
+    @rule(
+        num_shared=st.integers(0, 20),
+        tail=st.lists(st.integers(0, 4), min_size=1, max_size=6),
+        task=tasks,
+        encoded=st.just(()) | st.sampled_from([(1, 2, 3), (1, 2), tuple(range(30))]),
+        changed=st.booleans(),
+    )
+    def arrive(self, num_shared: int, tail: list[int], task: Task, encoded: tuple[int, ...], changed: bool) -> None:
+        prompt = [*SHARED_TEXT[:num_shared], *tail]
+        seq = sequence(len(self.seqs), prompt, task, encoded=encoded, interventions=(CHANGE,) if changed else ())
+        self._add(seq)
+
+    @rule(length=st.integers(1, 40), task=st.sampled_from([EmbedTask(), attend_encoder()]))
+    def arrive_at_an_encoder(self, length: int, task: Task) -> None:
+        self._add(sequence(len(self.seqs), [1] * length, task, is_encoder=True))
+
+    def _add(self, seq: Sequence) -> None:
         blocks = self.scheduler.block_manager
-        if seq.max_num_computed_tokens > blocks.num_usable_blocks * blocks.block_size:
+        num_blocks = sum(
+            -(-num_tokens // blocks.block_size) for num_tokens in (seq.max_num_computed_tokens, seq.num_cross_tokens)
+        )
+        if num_blocks > blocks.num_usable_blocks:
             with pytest.raises(ValueError, match="room for"):
                 self.scheduler.add(seq)
         else:
@@ -76,11 +103,12 @@ class AnyTraffic(RuleBasedStateMachine):
             seq for seq in self.scheduler.sequences if seq.status.value == "running" and seq.num_uncomputed_tokens == 1
         ]
         schedule = self.scheduler.schedule()
-        scheduled = [chunk.sequence for chunk in schedule.chunks]
+        chunked = [chunk.sequence for chunk in schedule.chunks]
+        scheduled = schedule.sequences
         assert bool(scheduled) == self.scheduler.has_work, "a step without progress"
-        assert len(set(scheduled)) == len(scheduled)
-        assert sum(chunk.num_tokens for chunk in schedule.chunks) == schedule.num_tokens
-        assert schedule.num_tokens <= self.scheduler.config.max_num_batched_tokens
+        assert len(set(chunked)) == len(chunked)
+        assert set(scheduled) == {*chunked, *schedule.encodes}
+        self.check_budget(schedule)
         assert len(scheduled) <= self.scheduler.config.max_num_seqs
         assert all(chunk.num_tokens > 0 for chunk in schedule.chunks)
         assert all(seq in scheduled or seq.status is SequenceStatus.WAITING for seq in decodes), "a stream was stalled"
@@ -90,13 +118,29 @@ class AnyTraffic(RuleBasedStateMachine):
             self.check_answer(seq)
             self.ended.add(seq.uid)
 
+    def check_budget(self, schedule: Schedule) -> None:
+        """A step holds no more tokens than its budget, unless one sequence that cannot be split is larger: then it
+        has the step to itself and those that decode.
+        """
+        encoded = [len(seq.encoder_token_ids) for seq in schedule.encodes]
+        assert sum(chunk.num_tokens for chunk in schedule.chunks) + sum(encoded) == schedule.num_tokens
+        if schedule.num_tokens > self.scheduler.config.max_num_batched_tokens:
+            assert len(encoded) == 1, "an oversized step holds more than it must"
+            assert all(chunk.num_tokens == 1 for chunk in schedule.chunks)
+
     def check_answer(self, seq: Sequence) -> None:
         task = seq.task
         if isinstance(task, GenerateTask):
-            assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, task)
+            assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
+        assert self.runner.encoded.get(seq.uid, 0) == bool(seq.encoder_token_ids), "captured twice, or never"
+        if not seq.token_ids:
+            return
         captured = self.runner.captured[seq.uid]
         assert captured == list(range(captured[0], captured[-1] + 1)), "captured twice, or with a gap"
-        prompt_only = sequence(seq.uid, seq.request.prompt_token_ids, task)
+        if seq.is_changed:
+            assert captured[0] == 0, "a changed sequence took from the prefix cache"
+            assert not seq.block_hashes, "a changed sequence gave to the prefix cache"
+        prompt_only = sequence(seq.uid, seq.request.prompt_token_ids, task, encoded=seq.request.encoder_token_ids)
         assert captured[0] <= prompt_only.first_needed_position, "a wanted position came from the prefix cache"
 
     @invariant()
@@ -114,7 +158,7 @@ class AnyTraffic(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):
             return
-        left = sum(seq.max_num_computed_tokens for seq in self.scheduler.sequences)
+        left = sum(seq.max_num_computed_tokens + 1 for seq in self.scheduler.sequences)
         for _ in range(50 * left):
             if not self.scheduler.has_work:
                 break

@@ -58,7 +58,7 @@ def test_a_repeated_chunk_captures_only_what_is_new() -> None:
         (attend(layer=0), 1),
         (attend(layer=NUM_LAYERS - 1), NUM_LAYERS),
         (EmbedTask(), NUM_LAYERS),
-        (EmbedTask(layer=0), 0),
+        (EmbedTask(layer=0), 1),  # read where the first block begins
         (EmbedTask(layer=2), 2),
         (EmbedTask(layer=NUM_LAYERS), NUM_LAYERS),
     ],

@@ -1,7 +1,8 @@
 """A network small enough to follow by hand, run over a paged cache that notices every wrong read and write.
 
 Its K/V of a position are the position, the token and the number of layers that were run. The next token is a digest of
-all tokens that it finds in the cache, so one wrong block gives a wrong answer. It knows nothing of the policy that it
+all tokens that it finds in the cache, so one wrong block gives a wrong answer. Of an encoder-decoder it also finds what
+the encoder read, in blocks of its own. It knows nothing of the policy that it
 checks.
 """
 
@@ -11,7 +12,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from server.engine.block_manager import NULL_BLOCK, BlockManager
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Task
+from server.engine.needs import Stacks
+from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Chunk, Sequence
@@ -30,7 +32,27 @@ def attend(*queries: int, layer: int = NUM_LAYERS - 1) -> AttentionTask:
     return AttentionTask(capture=AttentionCapture(pairs=((layer, 0),), queries=queries or None))
 
 
-def sequence(uid: int, prompt: Iterable[int], task: Task | None = None, deadline: float | None = None) -> Sequence:
+def attend_encoder() -> AttentionTask:
+    """All attention rows of the first head of an encoder."""
+    return AttentionTask(capture=AttentionCapture(pairs=((NUM_LAYERS - 1, 0),), part="encoder"))
+
+
+def sequence(
+    uid: int,
+    prompt: Iterable[int],
+    task: Task | None = None,
+    deadline: float | None = None,
+    *,
+    encoded: Iterable[int] = (),
+    interventions: tuple[Intervention, ...] = (),
+    is_encoder: bool = False,
+) -> Sequence:
+    """On a decoder; on an encoder-decoder, when `encoded` is what its encoder reads; or on an encoder."""
+    encoder_token_ids = tuple(encoded)
+    if is_encoder:
+        stacks = Stacks(decoder=0, encoder=NUM_LAYERS)
+    else:
+        stacks = Stacks(decoder=NUM_LAYERS, encoder=NUM_LAYERS if encoder_token_ids else 0)
     return Sequence(
         EngineRequest(
             uid=uid,
@@ -38,8 +60,10 @@ def sequence(uid: int, prompt: Iterable[int], task: Task | None = None, deadline
             task=task or generate(),
             arrival_time=float(uid),
             deadline=deadline,
+            encoder_token_ids=encoder_token_ids,
+            interventions=interventions,
         ),
-        NUM_LAYERS,
+        stacks,
     )
 
 
@@ -54,12 +78,12 @@ def next_token(tokens: list[int]) -> int:
     return crc32(repr(tokens).encode()) % VOCAB_SIZE
 
 
-def answer_alone(prompt: Iterable[int], task: GenerateTask) -> list[int]:
+def answer_alone(prompt: Iterable[int], task: GenerateTask, encoded: Iterable[int] = ()) -> list[int]:
     """What the toy network generates when it is asked without any cache, batch or scheduler."""
-    tokens = list(prompt)
+    tokens, encoded = list(prompt), list(encoded)
     num_prompt_tokens = len(tokens)
     while len(tokens) - num_prompt_tokens < task.sampling.max_tokens:
-        tokens.append(next_token(tokens))
+        tokens.append(next_token(encoded + tokens))
         if tokens[-1] in task.sampling.stopping_ids:
             break
     return tokens[num_prompt_tokens:]
@@ -79,6 +103,8 @@ class ToyRunner:
         self.num_tokens_run = 0
         self.captured: dict[int, list[int]] = {}
         """Positions in the order in which they were captured, by uid."""
+        self.encoded: dict[int, int] = {}
+        """How often the encoder's numbers were captured, by uid."""
         self._block_size = scheduler.block_manager.block_size
         self._cache: dict[tuple[int, int], Slot] = {}
 
@@ -98,7 +124,11 @@ class ToyRunner:
 
     def run(self, schedule: Schedule) -> dict[int, int]:
         """The forward pass: the sampled token of each chunk that needs one."""
-        holders = Counter(block for seq in self.scheduler.sequences for block in seq.block_table)
+        holders = Counter(
+            block for seq in self.scheduler.sequences for block in seq.block_table + seq.cross_block_table
+        )
+        for seq in schedule.encodes:
+            self._encode(seq, holders)
         for chunk in schedule.chunks:
             self._write(chunk, holders)
         new_tokens = {}
@@ -108,6 +138,14 @@ class ToyRunner:
                 new_tokens[chunk.sequence.uid] = next_token(tokens)
         self.num_tokens_run += schedule.num_tokens
         return new_tokens
+
+    def _encode(self, seq: Sequence, holders: Counter[int]) -> None:
+        for position, token in enumerate(seq.encoder_token_ids[: seq.num_cross_tokens]):
+            block = seq.cross_block_table[position // self._block_size]
+            assert block != NULL_BLOCK, f"{seq} writes to the null block"
+            assert holders[block] == 1, f"{seq} writes what it encoded to block {block}, which others hold too"
+            self._cache[block, position % self._block_size] = Slot(position, token, NUM_LAYERS)
+        self.encoded[seq.uid] = self.encoded.get(seq.uid, 0) + (not seq.encoder_is_captured)
 
     def _write(self, chunk: Chunk, holders: Counter[int]) -> None:
         seq = chunk.sequence
@@ -122,6 +160,10 @@ class ToyRunner:
     def _read(self, chunk: Chunk) -> list[int]:
         seq = chunk.sequence
         tokens = []
+        for position, token in enumerate(seq.encoder_token_ids):
+            slot = self._cache[seq.cross_block_table[position // self._block_size], position % self._block_size]
+            assert (slot.position, slot.token) == (position, token), f"{seq} finds {slot} for what it encoded"
+            tokens.append(token)
         for position in range(chunk.end):
             slot = self._cache[seq.block_table[position // self._block_size], position % self._block_size]
             assert slot.position == position, f"{seq} finds position {slot.position} at {position}"

@@ -1,0 +1,190 @@
+"""What one request wants of the network's inside, and what has been found so far.
+
+Joins the sinks that numbers gather in with the changes a request makes; knows nothing of batches or of other requests.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from model.capture import AttentionChange, AttentionTap, Change, Looks, Read
+from model.config import ModelConfig
+from model.point_names import stack_config
+from server.engine.needs import Stage
+from server.engine.outputs import Array, TokenLogprobs
+from server.engine.patches import Patch
+from server.engine.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink, lens_arrays
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    GenerateTask,
+    HeadScoresTask,
+    LensTask,
+    PointCapture,
+    TraceTask,
+)
+from server.engine.sequence import Sequence
+from server.engine.sinks import AttentionSink
+from server.engine.window import Window
+
+_MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
+
+
+class Sink(Protocol):
+    """Gathers some of an answer."""
+
+    stage: Stage
+
+    @property
+    def num_bytes(self) -> int: ...
+    def look(self, window: Window) -> Read | AttentionTap | None: ...
+    def arrays(self) -> dict[str, Array]: ...
+
+
+class Network(Protocol):
+    """What sinks need of a model."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    def lens(self, stream: torch.Tensor) -> torch.Tensor: ...
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one request gathers over its steps, beside its tokens."""
+
+    sinks: list[Sink] = field(default_factory=list)
+    patches: list[Patch] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+    @classmethod
+    def of(cls, seq: Sequence, model: Network) -> "Findings":
+        """Raises ValueError for an intervention that makes no sense; MemoryError or RuntimeError without memory."""
+        scored = isinstance(seq.task, GenerateTask) and seq.task.sampling.prompt_logprobs is not None
+        return cls(
+            sinks=_sinks(seq, model),
+            patches=[
+                Patch(wish, model.config, stack_config(model.config, wish.stack).num_heads)
+                for wish in seq.request.interventions
+            ],
+            prompt_logprobs=[None] if scored else None,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(sink.num_bytes for sink in self.sinks)
+
+    @property
+    def logit_sinks(self) -> list[PointSink]:
+        """Those that want the prompt's logits."""
+        return [sink for sink in self.sinks if isinstance(sink, PointSink) and sink.stage == "logits"]
+
+    def change_logits(self, logits: torch.Tensor, position: int) -> None:
+        """Apply the interventions on logits [n, vocab] of positions `position`, `position` + 1, ..., in place."""
+        for patch in self.patches:
+            if patch.stage == "logits":
+                patch.apply_at(logits, position)
+
+    def arrays(self) -> dict[str, Array]:
+        """All that was gathered, by the names of the answer."""
+        found: dict[str, Array] = {}
+        lens = [sink for sink in self.sinks if isinstance(sink, LensSink)]
+        if lens:
+            found |= lens_arrays(lens)
+        for sink in self.sinks:
+            found |= sink.arrays()
+        return found
+
+
+class LooksBuilder:
+    """Gathers the wishes of many requests about one stage of a step."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._reads: list[Read] = []
+        self._taps: list[AttentionTap] = []
+        self._changes: list[Change] = []
+        self._attention_changes: list[AttentionChange] = []
+
+    def add(self, found: Findings, window: Window, *, is_new: bool = True) -> None:
+        """The wishes of one request about its window. Without `is_new` its numbers were handed out before, and only its
+        changes count.
+        """
+        for patch in found.patches:
+            if patch.stage == self._stage:
+                self._add_changes(patch.changes(window))
+        if is_new:
+            for sink in found.sinks:
+                if sink.stage == self._stage:
+                    self.add_look(sink.look(window))
+
+    def add_look(self, look: Read | AttentionTap | None) -> None:
+        if isinstance(look, Read):
+            self._reads.append(look)
+        elif look is not None:
+            self._taps.append(look)
+
+    def _add_changes(self, changes: Iterable[Change | AttentionChange]) -> None:
+        for change in changes:
+            if isinstance(change, Change):
+                self._changes.append(change)
+            else:
+                self._attention_changes.append(change)
+
+    def looks(self) -> Looks | None:
+        """None when there are no wishes: the network then does nothing for them."""
+        if not (self._reads or self._taps or self._changes or self._attention_changes):
+            return None
+        return Looks(self._reads, self._changes, self._taps, self._attention_changes)
+
+
+def _sinks(seq: Sequence, model: Network) -> list[Sink]:
+    task, config = seq.task, model.config
+    length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
+
+    def attention(capture: AttentionCapture, name: str) -> AttentionSink:
+        num_queries = encoder_length if capture.part == "encoder" else length
+        num_keys = length if capture.part == "decoder" else encoder_length
+        return AttentionSink(capture, config, num_queries=num_queries, num_keys=num_keys, name=name)
+
+    if isinstance(task, AttentionTask):
+        return [attention(task.capture, "attention")]
+    if isinstance(task, EmbedTask):
+        return [EmbeddingSink(task, "encoder" if encoder_length else "decoder")]
+    if isinstance(task, TraceTask):
+        return [_point_sink(each, config, length, encoder_length, attention) for each in task.points]
+    if isinstance(task, LensTask):
+        return [LensSink(task, layer, model.lens, config.vocab_size) for layer in task.layers]
+    if isinstance(task, HeadScoresTask):
+        return [HeadScoresSink(task, seq.encoder_token_ids if task.part == "encoder" else seq.token_ids)]
+    if isinstance(task, GenerateTask) and task.attention is not None and task.attention_prompt:
+        return [attention(task.attention, "attention.prompt")]
+    return []
+
+
+def _point_sink(
+    capture: PointCapture,
+    config: ModelConfig,
+    length: int,
+    encoder_length: int,
+    attention: Callable[[AttentionCapture, str], AttentionSink],
+) -> Sink:
+    group, _, name = capture.point.rpartition(".")
+    if name not in _MAPS:
+        return PointSink(capture, config, encoder_length if capture.stack == "encoder" else length, encoder_length)
+    assert capture.layer is not None
+    heads = range(stack_config(config, capture.stack).num_heads) if capture.heads is None else capture.heads
+    return attention(
+        AttentionCapture(
+            pairs=tuple((capture.layer, head) for head in heads),
+            queries=capture.positions,
+            keys=capture.keys,
+            kind="pattern" if name == "hook_pattern" else "scores",
+            dtype=capture.dtype,
+            part="cross" if group == "cross_attn" else capture.stack,
+        ),
+        capture.name,
+    )

@@ -1,0 +1,52 @@
+"""Where the rows of one sequence lie in one pass of the network, and which keys its rows see. Knows positions only."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from model.config import ModelConfig
+from model.point_names import stack_config
+from server.engine.request import Part
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The rows of one span: positions start .. start + num_rows of its sequence."""
+
+    span: int
+    first_row: int
+    start: int
+    num_rows: int
+    captured: int = 0
+    """Positions below it were handed out before (the request was preempted since)."""
+
+    def find(self, positions: Positions, *, again: bool = False) -> Positions:
+        """The places in `positions` whose rows are here and, unless `again`, were not handed out before."""
+        first = self.start if again else max(self.start, self.captured)
+        return np.flatnonzero((positions >= first) & (positions < self.start + self.num_rows))
+
+    def rows(self, positions: Positions) -> list[int]:
+        """The batch rows of these positions."""
+        rows: list[int] = (positions - self.start + self.first_row).tolist()
+        return rows
+
+
+def seen_keys(
+    config: ModelConfig, part: Part, layer: int, positions: Sequence[int] | Positions, keys: torch.Tensor
+) -> torch.Tensor:
+    """Whether a query sees a key: positions [n], keys [m] (positions too) -> bool [n, m]."""
+    queries = torch.as_tensor(np.asarray(positions, np.int64), device=keys.device)[:, None]
+    distance = keys - queries
+    seen = torch.ones_like(distance, dtype=torch.bool)
+    if part == "cross":
+        return seen
+    own = stack_config(config, part)
+    if own.causal:
+        seen &= distance <= 0
+    window = own.window_of(layer)
+    return seen if window is None else seen & (distance.abs() < window)
