@@ -1,10 +1,10 @@
-"""Where the parameters of a network are, counted from its configuration alone. Knows shapes; needs no weights, no torch.
+"""Where the parameters of a network are, counted from its configuration. Knows shapes; needs no weights and no torch.
 
-Counted is what this server loads and runs: a checkpoint's other heads and poolers are not. Two totals are given. `total`
-counts every number as the configuration ties it: storage that two places share counts once. `matrices_untied` counts
-what textbooks add up: every matrix, the unembedding as one of its own even where it is tied, and no biases, norms,
-positions and token types. GPT-3's shape (Brown et al. 2020, arXiv:2005.14165, table 2.1) has 175,181,291,520 in the
-second.
+Counted is what this server loads and runs: a checkpoint's other heads and poolers are not. There are two totals.
+`total` counts every number as the configuration ties it: storage that two places share counts once. `matrices_untied`
+counts what textbooks add up: every matrix, the unembedding as one of its own even where it is tied, and no biases,
+norms, positions and token types. Of GPT-3's shape (Brown et al. 2020, arXiv:2005.14165, table 2.1) the second is
+175,181,291,520.
 """
 
 import re

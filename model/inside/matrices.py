@@ -1,8 +1,8 @@
 """The weight matrices of a network under TransformerLens's names and axes, and which of our weights each is part of.
 
-Ours are [out, in] and fused; TransformerLens's are [in, out] and apart, those of heads [head, ...]. Here a matrix of
-heads is seen whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. Knows names and
-places; never a tensor.
+Ours are [out, in], q, k and v fused; TransformerLens's are [in, out] and apart, those of heads [head, ...]. Here a
+matrix of heads is seen whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. Knows
+names and places; never a tensor.
 """
 
 import difflib
@@ -25,7 +25,7 @@ class Place:
     name: str
     """Full: "blocks.0.attn.W_Q", "encoder.blocks.0.attn.W_Q", "embed.W_E"."""
     weight: str
-    """Ours: "layers.0.qkv.weight"."""
+    """Ours, as `model.inside.live_weights` names it: "layers.0.qkv.weight"."""
     first: int
     last: int
     is_turned: bool
@@ -48,7 +48,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Place:
-    """The matrix of a name: full ("encoder.blocks.0.attn.W_Q"), without its module ("W_Q", "W_E"), or with `layer` apart.
+    """The matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
 
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
     """
@@ -63,7 +63,8 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Pla
         known = [known for has in stacks(config) for known in _short_names(config, has)]
         near = difflib.get_close_matches(rest, known, 4, cutoff=0.0)
         raise UnknownMatrix(
-            f"this model has no matrix {name[:80]!r}; near ones are {', '.join(near)}; all are {', '.join(names_of(config))}"
+            f"this model has no matrix {name[:80]!r}; near ones are {', '.join(near)}; it has "
+            f"{', '.join(names_of(config))}"
         )
     if not _is_in_block(short):
         if layer is not None:
@@ -95,7 +96,6 @@ def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
     attentions = ["attn", "cross_attn"] if own.cross_attention else ["attn"]
     there = {
         "embed.W_E": has_table,
-        "embed.W_token_type": own.num_token_types > 0,
         "pos_embed.W_pos": own.learned_positions,
         **{f"{attention}.W_{letter}": True for attention in attentions for letter in "QKVO"},
         "mlp.W_gate": own.gated_mlp,
@@ -131,11 +131,8 @@ def _outside(config: ModelConfig, stack: Stack, short: str) -> Place:
         weight = "embed.weight" if config.tie_word_embeddings else "head.weight"
         axes, shape = ("d_model", "d_vocab"), (narrow, config.vocab_size)
         return Place(full, weight, 0, config.vocab_size, True, axes, shape)
-    if short == "embed.W_token_type":
-        rows = own.num_token_types
-        return Place(full, f"{ours}token_type_embed.weight", 0, rows, False, ("token_type", "d_model"), (rows, d))
-    first, count = own.position_offset, own.max_model_len
-    return Place(full, f"{ours}pos_embed.weight", first, first + count, False, ("position", "d_model"), (count, d))
+    count = own.max_model_len
+    return Place(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), (count, d))
 
 
 def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> Place:
@@ -146,9 +143,8 @@ def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, lay
     if module == "mlp":
         if matrix == "W_out":
             return Place(name, f"{ours}down.weight", 0, d, True, ("d_mlp", "d_model"), (ff, d))
-        first = ff if own.gated_mlp and matrix == "W_in" else 0
-        fused = "gate_up" if own.gated_mlp else "up"
-        return Place(name, f"{ours}{fused}.weight", first, first + ff, True, ("d_model", "d_mlp"), (d, ff))
+        part = "gate" if matrix == "W_gate" else "up"
+        return Place(name, f"{ours}{part}.weight", 0, ff, True, ("d_model", "d_mlp"), (d, ff))
     is_cross = module == "cross_attn"
     heads, kv_heads = own.num_heads, own.num_kv_heads
     q, kv = heads * own.head_dim, kv_heads * own.head_dim

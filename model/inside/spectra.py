@@ -1,4 +1,4 @@
-"""What singular values, eigenvalues and cosines say, against what chance would give. Knows numbers; no model, no torch."""
+"""What singular values, eigenvalues and cosines say, beside what chance would give. Knows numbers; no torch."""
 
 import math
 from typing import Any

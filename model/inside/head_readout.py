@@ -1,0 +1,125 @@
+"""The small matrices from which contributions and logit attributions of heads are made. The formulas that use them, and
+what M and u_t stand for, are told in model/inside/contributions.py.
+
+Axes: D numbers of a head, T targets.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from model.config import ModelConfig
+from model.inside.weight_reader import WeightReader
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """From the stream to the logits of T tokens, with the final norm's scale held."""
+
+    direction: torch.Tensor
+    """[d_model, T]: u_t."""
+    bias: torch.Tensor
+    """[T]"""
+
+
+def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> Readout:
+    """u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the stream.
+
+    A head narrower than the stream is seen through the matrix that leads to it. Without a final norm u_t is W_U[:, t].
+    """
+    head = "embed.weight" if config.tie_word_embeddings else "head.weight"
+    rows = reader.need(head)[list(targets)].to(torch.float64) * config.logit_scale  # [T, narrow]
+    out = reader.get("embed_out.weight")
+    if out is not None:
+        rows = rows @ out.to(torch.float64)
+    direction = rows.T  # [d_model, T]
+    bias = torch.zeros(len(targets), dtype=torch.float64)
+    if config.final_norm:
+        beta = reader.get("final_norm.bias")
+        if beta is not None:
+            bias += beta.to(torch.float64) @ direction
+        direction = direction * _gain(reader, "final_norm")[:, None]
+        if config.norm == "layernorm":
+            direction = direction - direction.mean(0)
+    added = reader.get("head.bias")
+    if added is not None:
+        bias += added[list(targets)].to(torch.float64)
+    return Readout(direction, bias)
+
+
+def head_readout(
+    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
+) -> dict[str, torch.Tensor]:
+    """gram, readout, direction, bias, attn_bias and cross_bias, as contributions.py tells them, float32.
+
+    Args:
+        reader: of the stack that `part` is in.
+        config: of that stack.
+        part: decoder | encoder | cross.
+        pairs: (layer, head).
+        targets: token ids, of a stack with a head; () for the Gram matrices alone.
+    """
+    readout = read_targets(reader, config, targets) if targets else None
+    grams, readouts = [], []
+    written: dict[int, torch.Tensor] = {}
+    for layer, head in pairs:
+        if layer not in written:
+            written = {layer: _written(reader, config, part, layer)}  # pairs come layer by layer; one is kept
+        moved = written[layer][head]  # [D, d_model]
+        grams.append(moved @ moved.T)
+        if readout is not None:
+            readouts.append(moved @ readout.direction)
+    found = {"gram": torch.stack(grams)}
+    if readout is not None:
+        found |= {"readout": torch.stack(readouts), "direction": readout.direction, "bias": readout.bias}
+        found["attn_bias"] = _biases(reader, config, "attn_out", readout.direction)
+        if config.cross_attention:
+            found["cross_bias"] = _biases(reader, config, "cross_out", readout.direction)
+    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+
+
+def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
+    """w_o [D, d_model] of one head and, where there is one, b_o [d_model]: as they are, before any norm."""
+    name = _output_name(part)
+    found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim)[head]}
+    bias = reader.get(f"layers.{layer}.{name}.bias")
+    if bias is not None:
+        found["b_o"] = bias
+    return {key: tensor.to(torch.float32) for key, tensor in found.items()}
+
+
+def _output_name(part: str) -> str:
+    return "cross_out" if part == "cross" else "attn_out"
+
+
+def _written(reader: WeightReader, config: ModelConfig, part: str, layer: int) -> torch.Tensor:
+    """M of every head of a layer: [H, D, d_model]."""
+    heads = reader.heads_of_output(f"layers.{layer}.{_output_name(part)}.weight", config.head_dim).to(torch.float64)
+    return heads if part == "cross" else _through_norm(reader, config, layer, heads)
+
+
+def _through_norm(reader: WeightReader, config: ModelConfig, layer: int, vectors: torch.Tensor) -> torch.Tensor:
+    """Vectors [..., d_model] through the norm of the attention's output, where there is one, but for its scale."""
+    if config.norm_placement not in ("sandwich", "output"):
+        return vectors
+    if config.norm == "layernorm":
+        vectors = vectors - vectors.mean(-1, keepdim=True)
+    return vectors * _gain(reader, f"layers.{layer}.attn_post_norm")
+
+
+def _gain(reader: WeightReader, name: str) -> torch.Tensor:
+    """What a norm multiplies each number by: [d_model]."""
+    return reader.need(f"{name}.gain").to(torch.float64)
+
+
+def _biases(reader: WeightReader, config: ModelConfig, name: str, direction: torch.Tensor) -> torch.Tensor:
+    """b_O . u_t of each layer: [layer, T]."""
+    rows = []
+    for layer in range(config.num_layers):
+        bias = reader.get(f"layers.{layer}.{name}.bias")
+        if bias is None:
+            rows.append(torch.zeros(direction.shape[1], dtype=torch.float64))
+            continue
+        wide = bias.to(torch.float64)
+        rows.append((wide if name == "cross_out" else _through_norm(reader, config, layer, wide)) @ direction)
+    return torch.stack(rows)

@@ -1,0 +1,82 @@
+"""The weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their offset.
+
+Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
+it is tied), pos_embed.weight (from position 0), final_norm.gain and .bias, and of each block `layers.{i}.` qkv,
+attn_out, cross_q, cross_kv, cross_out, gate, up, down (.weight [out, in] and .bias), attn_post_norm.gain (of the
+attention's output, where it is normed before it is added).
+"""
+
+import re
+
+import torch
+
+from model.block import Block
+from model.layers.linear import Linear
+from model.layers.norm import Norm
+from model.stack import Stack
+from model.sublayers import CrossAttention, Feedforward, SelfAttention
+from model.transformer import Transformer
+
+
+class LiveWeights:
+    """Look one up by calling it: a tensor, or None when the network has none of that name."""
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+
+    def __call__(self, name: str) -> torch.Tensor | None:
+        model = self._model
+        owner, _, kind = name.rpartition(".")
+        shared = {"head": model.head, "embed_out": model.project_out}
+        if owner == "embed":
+            return model.tokens
+        if owner in shared:
+            return _of_linear(shared[owner], kind)
+        has_two = model.encoder is not None and model.decoder is not None
+        stack = model.encoder if has_two and owner.startswith("encoder.") else model.decoder or model.encoder
+        assert stack is not None
+        return _of_stack(stack, owner.removeprefix("encoder."), kind)
+
+
+def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
+    match = re.fullmatch(r"layers\.(\d+)\.(\w+)", owner)
+    if match:
+        block = stack.blocks[int(match[1])]
+        if match[2] == "attn_post_norm":
+            return _of_norm(block.attention.after, kind)
+        return _of_linear(_linears(block).get(match[2]), kind)
+    if owner == "final_norm":
+        return _of_norm(stack.final_norm, kind)
+    return stack.embedding.positions if owner == "pos_embed" else None
+
+
+def _linears(block: Block) -> dict[str, Linear | None]:
+    """A block's matrices by their names."""
+    attention, feedforward = block.attention.f, block.mlp.f
+    assert isinstance(attention, SelfAttention)
+    assert isinstance(feedforward, Feedforward)
+    mlp = feedforward.mlp
+    found = {
+        "qkv": attention.qkv,
+        "attn_out": attention.heads.out,
+        "gate": mlp.gate,
+        "up": mlp.up,
+        "down": mlp.down,
+    }
+    if block.cross is not None:
+        cross = block.cross.f
+        assert isinstance(cross, CrossAttention)
+        found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
+    return found
+
+
+def _of_linear(linear: Linear | None, kind: str) -> torch.Tensor | None:
+    if linear is None:
+        return None
+    return linear.bias if kind == "bias" else linear.to_dense()
+
+
+def _of_norm(norm: Norm | None, kind: str) -> torch.Tensor | None:
+    if norm is None:
+        return None
+    return norm.weight if kind == "gain" else getattr(norm, "bias", None)

@@ -1,0 +1,150 @@
+"""Answers questions about the weights in a thread of its own, beside the steps. One at a time, at low priority.
+
+A question must never hold up a step: the thread computes on one core, at a lower priority than the engine's thread, and
+the products and decompositions it spends its time in run without Python's lock. Results wait here until the engine's
+thread takes them; `call_when_ready` says whom to wake. Knows when a question is answered; the numbers are
+`model.inside.weights`'s.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
+from server.engine.request import EngineRequest, WeightsTask
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[], None]
+"""Called often while an answer is made; raises when nobody waits for it any more."""
+Answer = Callable[[WeightsTask, Check], Mapping[str, torch.Tensor]]
+"""Raises ValueError for a question that makes no sense."""
+
+_NICENESS = 10
+_MAX_WAITING = 64
+
+
+class _Stopped(Exception):
+    """The request ended before its answer was there."""
+
+    def __init__(self, reason: FinishReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Inspector:
+    """A queue of questions and the thread that answers them. The methods are the engine's thread's."""
+
+    def __init__(self, answer: Answer) -> None:
+        """Call from the engine's thread, when its number of threads is set."""
+        # torch settles a thread's number of threads when the thread first asks for it, and takes the last one that any
+        # thread has set: it is settled for this thread before the inspector's sets its own.
+        torch.get_num_threads()
+        self._answer = answer
+        self._changed = threading.Condition()
+        self._waiting: deque[EngineRequest] = deque()
+        self._running: int | None = None
+        self._aborted = False
+        """Whether the running one is to stop."""
+        self._results: list[RequestOutput] = []
+        self._wake: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def has_results(self) -> bool:
+        return bool(self._results)
+
+    @property
+    def num_requests(self) -> int:
+        """Questions that are being answered or wait for it."""
+        with self._changed:
+            return len(self._waiting) + (self._running is not None)
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from the inspector's thread, whenever there is a result."""
+        self._wake = wake
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a question; `request.task` is a WeightsTask. Raises ValueError when too many wait already."""
+        with self._changed:
+            if len(self._waiting) >= _MAX_WAITING:
+                raise ValueError(f"{_MAX_WAITING} questions about the weights wait already; ask again later")
+            self._waiting.append(request)
+            self._changed.notify()
+        if self._thread is None:  # started with the first question: most servers are never asked one
+            self._thread = threading.Thread(target=self._run, name="inspector", daemon=True)
+            self._thread.start()
+
+    def abort(self, uid: int) -> bool:
+        """End a question early; whether it was one of ours. Its last word comes with the results."""
+        with self._changed:
+            if uid == self._running:
+                self._aborted = True
+                return True
+            for request in self._waiting:
+                if request.uid == uid:
+                    self._waiting.remove(request)
+                    self._results.append(_ended(request, "abort"))
+                    return True
+        return False
+
+    def take_results(self) -> list[RequestOutput]:
+        """The ends that have come since the last call."""
+        with self._changed:
+            results, self._results = self._results, []
+        return results
+
+    def _run(self) -> None:
+        torch.set_num_threads(1)  # of this thread alone: the engine's keeps its own
+        with contextlib.suppress(OSError, AttributeError):  # a system that has no niceness of threads
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                request = self._waiting.popleft()
+                self._running, self._aborted = request.uid, False
+            output = self._answered(request)
+            with self._changed:
+                self._running = None
+                self._results.append(output)
+            self._wake()
+
+    def _answered(self, request: EngineRequest) -> RequestOutput:
+        assert isinstance(request.task, WeightsTask)
+        scheduled = time.monotonic()
+
+        def check() -> None:
+            if self._aborted:
+                raise _Stopped("abort")
+            if request.deadline is not None and time.monotonic() > request.deadline:
+                raise _Stopped("deadline")
+
+        try:
+            check()
+            tensors = {name: _array(tensor) for name, tensor in self._answer(request.task, check).items()}
+            output = RequestOutput(uid=request.uid, tensors=tensors, finish_reason="done")
+        except _Stopped as stopped:
+            output = RequestOutput(uid=request.uid, finish_reason=stopped.reason)
+        except Exception as error:  # of one question: it must not end the others
+            logger.exception("a question about the weights failed: %s", request.task)
+            message = f"{type(error).__name__}: {error}".splitlines()[0]
+            output = RequestOutput(uid=request.uid, finish_reason="error", error=message)
+        now = time.monotonic()
+        return replace(output, timing=Timing(request.arrival_time, scheduled, now, now))
+
+
+def _ended(request: EngineRequest, reason: FinishReason) -> RequestOutput:
+    timing = Timing(request.arrival_time, finished=time.monotonic())
+    return RequestOutput(uid=request.uid, finish_reason=reason, timing=timing)
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    values = tensor.detach().cpu().contiguous().numpy()
+    return Array(values.dtype.name, tuple(values.shape), values.tobytes())
