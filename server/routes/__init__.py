@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 
 from server.routes import (
     attention,
+    capabilities,
     chat,
     completions,
     contributions,
@@ -54,7 +55,7 @@ def build_router(context: AppContext) -> APIRouter:
     """All routes: the API behind its key, health, metrics and pages open."""
     api = APIRouter(route_class=guarded_route(context.settings), responses=_ERRORS, dependencies=[_bearer(context)])
     looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
-    for part in (completions, chat, embeddings, *looks, tokenize, models):
+    for part in (completions, chat, embeddings, *looks, tokenize, capabilities, models):
         part.add_routes(api, context)
     router = APIRouter(route_class=OpenRoute)
     health.add_routes(router, context)

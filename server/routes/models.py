@@ -1,4 +1,4 @@
-"""GET /v1/models, /v1/models/{id} and /v1/capabilities: what is served and what it can show."""
+"""GET /v1/models and /v1/models/{id}: what is served."""
 
 import time
 from typing import Any
@@ -34,29 +34,3 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """The model of this name."""
         check_model(context, model_id)
         return card()
-
-    @router.get("/v1/capabilities", tags=["models"], summary="What the model can show")
-    async def capabilities() -> dict[str, Any]:
-        """Shapes of the network, and what each route can return of it."""
-        config = context.config
-        return {
-            "model": context.model_id,
-            "architecture": config.architecture,
-            "family": config.family,
-            "num_layers": config.num_layers,
-            "num_heads": config.num_heads,
-            "num_kv_heads": config.num_kv_heads,
-            "head_dim": config.head_dim,
-            "hidden_size": config.hidden_size,
-            "intermediate_size": config.intermediate_size,
-            "vocab_size": config.vocab_size,
-            "max_model_len": context.context_limit,
-            "chat": context.chat_template is not None,
-            "attention": {
-                "parts": ["decoder"],
-                "kinds": ["pattern", "scores", "dots"],
-                "dtypes": ["float32", "float16", "uint8"],
-                "with_generation": True,
-            },
-            "embeddings": {"layers": config.num_layers + 1, "poolings": ["mean", "last", "cls", "none"]},
-        }
