@@ -1,0 +1,289 @@
+"""trace(), next(), lens() and the rest: arrays with axes and tokens from both forms of the wire, and their pictures."""
+
+import base64
+import json
+from typing import Any, assert_type
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from safetensors.numpy import save
+
+from lightwell_client import (
+    Client,
+    Contributions,
+    Explanation,
+    HeadScores,
+    InvalidResponse,
+    LensResult,
+    NextResult,
+    Rollout,
+    TraceResult,
+    Trajectory,
+)
+from lightwell_client.interventions import add, mean, patch, scale, temperature, zero
+from tests.client.conftest import Asker
+from tests.client.wire_server import Reply, WireServer
+
+mpl.use("Agg")  # no display in tests
+
+Array = np.ndarray[Any, Any]
+TOKENS = ["<s>", "The", " fox"]
+Arrays = dict[str, tuple[tuple[str, ...], Array]]
+
+
+def fields_of(index: int, **more: Any) -> dict[str, Any]:
+    return {"object": "look", "index": index, "tokens": TOKENS, "token_ids": [0, 7, 8], "offsets": None, **more}
+
+
+def described(name: str, axes: tuple[str, ...], array: Array) -> dict[str, Any]:
+    about = {"axes": axes, "shape": array.shape, "dtype": array.dtype.name}
+    return about | ({"positions": [0, 1, 2], "layer": 0} if name.startswith("blocks.") else {})
+
+
+def as_safetensors(holder: str, *answers: tuple[dict[str, Any], Arrays]) -> Reply:
+    metadata = {"object": "list", "model": "toy", "usage": json.dumps({"prompt_tokens": 3, "total_tokens": 3})}
+    tensors: dict[str, Array] = {}
+    for fields, arrays in answers:
+        about = {name: described(name, *pair) for name, pair in arrays.items()}
+        metadata[f"look.{fields['index']}"] = json.dumps({**fields, holder: about})
+        tensors |= {f"{fields['index']}/{name}": array for name, (_, array) in arrays.items()}
+    return Reply(body=save(tensors, metadata=metadata), headers={"Content-Type": "application/vnd.safetensors"})
+
+
+def as_json(holder: str, *answers: tuple[dict[str, Any], Arrays]) -> Reply:
+    data = [
+        {**fields, holder: {name: described(name, *pair) | {"data": listed(pair[1])} for name, pair in arrays.items()}}
+        for fields, arrays in answers
+    ]
+    return Reply(body={"object": "list", "model": "toy", "usage": {"prompt_tokens": 3}, "data": data})
+
+
+def listed(array: Array) -> Any:
+    """Nested lists in which what is not finite is null."""
+    return json.loads(json.dumps(array.tolist()).replace("-Infinity", "null"))
+
+
+def draw(*shape: int) -> Array:
+    return np.random.default_rng().normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("write", [as_safetensors, as_json])
+def test_a_trace_brings_each_point_exactly_with_its_axes(ask: Asker, server: WireServer, write: Any) -> None:
+    q, scores = draw(3, 2, 4), np.where(np.tri(3, dtype=bool), draw(2, 3, 3), -np.inf).astype(np.float32)
+    arrays: Arrays = {
+        "blocks.0.attn.hook_q": (("position", "head", "d_head"), q),
+        "blocks.0.attn.hook_attn_scores": (("head", "query", "key"), scores),
+    }
+    server.will(write("points", (fields_of(0), arrays)))
+    trace = ask.call("trace", "The fox", ["attn.hook_q", "attn.hook_attn_scores"], layers=0, positions=[0, 1, 2])
+    assert server.seen[-1].path == "/v1/trace"
+    body = server.seen[-1].body
+    assert body["points"] == ["attn.hook_q", "attn.hook_attn_scores"]
+    assert (body["layers"], body["positions"]) == (0, [0, 1, 2])
+    assert isinstance(trace, TraceResult)
+    assert (trace["blocks.0.attn.hook_q"] == q).all()
+    assert (trace["blocks.0.attn.hook_attn_scores"] == scores).all()
+    assert trace.point("attn.hook_q", 0).axes == ("position", "head", "d_head")
+    assert (trace.stacked("attn.hook_q")[0] == q).all()
+    assert trace.tokens == tuple(TOKENS)
+    assert set(trace) == set(arrays)
+    assert trace.usage is not None
+    assert trace.usage.prompt_tokens == 3
+
+
+def test_several_inputs_come_in_their_order(ask: Asker, server: WireServer) -> None:
+    answers: list[tuple[dict[str, Any], Arrays]] = [
+        (fields_of(index), {"hook_embed": (("position", "d_model"), draw(3, 4))}) for index in (1, 0)
+    ]
+    server.will(as_safetensors("points", *answers))
+    first, second = ask.call("trace", ["a", "b"], "hook_embed")
+    assert (first["hook_embed"] == answers[1][1]["hook_embed"][1]).all()
+    assert (second["hook_embed"] == answers[0][1]["hook_embed"][1]).all()
+
+
+def test_types_follow_the_input(server: WireServer, client: Client) -> None:
+    point: Arrays = {"hook_embed": (("position", "d_model"), draw(3, 4))}
+    server.will(as_json("points", (fields_of(0), point)), as_json("points", (fields_of(0), point)))
+    assert_type(client.trace("a", "hook_embed"), TraceResult)
+    assert_type(client.trace(["a"], "hook_embed"), list[TraceResult])
+
+
+def test_a_name_that_is_not_there_is_told_with_those_that_are(client: Client, server: WireServer) -> None:
+    server.will(as_json("points", (fields_of(0), {"hook_embed": (("position", "d_model"), draw(3, 4))})))
+    trace = client.trace("a", "hook_embed")
+    with pytest.raises(KeyError, match="it has hook_embed"):
+        trace["hook_pos_embed"]
+    with pytest.raises(KeyError, match="it has hook_embed"):
+        trace.point("attn.hook_q", 3)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda fields, about: about.update(shape=[5, 3]),
+        lambda fields, about: about.update(axes=["position"]),
+        lambda fields, about: about.pop("axes"),
+        lambda fields, about: fields.update(index=5),
+        lambda fields, about: fields.update(tokens=3),
+    ],
+)
+def test_an_answer_that_does_not_fit_itself_is_refused(client: Client, server: WireServer, spoil: Any) -> None:
+    about = described("hook_embed", ("position", "d_model"), draw(3, 4)) | {"data": [[0] * 4] * 3}
+    fields = fields_of(0, points={"hook_embed": about})
+    spoil(fields, about)
+    server.will(Reply(body={"object": "list", "model": "toy", "data": [fields]}))
+    with pytest.raises(InvalidResponse):
+        client.trace("a", "hook_embed")
+
+
+NEXT = {
+    "position": 2,
+    "temperatures": [
+        {
+            "temperature": t,
+            "entropy": 1.0,
+            "kept_entropy": 0.5,
+            "num_kept": 1,
+            "tokens": [
+                {"token_id": 5, "token": " ran", "logit": 2.0, "probability": 0.6, "kept_probability": 1.0},
+                {"token_id": 6, "token": "\n", "logit": 1.0, "probability": 0.3, "kept_probability": 0.0},
+            ],
+        }
+        for t in (0.5, 1.0)
+    ],
+}
+LENS = {
+    "layers": [0, 1],
+    "positions": [0, 1, 2],
+    "top_tokens": [[["a"], ["b"], ["c"]], [["d"], ["e"], ["f"]]],
+    "target": {"token_id": 5, "token": " ran"},
+}
+LENS_ARRAYS: Arrays = {
+    "ids": (("layer", "position", "k"), np.arange(6, dtype=np.int32).reshape(2, 3, 1)),
+    "probabilities": (("layer", "position", "k"), np.full((2, 3, 1), 0.5, np.float32)),
+    "entropy": (("layer", "position"), np.ones((2, 3), np.float32)),
+    "target_probabilities": (("layer", "position"), np.full((2, 3), 0.25, np.float32)),
+    "target_ranks": (("layer", "position"), np.ones((2, 3), np.int32)),
+}
+EXPLAIN = {
+    "part": "decoder",
+    "layer": 0,
+    "head": 1,
+    "kv_head": 0,
+    "query_position": 2,
+    "key_positions": [0, 1, 2],
+    "scale": 0.5,
+    "softcap": None,
+    "window": None,
+    "causal": True,
+    "softmax": {"largest_score": 1.0, "sum_of_exponentials": 2.0, "sum_of_weights": 1.0},
+    "differences": {"pattern": 1e-8},
+}
+EXPLAIN_ARRAYS: Arrays = {"weights": (("key",), np.array([0.2, 0.3, 0.5], np.float32))}
+CONTRIBUTIONS = {
+    "part": "decoder",
+    "layers": [0, 1],
+    "heads": [0, 1],
+    "query_positions": [2],
+    "key_positions": [0, 1, 2],
+    "target": {"token_id": 5, "token": " ran"},
+}
+CONTRIBUTIONS_ARRAYS: Arrays = {"attributions": (("layer", "head", "query", "key"), draw(2, 2, 1, 3))}
+TRAJECTORY = {"part": "decoder", "positions": [2], "compare_positions": None}
+TRAJECTORY_ARRAYS: Arrays = {"cosine_to_start": (("position", "state"), draw(1, 3))}
+HEADS = {
+    "part": "decoder",
+    "layers": [0, 1],
+    "heads": [0, 1],
+    "measures": ["previous_token", "induction"],
+    "strongest": {},
+}
+HEADS_ARRAYS: Arrays = {"scores": (("layer", "head", "measure"), draw(2, 2, 2))}
+ROLLOUT = {"part": "decoder", "method": "rollout", "layers": [1], "query_positions": [0, 1, 2]}
+ROLLOUT_ARRAYS: Arrays = {"rollout": (("layer", "query", "key"), np.tri(3, dtype=np.float32)[None])}
+
+ROUTES: list[tuple[str, tuple[Any, ...], type[Any], dict[str, Any], Arrays]] = [
+    ("next", ("The fox",), NextResult, NEXT, {}),
+    ("lens", ("The fox",), LensResult, LENS, LENS_ARRAYS),
+    ("explain", ("The fox", 0, 1), Explanation, EXPLAIN, EXPLAIN_ARRAYS),
+    ("contributions", ("The fox",), Contributions, CONTRIBUTIONS, CONTRIBUTIONS_ARRAYS),
+    ("trajectory", ("The fox",), Trajectory, TRAJECTORY, TRAJECTORY_ARRAYS),
+    ("heads", (), HeadScores, HEADS, HEADS_ARRAYS),
+    ("rollout", ("The fox",), Rollout, ROLLOUT, ROLLOUT_ARRAYS),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments", "result_type", "fields", "arrays"), ROUTES)
+@pytest.mark.parametrize("write", [as_safetensors, as_json])
+def test_every_look_arrives_typed_and_can_be_drawn(
+    ask: Asker,
+    server: WireServer,
+    write: Any,
+    method: str,
+    arguments: tuple[Any, ...],
+    result_type: type[Any],
+    fields: dict[str, Any],
+    arrays: Arrays,
+) -> None:
+    server.will(write("arrays", (fields_of(0, **fields), arrays)))
+    result: Any = ask.call(method, *arguments)
+    assert server.seen[-1].path == f"/v1/{method}"
+    assert isinstance(result, result_type)
+    for name, (axes, array) in arrays.items():
+        assert (result[name] == array).all()
+        assert result.arrays[name].axes == axes
+    drawn = result.plot()
+    assert drawn.get_xlabel() or drawn.get_ylabel()
+    pyplot.close(drawn.figure)
+
+
+def test_selections_are_made_by_the_models_own_numbers(client: Client, server: WireServer) -> None:
+    server.will(as_safetensors("arrays", (fields_of(0, **HEADS), HEADS_ARRAYS)))
+    heads = client.heads()
+    assert (heads.scores("induction") == HEADS_ARRAYS["scores"][1][:, :, 1]).all()
+    with pytest.raises(ValueError, match="previous_token, induction"):
+        heads.scores("inducton")
+    server.will(as_safetensors("arrays", (fields_of(0, **CONTRIBUTIONS), CONTRIBUTIONS_ARRAYS)))
+    given = client.contributions("The fox", target=" ran").by_key()
+    assert np.allclose(given, CONTRIBUTIONS_ARRAYS["attributions"][1].sum((0, 1))[0])
+    server.will(as_safetensors("arrays", (fields_of(0, **ROLLOUT), ROLLOUT_ARRAYS)))
+    rollout = client.rollout("The fox")
+    assert (rollout.matrix(1) == np.tri(3)).all()
+    with pytest.raises(ValueError, match="layer is 7"):
+        rollout.matrix(7)
+
+
+def test_interventions_are_plain_data(ask: Asker, server: WireServer) -> None:
+    vector = draw(512)
+    asked = [
+        zero("attn.hook_z", layer=1, head=3),
+        mean("hook_mlp_out", layer=0),
+        scale("hook_resid_post", 2.5, layer=[0, 1], positions=-1),
+        add("hook_resid_post", vector, layer=1),
+        add("hook_resid_post", vector[:3], layer=1),
+        patch("attn.hook_pattern", layer=0, head="all", source="another text"),
+        patch("hook_embed", source={"input": [1, 2, 3], "positions": 0}),
+        temperature(0, layer=0),
+        {"point": "hook_embed", "op": "zero"},
+    ]
+    server.will(as_json("arrays", (fields_of(0, **NEXT), {})))
+    ask.call("next", "The fox", interventions=asked)
+    sent = server.seen[-1].body["interventions"]
+    assert sent[0] == {"point": "attn.hook_z", "op": "zero", "layer": 1, "head": 3}
+    assert sent[1] == {"point": "hook_mlp_out", "op": "mean", "layer": 0}
+    assert sent[2] == {"point": "hook_resid_post", "op": "scale", "layer": [0, 1], "positions": -1, "value": 2.5}
+    assert (np.frombuffer(base64.b64decode(sent[3]["value"]["data"]), "<f4") == vector).all()
+    assert (sent[3]["value"]["shape"], sent[3]["value"]["dtype"]) == ([512], "float32")
+    assert np.float32(sent[4]["value"]).tolist() == vector[:3].tolist()
+    assert sent[5]["from"] == {"input": "another text"}
+    assert sent[6]["from"] == {"input": [1, 2, 3], "positions": 0}
+    assert sent[7] == {"point": "attn.hook_attn_scores", "op": "temperature", "layer": 0, "value": 0}
+    assert sent[8] == {"point": "hook_embed", "op": "zero"}
+
+
+def test_an_argument_that_is_not_there_is_refused_before_anything_is_sent(ask: Asker, server: WireServer) -> None:
+    with pytest.raises(TypeError, match="target"):
+        ask.call("lens", "The fox", tarket=3)
+    assert not server.seen
