@@ -23,6 +23,7 @@ _REGISTERED: dict[str, str] = (
     | dict.fromkeys(("bert", "distilbert", "electra", "squeezebert", "nomic_bert", "convbert"), "BertTokenizer")
     | dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer")
     | dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer")
+    | {"mpnet": "MPNetTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     | {"code_llama": "CodeLlamaTokenizer"}
     | dict.fromkeys(("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite"), "TokenizersBackend")
     | dict.fromkeys(("granitemoe", "stablelm", "glm", "glm4", "gpt_bigcode", "persimmon", "umt5"), "TokenizersBackend")
@@ -32,6 +33,14 @@ _REGISTERED: dict[str, str] = (
 
 _DECLARED_WRONGLY = frozenset({"qwen2", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"})
 """Model types whose published folders name a wrong class; the registered one wins."""
+
+_SAME = {
+    "BartTokenizer": "RobertaTokenizer",
+    "LongformerTokenizer": "RobertaTokenizer",
+    "DistilBertTokenizer": "BertTokenizer",
+    "ElectraTokenizer": "BertTokenizer",
+}
+"""Other names of a class, that older folders declare."""
 
 _PLAIN = frozenset({"TokenizersBackend", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "PythonBackend"})
 
@@ -45,6 +54,8 @@ class TokenizerClass:
     """(the `tokenizer.json` object, the options) -> a new object; None takes the file as it is."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     """Named special tokens the class assumes where the folder says nothing."""
+    extra_tokens: Callable[[Mapping[str, Any]], list[Any]] | None = None
+    """(the options) -> the special tokens without a name, where the class has some of its own."""
     marks_special: bool = False
     """Special tokens that the file holds as plain ones become special (and are skipped in output)."""
     rebuilds_post_processor: bool = False
@@ -64,6 +75,7 @@ def choose_class(model_type: str | None, declared: str | None, *, byte_level: bo
     """
     registered = _REGISTERED.get(model_type or "")
     declared = declared.removesuffix("Fast") if declared else None
+    declared = _SAME.get(declared or "", declared)
     wrong = model_type in _DECLARED_WRONGLY
     if declared == "LlamaTokenizer" and byte_level and not wrong:
         return PLAIN
@@ -179,6 +191,67 @@ def _bert(file: Json, options: Mapping[str, Any]) -> Json:
     )
 
 
+def _unigram(file: Json, unk_id: int, options: Mapping[str, Any]) -> Json:
+    """Sentencepiece's Unigram; of the file's normaliser only the table of characters survives."""
+    normalizer = file.get("normalizer") or {}
+    steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
+    prefix = options.get("add_prefix_space")
+    scheme = "always" if prefix is None or prefix else "never"
+    metaspace = {"type": "Metaspace", "replacement": _SPACE_MARK, "prepend_scheme": scheme, "split": True}
+    return _rebuilt(
+        file,
+        {"type": "Unigram", "unk_id": unk_id, "vocab": file["model"]["vocab"], "byte_fallback": False},
+        normalizer=next((step for step in steps if step.get("type") == "Precompiled"), None),
+        pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace]},
+        decoder=metaspace,
+    )
+
+
+def _t5(file: Json, options: Mapping[str, Any]) -> Json:
+    return _unigram(file, 2, {})  # its prefix is no option
+
+
+def _t5_extra(options: Mapping[str, Any]) -> list[Any]:
+    """The sentinels that stand for gaps in its training texts, unless the folder lists them itself."""
+    listed = options.get("additional_special_tokens") or []
+    if any("<extra_id_" in str(token) for token in listed):
+        return list(listed)
+    return [*listed, *(f"<extra_id_{i}>" for i in range(options.get("extra_ids", 100)))]
+
+
+def _xlm_roberta(file: Json, options: Mapping[str, Any]) -> Json:
+    return _unigram(file, 3, options)
+
+
+def _camembert(file: Json, options: Mapping[str, Any]) -> Json:
+    tokens = [token for token, _score in file["model"]["vocab"]]
+    unknown = str(options["unk_token"])
+    return _unigram(file, tokens.index(unknown) if unknown in tokens else 0, options)
+
+
+def _camembert_extra(options: Mapping[str, Any]) -> list[Any]:
+    listed = options.get("additional_special_tokens")
+    return ["<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"] if listed is None else list(listed)
+
+
+def _around(*names: str | None) -> Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json]:
+    """A post-processor that puts the named special tokens around the text, which None stands for."""
+
+    def template(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
+        used = {name: special[name] for name in names if name is not None}
+        text: Json = {"Sequence": {"id": "A", "type_id": 0}}
+        pieces = [text if name is None else {"SpecialToken": {"id": used[name][0], "type_id": 0}} for name in names]
+        tokens = {token: {"id": token, "ids": [token_id], "tokens": [token]} for token, token_id in used.values()}
+        return {
+            "type": "TemplateProcessing",
+            "single": pieces,
+            "pair": [*pieces, {"Sequence": {"id": "B", "type_id": 1}}],  # never used: texts come one by one
+            "special_tokens": tokens,
+        }
+
+    return template
+
+
 def _bert_post(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
     (cls, cls_id), (sep, sep_id) = special["cls_token"], special["sep_token"]
     return {"type": "BertProcessing", "sep": [sep, sep_id], "cls": [cls, cls_id]}
@@ -194,12 +267,18 @@ def _roberta_post(special: Mapping[str, tuple[str, int]], options: Mapping[str, 
     }
 
 
+def _mpnet_post(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
+    return _roberta_post(special, {})
+
+
 _END_OF_TEXT = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
 _SENTENCEPIECE = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _BERT_TOKENS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
 _BERT_TOKENS |= {"cls_token": "[CLS]", "mask_token": "[MASK]"}
 _ROBERTA_TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>"}
 _ROBERTA_TOKENS |= {"unk_token": "<unk>", "pad_token": "<pad>", "mask_token": "<mask>"}
+
+_MPNET_TOKENS = _ROBERTA_TOKENS | {"unk_token": "[UNK]"}
 
 CLASSES: dict[str, TokenizerClass] = {
     row.name: row
@@ -226,6 +305,27 @@ CLASSES: dict[str, TokenizerClass] = {
         ),
         TokenizerClass("BertTokenizer", _bert, _BERT_TOKENS, post_processor=_bert_post),
         TokenizerClass("RobertaTokenizer", _gpt2, _ROBERTA_TOKENS, post_processor=_roberta_post),
+        TokenizerClass("MPNetTokenizer", _bert, _MPNET_TOKENS, post_processor=_mpnet_post),
+        TokenizerClass(
+            "T5Tokenizer",
+            _t5,
+            {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+            extra_tokens=_t5_extra,
+            post_processor=_around(None, "eos_token"),
+        ),
+        TokenizerClass(
+            "XLMRobertaTokenizer",
+            _xlm_roberta,
+            _ROBERTA_TOKENS,
+            post_processor=_around("bos_token", None, "eos_token"),
+        ),
+        TokenizerClass(
+            "CamembertTokenizer",
+            _camembert,
+            _ROBERTA_TOKENS,
+            extra_tokens=_camembert_extra,
+            post_processor=_around("bos_token", None, "eos_token"),
+        ),
     )
 }
 """The classes whose parts differ from the file they load."""

@@ -75,22 +75,23 @@ def _read(folder: Path) -> TokenizerFiles:
     declared = _text(folder / "tokenizer_config.json", config, "tokenizer_class")
     declared = declared or _text(folder / "config.json", model_config, "tokenizer_class")
     model_type = _text(folder / "config.json", model_config, "model_type")
+    usual = "BertTokenizer" if file["model"].get("type") == "WordPiece" else "GPT2Tokenizer"
     if not from_tokenizer_json:
-        declared = declared or "GPT2Tokenizer"
+        declared = declared or usual
     cls = choose_class(model_type, declared, byte_level=_mentions_byte_level(file))
     if cls.rebuild is None and not from_tokenizer_json:
-        cls = choose_class("gpt2", "GPT2Tokenizer", byte_level=True)
+        cls = choose_class(None, usual, byte_level=True)
 
     options = {**cls.special_tokens, **config}
     if from_tokenizer_json:
         # The file's own post-processor decides; published configs are often wrong about it.
         options.pop("add_bos_token", None)
         options.pop("add_eos_token", None)
-    added = _added_tokens(folder, file, config, options)
+    added = _added_tokens(folder, file, config, options, cls)
     options = {key: _as_token(value) for key, value in options.items()}
     raw = _build(folder, cls.rebuild(file, options) if cls.rebuild else None)
     special = _special_tokens(options)
-    _add_missing(raw, added, special, _extra_tokens(options))
+    _add_missing(raw, added, special, _extra_tokens(options, cls))
     if cls.marks_special:
         raw.add_tokens([AddedToken(str(token), special=True) for token in special.values()])
     _set_post_processor(raw, cls, options, special)
@@ -107,7 +108,9 @@ def _read(folder: Path) -> TokenizerFiles:
 
 
 def _vocabulary(folder: Path) -> Json:
-    """The folder's `tokenizer.json`, or the same made from `vocab.json` and `merges.txt`."""
+    """The folder's `tokenizer.json`, or the same made from `vocab.json` and `merges.txt` (GPT-2's kind), or from
+    `vocab.txt` (BERT's kind).
+    """
     if not folder.is_dir():
         raise TokenizerError(f"tokenizer folder {folder} does not exist")
     path = folder / "tokenizer.json"
@@ -123,11 +126,22 @@ def _vocabulary(folder: Path) -> Json:
         except Exception as error:
             raise TokenizerError(f"cannot read {vocab} and {merges}: {_one_line(error)}") from error
         return {"model": {"type": "BPE", "vocab": tokens, "merges": [list(pair) for pair in pairs]}}
+    words = folder / "vocab.txt"
+    if words.exists():
+        try:
+            return {"model": {"type": "WordPiece", "vocab": tokenizers.models.WordPiece.read_file(str(words))}}
+        except Exception as error:
+            raise TokenizerError(f"cannot read {words}: {_one_line(error)}") from error
+    if (folder / "source.spm").exists():
+        raise TokenizerError(
+            f"{folder} has source.spm and target.spm, one tokenizer for reading and another for writing, which are not "
+            "supported; a tokenizer.json is needed, made with the tokenizers library from the pieces and their ids"
+        )
     for name in _OTHER_FORMATS:
         if (folder / name).exists():
             convert = _CONVERT.format(folder=folder)
             raise TokenizerError(f"{folder} has only {name}, which must be converted once to tokenizer.json: {convert}")
-    raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, or vocab.json and merges.txt")
+    raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
 
 
 def _mentions_byte_level(file: Json) -> bool:
@@ -160,7 +174,7 @@ def _added_token(fields: Json, **forced: bool) -> AddedToken:
     return AddedToken(content, **known | forced)
 
 
-def _added_tokens(folder: Path, file: Json, config: Json, options: Json) -> dict[int, AddedToken]:
+def _added_tokens(folder: Path, file: Json, config: Json, options: Json, cls: TokenizerClass) -> dict[int, AddedToken]:
     """Added tokens by id, as the newest format present tells them; older formats also fill `options`."""
     if "added_tokens_decoder" in config:
         try:
@@ -174,7 +188,7 @@ def _added_tokens(folder: Path, file: Json, config: Json, options: Json) -> dict
         )
     added: dict[int, AddedToken] = {}
     special = {str(options[name]) for name in NAMED_TOKENS if options.get(name)}
-    special |= {str(token) for token in _extra_tokens(options)}
+    special |= {str(token) for token in _extra_tokens(options, cls)}
     for content, token_id in _read_object(folder / "added_tokens.json").items():
         is_special = content in special
         added[int(token_id)] = AddedToken(content, normalized=not is_special, special=is_special)
@@ -192,9 +206,11 @@ def _special_tokens(options: Mapping[str, Any]) -> dict[str, str | AddedToken]:
     return special | {key: _as_token(value) for key, value in named.items() if isinstance(value, str | AddedToken)}
 
 
-def _extra_tokens(options: Mapping[str, Any]) -> list[str | AddedToken]:
-    """Special tokens without a name, under either of the two keys that hold them."""
+def _extra_tokens(options: Mapping[str, Any], cls: TokenizerClass) -> list[str | AddedToken]:
+    """Special tokens without a name, under either of the two keys that hold them, or as the class has them."""
     extra = options.get("extra_special_tokens") or options.get("additional_special_tokens") or []
+    if cls.extra_tokens is not None:
+        extra = cls.extra_tokens(options)
     return [token for token in extra if isinstance(token, str | AddedToken)] if isinstance(extra, list) else []
 
 

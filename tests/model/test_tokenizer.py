@@ -170,8 +170,9 @@ def broken(folder: Path, **texts: str) -> Path:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, r"has no tokenizer: need tokenizer.json, or vocab.json and merges.txt"),
+        ({}, r"has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt"),
         ({"tokenizer__model": "x"}, r"only tokenizer.model.*AutoTokenizer.from_pretrained\(f\).save_pretrained\(f\)"),
+        ({"vocab__json": "{}", "source__spm": "x"}, r"has source.spm and target.spm, .* a tokenizer.json is needed"),
         ({"tokenizer__json": '{"model": '}, r"cannot read .*tokenizer.json: Expecting value"),
         ({"tokenizer__json": "[]"}, r"tokenizer.json must hold a JSON object, not list"),
         ({"tokenizer__json": "{}"}, r"tokenizer.json is not a tokenizer file"),

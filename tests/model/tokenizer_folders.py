@@ -86,30 +86,32 @@ def llama2_like(*, bos: bool = True) -> Tokenizer:
     return tokenizer
 
 
-def unigram() -> Tokenizer:
+def unigram(
+    special: tuple[str, ...] = ("<pad>", "</s>", "<unk>"), around: tuple[str, ...] = ("$A", "</s>")
+) -> Tokenizer:
     """T5's kind: Unigram pieces behind a space mark, an end token after each text."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     trainer = trainers.UnigramTrainer(
-        vocab_size=300, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False
+        vocab_size=300, special_tokens=list(special), unk_token="<unk>", show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    used = [(token, special.index(token)) for token in around if token != "$A"]
+    tokenizer.post_processor = processors.TemplateProcessing(single=list(around), special_tokens=used)
     return tokenizer
 
 
-def word_piece() -> Tokenizer:
+def word_piece(special: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")) -> Tokenizer:
     """BERT's kind, as its class saves it."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
+    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=list(special), show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.post_processor = processors.BertProcessing((special[3], 3), (special[2], 2))
     return tokenizer
 
 
@@ -124,6 +126,14 @@ def vocab_and_merges(folder: Path, **files: Any) -> Path:
     write(folder, None, vocab=model["vocab"], **files)
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def words(folder: Path, **files: Any) -> Path:
+    """BERT's one file instead of tokenizer.json."""
+    vocab = word_piece().get_vocab()
+    write(folder, None, **files)
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocab, key=vocab.__getitem__)) + "\n", encoding="utf-8")
     return folder
 
 
@@ -228,6 +238,59 @@ def build_all(root: Path) -> dict[str, Path]:
         word_piece(),
         {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 512},
         config={"model_type": "bert"},
+    )
+    mpnet = word_piece(("<pad>", "[UNK]", "<s>", "</s>", "<mask>"))
+    mpnet.post_processor = processors.RobertaProcessing(("</s>", 3), ("<s>", 2))
+    add("word piece, MPNet class", mpnet, {"tokenizer_class": "MPNetTokenizer"}, config={"model_type": "mpnet"})
+    add("unigram, T5 class", unigram(), {"tokenizer_class": "T5Tokenizer"}, config={"model_type": "t5"})
+    add(
+        "unigram, T5 class, its own sentinels",
+        unigram(("<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>")),
+        {
+            "tokenizer_class": "T5Tokenizer",
+            "extra_ids": 2,
+            "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"],
+        },
+        config={"model_type": "t5"},
+    )
+    whole = ("<s>", "$A", "</s>")
+    add(
+        "unigram, XLM-RoBERTa class",
+        unigram(("<s>", "<pad>", "</s>", "<unk>", "<mask>"), whole),
+        {"tokenizer_class": "XLMRobertaTokenizer"},
+        config={"model_type": "xlm-roberta"},
+    )
+    add(
+        "unigram, CamemBERT class",
+        unigram(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"), whole),
+        {"tokenizer_class": "CamembertTokenizer"},
+        config={"model_type": "camembert"},
+    )
+    bart = byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+    bart.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    add("byte level, BART", bart, {"tokenizer_class": "BartTokenizer"}, config={"model_type": "bart"})
+    modern = byte_level(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
+    modern.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    add("byte level, ModernBERT", modern, plain | _BERT, config={"model_type": "modernbert"})
+    add(
+        "byte fallback, Gemma 3",
+        llama2_like(),
+        _SPM | {"tokenizer_class": "GemmaTokenizer", "pad_token": "<unk>", "mask_token": None},
+        config={"model_type": "gemma3_text"},
+    )
+    add(
+        "byte fallback, Phi-3",
+        llama2_like(),
+        _SPM | {"tokenizer_class": "LlamaTokenizer", "legacy": False, "pad_token": "</s>"},
+        config={"model_type": "phi3"},
+    )
+    made["vocab of word pieces"] = words(root / "vocab of word pieces", config={"model_type": "bert"})
+    made["vocab of word pieces, cased"] = words(
+        root / "vocab of word pieces, cased",
+        config={"model_type": "distilbert"},
+        tokenizer_config={"do_lower_case": False, "model_max_length": 512},
     )
     made["vocab and merges"] = vocab_and_merges(root / "vocab and merges", config={"model_type": "gpt2"})
     made["vocab and merges, added tokens"] = vocab_and_merges(
