@@ -4,8 +4,6 @@ Families differ in data only. model/registry.py reads a folder's files into this
 """
 
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
 from typing import Literal
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -152,13 +150,11 @@ class ModelConfig:
 
     @property
     def num_matrix_parameters(self) -> int:
-        """Weights that each token is multiplied by: all matrices, the head's included, without norms and biases."""
+        """Weights that a token of each stack is multiplied by: all matrices, the head's included, without norms and
+        biases.
+        """
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
         mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
-        return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
-
-    @classmethod
-    def from_folder(cls, folder: Path) -> "ModelConfig":
-        """`model.registry.read_config`, for callers that have not moved there yet."""
-        read: ModelConfig = import_module("model.registry").read_config(folder)
-        return read
+        block = attention * (2 if self.cross_attention else 1) + mlp
+        head = self.vocab_size * self.hidden_size if self.has_head else 0
+        return self.num_layers * block + head + (self.encoder.num_matrix_parameters if self.encoder else 0)

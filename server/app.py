@@ -14,6 +14,7 @@ from model import folder as model_folder
 from model.chat import ChatTemplate, ChatTemplateError, read_template_option
 from model.config import ModelConfig
 from model.folder import ModelLoadError
+from model.registry import read_config
 from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
 from server import processes
@@ -52,7 +53,7 @@ class ModelFiles:
 def load_model_files(settings: Settings) -> ModelFiles:
     """Find and read the model's folder, weights apart. Raises ValueErrors of one line."""
     folder = model_folder.resolve(settings.model)
-    config = ModelConfig.from_folder(folder)
+    config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
     asked = settings.max_model_len
     if asked is not None and asked > config.max_model_len:

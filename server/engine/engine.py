@@ -15,12 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from model.config import ModelConfig
+from model.inside import weights
+from model.inside.live_weights import LOOKUP
 from model.kv_cache import KVCache
 from model.loader import load_model, resolve_device, resolve_dtype
+from model.registry import read_config
 from model.transformer import Transformer
 from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
 from server.engine.findings import Findings
+from server.engine.inspector import Inspector
 from server.engine.memory import num_cache_blocks
 from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.needs import Stacks
@@ -34,7 +38,7 @@ from server.engine.outputs import (
     Timing,
     TokenLogprobs,
 )
-from server.engine.request import EngineRequest
+from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
 from server.engine.threads import use_threads
@@ -68,6 +72,9 @@ class Engine:
             ),
             self._blocks,
         )
+        self._inspector = Inspector(
+            lambda task, check: weights.answer(model.config, LOOKUP, task.question, task.options, check)
+        )
         self._tracked: dict[int, _Tracked] = {}
         self._pending: list[RequestOutput] = []
         """Ends that came between steps: the next step reports them."""
@@ -87,7 +94,7 @@ class Engine:
 
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
-        model_config = ModelConfig.from_folder(config.model)
+        model_config = read_config(config.model)
         use_threads(config.threads, model_config.num_matrix_parameters)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
@@ -109,7 +116,11 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to compute or to report."""
-        return self._scheduler.has_work or bool(self._pending)
+        return self._scheduler.has_work or bool(self._pending) or self._inspector.has_results
+
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, from another thread, when there is something to report that no step has brought."""
+        self._inspector.call_when_ready(wake)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request. One that finds no memory for what it captures ends with the next step.
@@ -117,6 +128,9 @@ class Engine:
         Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or an intervention
         that makes no sense. The engine is then as it was.
         """
+        if isinstance(request.task, WeightsTask):  # needs no step
+            self._inspector.add(request)
+            return
         seq = Sequence(request, self._stacks)
         self._scheduler.add(seq)
         tracked = _Tracked(seq, Findings(), Timing(request.arrival_time))
@@ -137,10 +151,12 @@ class Engine:
         seq = self._scheduler.abort(uid)
         if seq is not None:
             self._pending.append(self._ending(uid, "abort"))
+        else:
+            self._inspector.abort(uid)
 
     def step(self) -> StepOutput:
         """Run one step. A step that fails ends the requests in it with finish_reason "error"; the engine goes on."""
-        outputs, self._pending = self._pending, []
+        outputs, self._pending = self._pending + self._inspector.take_results(), []
         for seq in self._scheduler.expired(time.monotonic()):
             outputs.append(self._ending(seq.uid, "deadline"))
         if not self._scheduler.has_work:

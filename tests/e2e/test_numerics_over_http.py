@@ -20,8 +20,8 @@ import torch
 import transformers
 from safetensors.numpy import load
 
-from model.config import ModelConfig
 from model.kv_cache import KVCache
+from model.registry import read_config
 from model.tokenizer import Tokenizer
 from tests.server.running import RunningServer, running_server
 from tests.tiny import CONTEXT, VOCAB_SIZE, make_variant
@@ -199,9 +199,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def started(folder: Path, prompts: list[Ids]) -> Iterator[Family]:
     """Both servers of a checkpoint, started at the same time."""
-    one_context = (
-        CONTEXT // BLOCK_SIZE * KVCache.bytes_per_block(ModelConfig.from_folder(folder), BLOCK_SIZE, torch.float32)
-    )
+    one_context = CONTEXT // BLOCK_SIZE * KVCache.bytes_per_block(read_config(folder), BLOCK_SIZE, torch.float32)
     arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--max-num-seqs", "8"]
     arguments += ["--max-num-batched-tokens", "16", "--block-size", str(BLOCK_SIZE), "--log-level", "warning"]
     with (

@@ -12,8 +12,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from model.checkpoint import load_weights
-from model.config import ModelConfig
 from model.folder import ModelLoadError
+from model.registry import read_config
 from model.weight_maps import weights_of
 from tests import tiny
 
@@ -35,7 +35,7 @@ def gpt2(checkpoints: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> dict[str, torch.Tensor]:
-    return load_weights(folder, ModelConfig.from_folder(folder), dtype, **options)
+    return load_weights(folder, read_config(folder), dtype, **options)
 
 
 def rewrite(folder: Path, **changes: Any) -> dict[str, torch.Tensor]:
@@ -83,7 +83,7 @@ def test_gpt2_matrices_are_turned_to_out_by_in(checkpoints: dict[str, Path]) -> 
 
 @pytest.mark.parametrize("name", ["llama-mqa-untied", "llama-biases", "gpt2"])
 def test_what_is_loaded_is_what_the_tables_promise(checkpoints: dict[str, Path], name: str) -> None:
-    config = ModelConfig.from_folder(checkpoints[name])
+    config = read_config(checkpoints[name])
     loaded = load_weights(checkpoints[name], config, torch.bfloat16)
     assert {name: tuple(tensor.shape) for name, tensor in loaded.items()} == {
         w.name: w.shape for w in weights_of(config)

@@ -8,7 +8,7 @@ import pytest
 
 from model.config import ModelConfig
 from model.folder import PACKAGED, ModelLoadError, resolve
-from model.registry import ARCHITECTURES, FAMILIES
+from model.registry import ARCHITECTURES, FAMILIES, read_config
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -26,11 +26,11 @@ def read(folder: Path, values: dict[str, Any], generation: dict[str, Any] | None
     (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
     if generation is not None:
         (folder / "generation_config.json").write_text(json.dumps(generation), encoding="utf-8")
-    return ModelConfig.from_folder(folder)
+    return read_config(folder)
 
 
 def test_the_packaged_model_is_read() -> None:
-    config = ModelConfig.from_folder(PACKAGED)
+    config = read_config(PACKAGED)
     assert (config.architecture, config.num_layers, config.num_heads, config.head_dim) == ("LlamaForCausalLM", 6, 8, 32)
     assert (config.vocab_size, config.max_model_len, config.dtype) == (4096, 512, "bfloat16")
     assert config.eos_token_ids == (0,)
@@ -153,10 +153,10 @@ def test_gpt2_options_that_are_not_built_are_refused(tmp_path: Path, option: str
 def test_broken_json_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelLoadError, match=r"config\.json: cannot be read as JSON"):
-        ModelConfig.from_folder(tmp_path)
+        read_config(tmp_path)
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ModelLoadError, match="holds a list; a JSON object is expected"):
-        ModelConfig.from_folder(tmp_path)
+        read_config(tmp_path)
 
 
 def test_names_of_families_and_architectures_are_told_apart() -> None:

@@ -9,10 +9,10 @@ import transformers
 from model.batch import Batch, Span
 from model.capture import AttentionTap, ResidualTap, Taps
 from model.checkpoint import load_weights
-from model.config import ModelConfig
 from model.decoder import Decoder
 from model.kv_cache import KVCache
 from model.loader import load_decoder
+from model.registry import read_config
 from tests import reference, tiny
 
 CPU = torch.device("cpu")
@@ -68,7 +68,7 @@ def test_float32_equals_transformers(folder: Path, chunk: int) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     with torch.no_grad():
         expected = theirs(torch.tensor([tokens]), output_attentions=True, output_hidden_states=True)
-    model = load_decoder(folder, ModelConfig.from_folder(folder), torch.float32, CPU)
+    model = load_decoder(folder, read_config(folder), torch.float32, CPU)
     ours = Seen(model, tokens, chunk)
     assert (ours.logits - expected.logits[0]).abs().max() <= 1e-4
     for mine, other in zip(ours.attention, expected.attentions, strict=True):
@@ -79,7 +79,7 @@ def test_float32_equals_transformers(folder: Path, chunk: int) -> None:
 
 def test_float64_equals_the_reference(folder: Path, chunk: int) -> None:
     tokens = prompt()
-    config = ModelConfig.from_folder(folder)
+    config = read_config(folder)
     expected = reference.run(config, load_weights(folder, config, torch.float64), tokens)
     ours = Seen(load_decoder(folder, config, torch.float64, CPU), tokens, chunk)
     assert (ours.logits - expected.logits).abs().max() <= 1e-10
@@ -91,7 +91,7 @@ def test_float64_equals_the_reference(folder: Path, chunk: int) -> None:
 
 def test_scores_are_the_log_of_the_pattern_up_to_a_constant_a_row(folder: Path) -> None:
     tokens = prompt()
-    model = load_decoder(folder, ModelConfig.from_folder(folder), torch.float32, CPU)
+    model = load_decoder(folder, read_config(folder), torch.float32, CPU)
     scores, pattern = Seen(model, tokens, 1000, "scores").attention, Seen(model, tokens, 1000).attention
     unseen = torch.ones(len(tokens), len(tokens), dtype=torch.bool).triu(1)
     for mine, other in zip(scores, pattern, strict=True):
@@ -101,7 +101,7 @@ def test_scores_are_the_log_of_the_pattern_up_to_a_constant_a_row(folder: Path) 
 
 def test_dots_times_the_scale_are_the_scores(folder: Path) -> None:
     tokens = prompt()
-    config = ModelConfig.from_folder(folder)
+    config = read_config(folder)
     model = load_decoder(folder, config, torch.float32, CPU)
     scores, dots = Seen(model, tokens, 1000, "scores").attention, Seen(model, tokens, 1000, "dots").attention
     for mine, other in zip(scores, dots, strict=True):
@@ -109,7 +109,7 @@ def test_dots_times_the_scale_are_the_scores(folder: Path) -> None:
 
 
 def test_a_sequence_that_needs_fewer_layers_leaves_the_others_as_they_were(folder: Path) -> None:
-    config = ModelConfig.from_folder(folder)
+    config = read_config(folder)
     model = load_decoder(folder, config, torch.float32, CPU)
     first, second = prompt()[:20], prompt()[:13]
     both = KVCache(config, 40, BLOCK, torch.float32, CPU)

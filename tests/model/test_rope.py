@@ -8,8 +8,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from model.config import ModelConfig, RopeConfig
+from model.config import RopeConfig
 from model.layers.rope import Rope, frequencies
+from model.registry import read_config
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 
 HEAD_DIM, TRAINED = 16, 128
@@ -86,7 +87,7 @@ def ours(parameters: dict[str, Any], tmp_path: Any) -> RopeConfig:
         architectures=["LlamaForCausalLM"],
     )
     config.save_pretrained(tmp_path)
-    rope = ModelConfig.from_folder(tmp_path).rope
+    rope = read_config(tmp_path).rope
     assert rope is not None
     return rope
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.loader import load_model
+from model.registry import read_config
 from model.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
@@ -52,7 +52,7 @@ def as_numpy(array: Array) -> np.ndarray:
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
-    return load_model(folder, ModelConfig.from_folder(folder), dtype, CPU, **options)
+    return load_model(folder, read_config(folder), dtype, CPU, **options)
 
 
 def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
