@@ -55,7 +55,7 @@ def parts_of(config: ModelConfig) -> tuple[Part, ...]:
     return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
 
 
-def check_part(context: AppContext, part: Part | None) -> Part:
+def check_part(context: AppContext, part: Part | None, field: str = "part") -> Part:
     """The part of a request, or the one that stands for null. Raises BadRequest for one that the model lacks."""
     config = context.config
     has = parts_of(config)
@@ -63,8 +63,8 @@ def check_part(context: AppContext, part: Part | None) -> Part:
         return "encoder" if config.kind == "encoder" else "decoder"
     if part not in has:
         raise BadRequest(
-            f"part: {part!r} is not in this model, which is of kind {config.kind!r} ({config.architecture}); accepted: "
-            f"{', '.join(map(repr, has))}.",
-            param="part",
+            f"{field}: {part!r} is not in this model, which is of kind {config.kind!r} ({config.architecture}); "
+            f"accepted: {', '.join(map(repr, has))}.",
+            param=field,
         )
     return part

@@ -116,7 +116,7 @@ async def _started(context: AppContext, value: PromptInput | None, count: int) -
 
 def _one_each(value: PromptInput, count: int, field: str = "completion") -> list[_OneText]:
     """The texts or id lists of a field. Raises BadRequest when they do not match the inputs in number."""
-    is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
+    is_one = isinstance(value, str) or not value or isinstance(value[0], int)
     items: list[_OneText] = [value] if is_one else list(value)  # type: ignore[list-item,arg-type]
     if len(items) != count:
         raise BadRequest(f"{field}: {len(items)} of them for {count} inputs; one for each is accepted.", param=field)

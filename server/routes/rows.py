@@ -98,7 +98,7 @@ def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
 
 def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
     """The writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model lacks."""
-    part = check_part(context, fields.part)
+    part = check_part(context, fields.part, "attention.part")
     heads = select_heads(fields, context.config, "attention.")
     capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype, part=part)
     return RowWriter(heads, capture, fields.prompt, fields.encoding_format)

@@ -169,7 +169,7 @@ async def test_every_choice_has_the_change(tmp_path: Path) -> None:
 
 async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder_decoder()) as at:
-        body = {"input": "abcdef", "points": ["logits"], "positions": "all", "decoder_input": "xy"}
+        body: dict[str, Any] = {"input": "abcdef", "points": ["logits"], "positions": "all", "decoder_input": "xy"}
         changes = await sent(
             at,
             {"point": "encoder.hook_resid_pre", "layer": -1, "positions": -1, "op": "zero"},

@@ -1,0 +1,116 @@
+"""GET /v1/capabilities: what it promises is kept, and what it denies is refused with the same words."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.routes.abilities import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
+from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
+
+CONFIGS = [tiny_config(), tiny_encoder(), tiny_encoder_decoder()]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "x", "max_tokens": 1},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+}
+
+
+async def capabilities(at: Site) -> Any:
+    return (await at.http.get("/v1/capabilities")).json()
+
+
+@pytest.mark.parametrize(
+    ("config", "stacks", "parts"),
+    [
+        (CONFIGS[0], ["decoder"], ["decoder"]),
+        (CONFIGS[1], ["encoder"], ["encoder"]),
+        (CONFIGS[2], ["encoder", "decoder"], ["encoder", "decoder", "cross"]),
+    ],
+    ids=lambda value: getattr(value, "kind", None),
+)
+async def test_kind_stacks_and_parts_are_told(config: Any, stacks: list[str], parts: list[str], tmp_path: Path) -> None:
+    async with site(tmp_path, config=config) as at:
+        told = await capabilities(at)
+    assert told["kind"] == config.kind
+    assert (list(told["stacks"]), told["attention"]["parts"]) == (stacks, parts)
+    assert told["attention"]["with_generation"] == config.has_head
+
+
+async def test_the_stacks_of_an_encoder_decoder_have_their_own_sizes(tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder_decoder()) as at:
+        told = await capabilities(at)
+    encoder, decoder = told["stacks"]["encoder"], told["stacks"]["decoder"]
+    assert (encoder["num_layers"], encoder["num_heads"], encoder["max_model_len"]) == (2, 2, 40)
+    assert (decoder["num_layers"], decoder["num_heads"], decoder["max_model_len"]) == (3, 4, 64)
+    assert told["embeddings"]["layers"] == 3
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+async def test_every_point_it_names_can_be_traced_and_has_that_shape(config: Any, tmp_path: Path) -> None:
+    async with site(tmp_path, config=config) as at:
+        points = {point["name"].replace("{layer}", "1"): point for point in (await capabilities(at))["points"]}
+        answer = await at.post("/v1/trace", {"input": "abc", "points": list(points), "encoding_format": "base64"})
+    traced = answer.json()["data"][0]["points"]
+    assert list(traced) == list(points)
+    for name, point in points.items():
+        assert traced[name]["axes"] == point["axes"]
+        pairs = zip(point["shape"], traced[name]["shape"], strict=True)
+        assert all(told in (None, found) for told, found in pairs), name
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+async def test_a_point_can_be_changed_exactly_when_it_says_so(config: Any, tmp_path: Path) -> None:
+    body = {"input": "abc", "points": ["hook_embed"]}
+    async with site(tmp_path, config=config) as at:
+        points = (await capabilities(at))["points"]
+        changes = [({"point": point["name"].replace("{layer}", "1"), "op": "zero"}, point) for point in points]
+        accepted = [change for change, point in changes if point["changeable"]]
+        assert (await at.post("/v1/trace", {**body, "interventions": accepted})).status_code == 200
+        refused = [change for change, point in changes if not point["changeable"]]
+        assert refused
+        for change in refused:
+            error = await at.error("/v1/trace", {**body, "interventions": [change]}, 400)
+            assert "can be read and not changed" in error["message"]
+
+
+async def test_layers_that_lack_a_point_are_left_out(tmp_path: Path) -> None:
+    async with site(tmp_path, config=replace(tiny_encoder(), first_attention_norm=False)) as at:
+        points = {point["short"]: point for point in (await capabilities(at))["points"]}
+    assert points["ln1.hook_scale"]["layers"] == [1, 2]
+    assert points["ln2.hook_scale"]["layers"] == [0, 1, 2]
+    assert points["hook_embed"]["layers"] == []
+
+
+async def test_every_route_that_reads_the_model_is_listed(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        paths = (await at.http.get("/openapi.json")).json()["paths"]
+    posts = {path for path, operations in paths.items() if path.startswith("/v1/") and "post" in operations}
+    assert posts - {"/v1/models/{model_id}/geometry"} == {*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL}
+
+
+@pytest.mark.parametrize("route", BODIES)
+async def test_an_encoder_refuses_what_needs_a_head_with_the_reason_it_told(route: str, tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder()) as at:
+        told = (await capabilities(at))["routes"][route]
+        error = await at.error(route, BODIES[route], 400)
+        assert at.engine.submitted == []
+    assert told["works"] is False
+    assert told["reason"] in error["message"]
+    assert "/v1/embeddings" in error["message"]
+
+
+@pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2]], ids=lambda config: config.kind)
+async def test_routes_that_work_answer(config: Any, tmp_path: Path) -> None:
+    async with site(tmp_path, config=config) as at:
+        told = (await capabilities(at))["routes"]
+        for route, body in BODIES.items():
+            assert told[route] == {"works": True, "reason": None}
+            assert (await at.post(route, body)).status_code == 200
+
+
+async def test_chat_without_a_template_is_denied_here_and_refused_there(tmp_path: Path) -> None:
+    async with site(tmp_path, template=None) as at:
+        told = (await capabilities(at))["routes"]["/v1/chat/completions"]
+    assert told["works"] is False
+    assert "no chat template" in told["reason"]
