@@ -46,7 +46,9 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
-STANDARD_LIBRARY_ONLY = ("scheduler", "block_manager", "sequence", "sampling_params", "request", "outputs")
+STANDARD_LIBRARY_ONLY = (
+    "scheduler", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs",
+)  # fmt: skip
 WITHOUT_TORCH = (
     "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",
     "model.point_names",

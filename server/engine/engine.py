@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from model.config import ModelConfig
 from model.inside import weights
-from model.inside.live_weights import LOOKUP
+from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
 from model.loader import load_model, resolve_device, resolve_dtype
 from model.registry import read_config
@@ -72,8 +72,9 @@ class Engine:
             ),
             self._blocks,
         )
+        live = LiveWeights(model)
         self._inspector = Inspector(
-            lambda task, check: weights.answer(model.config, LOOKUP, task.question, task.options, check)
+            lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
         )
         self._tracked: dict[int, _Tracked] = {}
         self._pending: list[RequestOutput] = []

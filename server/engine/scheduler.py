@@ -10,7 +10,7 @@ The order of arrival is the order of priority, always:
   streams.
 - What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
   any others. More tokens than a whole budget run where they are the first to be given any after the decodes.
-- A sequence gets the blocks of all its known tokens at admission, those of the encoder's output included, so only growth
+- A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
   by generation can run out of blocks. Then the latest arrival is preempted: it gives up its blocks, goes to the front
   of `waiting`, and is computed again.
 - The oldest sequence is never preempted for another, and `add` refuses what could not finish alone, so every step makes
