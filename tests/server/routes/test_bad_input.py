@@ -17,6 +17,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
     "/v1/attention": {"input": "x"},
+    "/v1/trace": {"input": "x", "points": ["hook_embed"]},
     "/v1/embeddings": {"input": "x"},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from server.engine.request import EmbedTask
+from model.config import ModelConfig
+from model.sentence_transformers import EmbeddingDefaults
+from model.tokenizer import Tokenizer
+from server.engine.request import EmbedTask, Pooling
 from server.errors import EngineError
+from server.routes.prompts import fit_input, read_prompts
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
-from tests.server.serving import Site, site
+from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
 PATH = "/v1/embeddings"
 
@@ -91,3 +96,90 @@ async def test_a_worker_that_fails_fails_the_request(tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(failure=EngineError("boom"))) as at:
         error = await at.error(PATH, {"input": ["a", "b"]}, 500)
     assert error["message"] == "boom"
+
+
+DECLARED = EmbeddingDefaults(
+    pooling="cls", normalize=False, max_length=5, truncate=True, is_declared=True, lowercase=True,
+    prompts={"query": "Q: ", "none": ""},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"), [(tiny_config(), "last"), (tiny_encoder(), "mean"), (tiny_encoder_decoder(), "mean")]
+)
+async def test_what_stands_for_null_follows_from_the_kind_of_model(
+    config: ModelConfig, pooling: Pooling, tmp_path: Path
+) -> None:
+    async with site(tmp_path, config=config) as at:
+        assert await task_of(at) == EmbedTask(layer=None, pooling=pooling, normalize=True, dimensions=None)
+
+
+async def test_a_folder_that_declares_its_embeddings_is_obeyed(tmp_path: Path) -> None:
+    async with site(tmp_path, defaults=DECLARED) as at:
+        assert await task_of(at, input="ABCDEFGH") == EmbedTask(pooling="cls", normalize=False)
+        assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"abcde"
+        told = await task_of(at, input="x", pooling="mean", normalize=True)
+        too_long = await at.error(PATH, {"input": "abcdef", "truncate": False}, 400)
+    assert (told.pooling, told.normalize) == ("mean", True)
+    assert "at most 5 are accepted" in too_long["message"]
+
+
+async def test_a_prompt_is_put_before_texts_and_not_before_ids(tmp_path: Path) -> None:
+    async with site(tmp_path, defaults=DECLARED) as at:
+        await task_of(at, input=["A", "B"], prompt_name="query")
+        assert [bytes(s.prompt_token_ids) for s in at.engine.submitted] == [b"q: a", b"q: b"]
+        await task_of(at, input=[65], prompt_name="query")
+        assert at.engine.submitted[-1].prompt_token_ids == (65,)
+        error = await at.error(PATH, {"input": "a", "prompt_name": "passage"}, 400)
+    assert "no prompt 'passage'; accepted: 'query', 'none'" in error["message"]
+    async with site(tmp_path, defaults=replace(DECLARED, default_prompt_name="query")) as at:
+        await task_of(at, input="A")
+        await task_of(at, input="A", prompt_name="none")
+        assert [bytes(s.prompt_token_ids) for s in at.engine.submitted] == [b"q: a", b"a"]
+
+
+async def test_pooling_that_cannot_be_had_is_refused_unless_another_is_named(tmp_path: Path) -> None:
+    async with site(tmp_path, defaults=replace(DECLARED, refusal="modules.json: a Dense follows")) as at:
+        error = await at.error(PATH, {"input": "a"}, 400)
+        assert at.engine.submitted == []
+        assert (await task_of(at, input="a", pooling="last")).pooling == "last"
+    assert (error["param"], error["code"]) == ("pooling", "not_supported_by_model")
+    assert "a Dense follows" in error["message"]
+
+
+async def test_an_encoder_decoder_embeds_with_its_encoder(tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder_decoder()) as at:
+        answer = await at.post(PATH, {"input": "ab", "pooling": "none", "layer": -1})
+        (submitted,) = at.engine.submitted
+        error = await at.error(PATH, {"input": "ab", "layer": 3}, 400)
+    assert bytes(submitted.encoder_token_ids) == b"ab"
+    assert submitted.task == EmbedTask(layer=2, pooling="none", normalize=True)
+    assert answer.json()["data"][0]["tokens"] == ["a", "b"]
+    assert answer.json()["data"][0]["shape"] == [2, HIDDEN_SIZE]
+    assert "there is no layer 3; accepted are 0 to 2" in error["message"]
+
+
+async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> None:
+    """As transformers truncates: the text gives way, so that an encoder still sees its [CLS] and [SEP]."""
+    async with site(tmp_path) as at:
+        file = tmp_path / "tokenizer.json"
+        written = json.loads(file.read_text())
+        end = {"SpecialToken": {"id": "<|end|>", "type_id": 0}}
+        text = {"Sequence": {"id": "A", "type_id": 0}}
+        written["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [end, text, end],
+            "pair": [text],
+            "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [256], "tokens": ["<|end|>"]}},
+        }
+        file.write_text(json.dumps(written))
+        context = replace(at.context, tokenizer=Tokenizer.from_folder(tmp_path))
+        (prompt,) = await read_prompts(context, "abcdef", "input")
+        assert prompt.ids == (256, *b"abcdef", 256)
+        cut = fit_input(context, prompt, True, "input", 5)
+        whole = fit_input(context, prompt, True, "input", 8)
+        tiny = fit_input(context, prompt, True, "input", 1)
+    assert cut.ids == (256, *b"abc", 256)
+    assert cut.offsets == ((0, 0), (0, 1), (1, 2), (2, 3), (0, 0))
+    assert whole == prompt
+    assert len(tiny.ids) == 1
