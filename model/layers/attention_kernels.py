@@ -104,11 +104,9 @@ def _block_dots(query, keys, out):
 
 
 @numba.njit(**COMPILE)
-def _make_scores(row, start, first, last, position, scale, softcap, bias):
-    """In place: the dots of keys start, start + 1, ... become the scores of a query at `position`.
-
-    Scaled, then capped (softcap 0: not), then bias[key - position + reach - 1] added (empty: not); keys before `first`
-    and from `last` on are -inf.
+def _make_scores(row, first, last, position, scale, softcap, bias):
+    """In place: dots become scores, scaled, then capped (softcap 0: not), then with bias[key - position + reach - 1]
+    added (empty: not); keys before `first` and from `last` on are -inf. Keys and position are counted from row[0].
     """
     if softcap > 0:
         for t in range(len(row)):
@@ -117,12 +115,12 @@ def _make_scores(row, start, first, last, position, scale, softcap, bias):
         for t in range(len(row)):
             row[t] *= scale
     if len(bias) > 0:
-        zero = (len(bias) + 1) // 2 - 1 - position
-        near, seen = bias[first + zero : last + zero], row[first - start : last - start]
+        distance_0 = (len(bias) + 1) // 2 - 1
+        near, seen = bias[first - position + distance_0 : last - position + distance_0], row[first:last]
         for t in range(len(seen)):
             seen[t] += near[t]
-    row[: first - start] = -np.inf
-    row[last - start :] = -np.inf
+    row[:first] = -np.inf
+    row[last:] = -np.inf
 
 
 @numba.njit(**COMPILE)
@@ -152,11 +150,11 @@ def _softmax(row, size):
 
 
 @numba.njit(**COMPILE)
-def _block_mix(weights, values, first, last, out):
-    """out[d] += sum over first <= b < last of weights[b] * values[b, d], added in the order of b. values [B, D]."""
-    dim = values.shape[1]
-    whole = last - (last - first) % 8
-    for b in range(first, whole, 8):
+def _block_mix(weights, values, out):
+    """out[d] += sum over b of weights[b] * values[b, d], added in the order of b. values [some of B, D]."""
+    num_keys, dim = values.shape
+    whole = num_keys - num_keys % 8
+    for b in range(0, whole, 8):
         w0, w1, w2, w3 = weights[b], weights[b + 1], weights[b + 2], weights[b + 3]
         w4, w5, w6, w7 = weights[b + 4], weights[b + 5], weights[b + 6], weights[b + 7]
         for d in range(dim):
@@ -170,7 +168,7 @@ def _block_mix(weights, values, first, last, out):
             a += w6 * widen(values[b + 6, d])
             a += w7 * widen(values[b + 7, d])
             out[d] = a
-    for b in range(whole, last):
+    for b in range(whole, num_keys):
         for d in range(dim):
             out[d] += weights[b] * widen(values[b, d])
 
@@ -233,9 +231,10 @@ def _block_mix_of_four(weights, values, out):
 
 @numba.njit(**COMPILE)
 def _tile_dots(queries, first, last, keys, start, out):
-    """Scores of a tile's queries [R, D] against the block of keys that begins at `start`, where they see any of it.
+    """Dots of a tile's queries [R, D] with the block of keys that begins at `start`, into its columns of out [R, keys].
 
-    Row r sees keys first[r] <= k < last[r]; neither falls from one row to the next. out [R, B].
+    Row r sees keys first[r] <= k < last[r]; neither falls from one row to the next. Keys are counted from the tile's
+    first block.
     """
     end = start + keys.shape[1]
     num = len(queries)
@@ -243,27 +242,28 @@ def _tile_dots(queries, first, last, keys, start, out):
     while r < num:
         if r + 4 <= num:
             if start < last[r + 3] and end > first[r]:  # one of the four may see it
-                _block_dots_of_four(queries[r : r + 4], keys, out[r : r + 4])
+                _block_dots_of_four(queries[r : r + 4], keys, out[r : r + 4, start:end])
             r += 4
         else:
             if start < last[r] and end > first[r]:
-                _block_dots(queries[r], keys, out[r])
+                _block_dots(queries[r], keys, out[r, start:end])
             r += 1
 
 
 @numba.njit(**COMPILE)
 def _tile_mix(weights, first, last, values, start, out):
-    """Add to out [R, D] what a tile's rows take, by weights [R, B], from the block of values that begins at `start`."""
+    """Add to out [R, D] what a tile's rows take from the block of values that begins at `start`; as `_tile_dots`."""
     end = start + values.shape[0]
     num = len(out)
     r = 0
     while r < num:
         if r + 4 <= num and start >= first[r + 3] and end <= last[r]:  # all four see the whole block
-            _block_mix_of_four(weights[r : r + 4], values, out[r : r + 4])
+            _block_mix_of_four(weights[r : r + 4, start:end], values, out[r : r + 4])
             r += 4
         else:
-            if start < last[r] and end > first[r]:
-                _block_mix(weights[r], values, max(first[r] - start, 0), min(last[r], end) - start, out[r])
+            lo, hi = max(first[r], start), min(last[r], end)
+            if lo < hi:
+                _block_mix(weights[r, lo:hi], values[lo - start : hi - start], out[r])
             r += 1
 
 
@@ -279,40 +279,37 @@ def attend(q, keys, values, tables, items, positions, first, last, scale, softca
     num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
     group = q.shape[1] // num_key_heads
     for item in numba.prange(len(items)):
-        table, row, num_rows = tables[items[item, 0]], items[item, 1], items[item, 2]
+        row, num_rows = items[item, 1], items[item, 2]
         first_head, num_heads = items[item, 3], items[item, 4]
-        first_block = first[row] // size  # of the tile; what lies before it nobody reads
+        first_block = first[row] // size  # nobody in the tile reads what lies before it
         num_blocks = (last[row + num_rows - 1] + size - 1) // size - first_block
+        table = tables[items[item, 0], first_block:]
         num = num_rows * group  # one row for each query head that reads a key head
         queries = np.empty((num_heads, num, dim), np.float32)
         lo, hi = np.empty(num, np.int64), np.empty(num, np.int64)
         scores = np.empty((num_heads, num, num_blocks * size), np.float32)
         mixed = np.zeros((num_heads, num, dim), np.float32)
         for r in range(num):
-            lo[r], hi[r] = first[row + r // group], last[row + r // group]
+            lo[r] = first[row + r // group] - first_block * size
+            hi[r] = last[row + r // group] - first_block * size
         for h in range(num_heads):
             for r in range(num):
                 for d in range(dim):
                     queries[h, r, d] = q[row + r // group, (first_head + h) * group + r % group, d]
         for j in range(num_blocks):  # heads within a block lie side by side: memory is read in its own order
-            block, start = table[first_block + j], (first_block + j) * size
             for h in range(num_heads):
-                _tile_dots(
-                    queries[h], lo, hi, keys[block, first_head + h], start, scores[h, :, j * size : j * size + size]
-                )
+                _tile_dots(queries[h], lo, hi, keys[table[j], first_head + h], j * size, scores[h])
         for h in range(num_heads):
             for r in range(num):
-                own = lo[r] // size - first_block, (hi[r] + size - 1) // size - first_block
-                seen = scores[h, r, own[0] * size : own[1] * size]
-                start = (first_block + own[0]) * size
-                head = (first_head + h) * group + r % group
-                _make_scores(seen, start, lo[r], hi[r], positions[row + r // group], scale, softcap, bias[head])
+                begin, end = lo[r] // size * size, (hi[r] + size - 1) // size * size  # the row's own blocks
+                seen = scores[h, r, begin:end]
+                position = positions[row + r // group] - first_block * size - begin
+                head_bias = bias[(first_head + h) * group + r % group]
+                _make_scores(seen, lo[r] - begin, hi[r] - begin, position, scale, softcap, head_bias)
                 _softmax(seen, size)
         for j in range(num_blocks):
-            block, start = table[first_block + j], (first_block + j) * size
             for h in range(num_heads):
-                weights = scores[h, :, j * size : j * size + size]
-                _tile_mix(weights, lo, hi, values[block, first_head + h], start, mixed[h])
+                _tile_mix(scores[h], lo, hi, values[table[j], first_head + h], j * size, mixed[h])
         for h in range(num_heads):
             for r in range(num):
                 for d in range(dim):
@@ -330,20 +327,20 @@ def attention_rows(q, rows, heads, keys, table, positions, first, last, scale, s
     for item in numba.prange(num_heads * num_rows):
         h, r = item // num_rows, item % num_rows
         row, head = rows[r], heads[h]
-        lo, hi = first[row], last[row]
-        first_block = lo // size
+        first_block = first[row] // size
         start = first_block * size
-        seen = np.empty((hi + size - 1) // size * size - start, np.float32)
+        lo, hi = first[row] - start, last[row] - start
+        seen = np.empty((hi + size - 1) // size * size, np.float32)
         for j in range(len(seen) // size):
             block = keys[table[first_block + j], head // group]
             _block_dots(q[row, head], block, seen[j * size : j * size + size])
         if kind != DOTS:
-            _make_scores(seen, start, lo, hi, positions[row], scale, softcap, bias[head])
+            _make_scores(seen, lo, hi, positions[row] - start, scale, softcap, bias[head])
         if kind == PATTERN:
             _softmax(seen, size)
         out[h, r] = np.float32(0) if kind == PATTERN else np.float32(-np.inf)
         for t in range(lo, hi):
-            out[h, r, t] = seen[t - start]
+            out[h, r, start + t] = seen[t]
 
 
 @numba.njit(parallel=True, **COMPILE)
@@ -369,7 +366,6 @@ def mix_rows(pattern, key_heads, values, table, out):
     for item in numba.prange(num_heads * num_rows):
         h, r = item // num_rows, item % num_rows
         for start in range(0, num_keys, size):
-            last = min(size, num_keys - start)
-            _block_mix(
-                pattern[h, r, start : start + last], values[table[start // size], key_heads[h]], 0, last, out[h, r]
-            )
+            end = min(start + size, num_keys)
+            block = values[table[start // size], key_heads[h]]
+            _block_mix(pattern[h, r, start:end], block[: end - start], out[h, r])

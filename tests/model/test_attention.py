@@ -85,7 +85,7 @@ class World:
         """[rows, H, D] of each piece."""
         q, batch, sight = self.step(attention, *pieces)
         out = attention.attend(q, self.cache, batch, sight, self.rule)
-        return list(out.split([stop - start for _, start, stop in pieces]))
+        return [out[batch.first_rows[i] : batch.first_rows[i + 1]] for i in range(len(pieces))]
 
     def whole(self, *sequences: int) -> list[tuple[int, int, int]]:
         return [(s, 0, len(self.qkv[s])) for s in sequences]
@@ -126,7 +126,7 @@ def mixed(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_attention_is_the_softmax_written_out(kind: type, dtype: torch.dtype, bound: float) -> None:
+def test_attention_is_the_softmax_written_out(kind: type[Attention], dtype: torch.dtype, bound: float) -> None:
     attention = kind()
     for _ in range(12):
         world = World(dtype)
@@ -138,7 +138,7 @@ def test_attention_is_the_softmax_written_out(kind: type, dtype: torch.dtype, bo
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_rows_are_the_scores_and_patterns_written_out(kind: type, dtype: torch.dtype, bound: float) -> None:
+def test_rows_are_the_scores_and_patterns_written_out(kind: type[Attention], dtype: torch.dtype, bound: float) -> None:
     attention, bound = kind(), min(bound, 5e-5)  # float32 arithmetic, exact products of bfloat16
     for _ in range(8):
         world = World(dtype)
@@ -227,7 +227,7 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(dtype: torch.d
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_mix_is_a_pattern_times_the_values(kind: type, dtype: torch.dtype, bound: float) -> None:
+def test_mix_is_a_pattern_times_the_values(kind: type[Attention], dtype: torch.dtype, bound: float) -> None:
     attention, world = kind(), World(dtype)
     _, _, sight = world.step(attention, *world.whole(0, 1))
     n, heads = len(world.qkv[1]), random.choices(range(world.num_heads), k=3)
@@ -239,7 +239,9 @@ def test_mix_is_a_pattern_times_the_values(kind: type, dtype: torch.dtype, bound
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: type, dtype: torch.dtype, bound: float) -> None:
+def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(
+    kind: type[Attention], dtype: torch.dtype, bound: float
+) -> None:
     """Two sequences, their encoders' keys in the same cache as their own."""
     attention = kind()
     for _ in range(5):
@@ -263,15 +265,15 @@ def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: type, dt
             queries, _, _ = world.parts(s)
             _, k, v = world.parts(encoder)
             scores = torch.einsum("qhd,khd->hqk", queries, k) * rule.scale
-            rows = range(batch.first_rows[span], batch.first_rows[span + 1])
-            assert (found[list(rows)] - mixed(scores, v)).abs().max() <= bound * (1 + v.abs().max())
-            pattern = attention.rows(q, rows, [0], world.cache, sight, span, rule, "pattern")
+            own = list(range(batch.first_rows[span], batch.first_rows[span + 1]))
+            assert (found[own] - mixed(scores, v)).abs().max() <= bound * (1 + v.abs().max())
+            pattern = attention.rows(q, own, [0], world.cache, sight, span, rule, "pattern")
             assert (pattern[0] - torch.softmax(scores[0], -1)).abs().max() <= 5e-5
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_only_the_first_dimensions_turn_and_the_cache_holds_the_turned_keys(
-    kind: type, dtype: torch.dtype, bound: float
+    kind: type[Attention], dtype: torch.dtype, bound: float
 ) -> None:
     world = World(dtype)
     world.dim = 20
@@ -305,7 +307,7 @@ def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
 
 
 @pytest.mark.parametrize("kind", [CompiledAttention, PlainAttention])
-def test_a_bias_that_is_too_short_for_a_sequence_is_refused(kind: type) -> None:
+def test_a_bias_that_is_too_short_for_a_sequence_is_refused(kind: type[Attention]) -> None:
     world = World(torch.float32)
     longest = max(map(len, world.qkv))
     world.rule = AttentionRule(1.0, bias=torch.zeros(world.num_heads, 2 * longest - 3))
