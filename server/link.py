@@ -136,7 +136,7 @@ class FrameDecoder:
 
 
 class WorkerLink:
-    """The worker's end. `poll` and `send` belong to one thread; a big frame is finished by a thread of its own."""
+    """The worker's end. `poll` and `send` belong to one thread, `wake` to any; a thread of its own ends big frames."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -144,8 +144,11 @@ class WorkerLink:
         self._outbox: deque[memoryview] = deque()
         self._changed = threading.Condition()
         self._lost = False
+        # Never closed: a thread may still wake when the link has ended, and the process ends soon after it.
+        self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
+        self._poll.register(self._woken, select.POLLIN)
         threading.Thread(target=self._send_forever, name="link-sender", daemon=True).start()
 
     @classmethod
@@ -156,12 +159,18 @@ class WorkerLink:
         return cls(connected)
 
     def poll(self, timeout: float) -> list[Frame]:
-        """Frames that have come, waiting up to `timeout` seconds for the first. Raises ConnectionError at the end."""
+        """Frames that have come, waiting up to `timeout` seconds for the first, or for `wake`.
+
+        Raises ConnectionError at the end.
+        """
         frames: list[Frame] = []
         if self._lost:
             raise ConnectionResetError("the API process is gone")
-        if not self._poll.poll(timeout * 1000):
+        ready = self._poll.poll(timeout * 1000)
+        if not ready:
             return frames
+        if any(descriptor == self._woken for descriptor, _ in ready):
+            os.eventfd_read(self._woken)
         while True:
             try:
                 count = self._socket.recv_into(self._decoder.space(), flags=socket.MSG_DONTWAIT)
@@ -170,6 +179,10 @@ class WorkerLink:
             if count == 0:
                 raise ConnectionResetError("the API process is gone")
             frames.extend(self._decoder.advance(count))
+
+    def wake(self) -> None:
+        """Let `poll` return now, or the next one at once. From any thread."""
+        os.eventfd_write(self._woken, 1)
 
     def send(self, header: bytes, buffers: Sequence[Buffer] = ()) -> None:
         """Send a frame, or leave what the socket will not take at once to the sender thread.

@@ -1,11 +1,12 @@
 """The worker's main loop: take what came, run one engine step, send one message. Then again.
 
 A step that raises ends the worker loudly: what the engine holds can no longer be trusted, and the API process fails
-the requests and starts another worker. Knows nothing of HTTP, and of the engine only its five calls.
+the requests and starts another worker. Knows nothing of HTTP, and of the engine only its few calls.
 """
 
 import logging
 import os
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from litserve.loops import LitLoop
@@ -29,6 +30,7 @@ class EngineLike(Protocol):
     def info(self) -> EngineInfo: ...
     @property
     def has_work(self) -> bool: ...
+    def call_when_ready(self, wake: Callable[[], None]) -> Any: ...
     def add_request(self, request: EngineRequest) -> Any: ...
     def abort(self, uid: int) -> Any: ...
     def step(self) -> StepOutput: ...
@@ -51,6 +53,7 @@ class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
 
 def run_engine(engine: EngineLike, link: WorkerLink) -> None:
     """Until the link ends (ConnectionError) or the engine raises."""
+    engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
     while True:
         refusals, changed = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
         if engine.has_work:

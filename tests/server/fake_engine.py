@@ -50,6 +50,9 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self._requests)
 
+    def call_when_ready(self, wake: Callable[[], None]) -> None:
+        """Everything here is answered by steps."""
+
     def add_request(self, request: EngineRequest) -> None:
         if request.prompt_token_ids[0] == REFUSED_TOKEN:
             raise ValueError("the fake engine refuses prompts that begin with 67")

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -160,3 +161,19 @@ async def test_both_ends_talk_and_nonsense_costs_its_own_link_only(tmp_path: Pat
     while len(lost) < 2:
         await asyncio.wait_for(changed.wait(), 10)
         changed.clear()
+
+
+def test_a_poll_that_waits_is_woken_by_another_thread_and_loses_no_frame() -> None:
+    near, far = socket.socketpair()
+    link = WorkerLink(near)
+    threading.Timer(0.05, link.wake).start()
+    started = time.monotonic()
+    assert link.poll(60.0) == []
+    assert time.monotonic() - started < 30
+    link.wake()
+    for part in frame_parts(b"both at once"):
+        far.sendall(part)
+    assert [frame.header for frame in link.poll(60.0)] == [b"both at once"]
+    assert link.poll(0.0) == []  # it was woken once, not for good
+    link.close()
+    far.close()

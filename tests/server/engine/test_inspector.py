@@ -1,0 +1,118 @@
+"""Questions about the weights: answered beside the steps, one at a time, and ended when nobody waits any more."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from server.engine.inspector import Inspector
+from server.engine.outputs import RequestOutput
+from server.engine.request import EngineRequest, WeightsTask
+
+PATIENCE = 30.0
+
+
+class Asked:
+    """An inspector whose question "wait" is answered when `go` is set, and a count of what it wakes."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.started = threading.Event()
+        self.woken = threading.Semaphore(0)
+        self.threads: list[int] = []
+        self.inspector = Inspector(self.answer)
+        self.inspector.call_when_ready(self.woken.release)
+
+    def answer(self, task: WeightsTask, check: Callable[[], None]) -> dict[str, torch.Tensor]:
+        self.threads.append(torch.get_num_threads())
+        self.started.set()
+        if task.question == "fail":
+            raise ValueError("no such matrix")
+        while task.question == "wait" and not self.go.wait(0.001):
+            check()
+        return {"x": torch.tensor([[1.5, 2.0]], dtype=torch.float64)}
+
+    def ask(self, uid: int, question: str, deadline: float | None = None) -> None:
+        task = WeightsTask(question=question)
+        self.inspector.add(
+            EngineRequest(uid=uid, prompt_token_ids=(), task=task, arrival_time=time.monotonic(), deadline=deadline)
+        )
+
+    def ends(self, count: int) -> list[RequestOutput]:
+        """The next results, once that many have been announced."""
+        for _ in range(count):
+            assert self.woken.acquire(timeout=PATIENCE)
+        return self.inspector.take_results()
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+def test_an_answer_wakes_who_waits_and_has_its_tensors(asked: Asked) -> None:
+    asked.ask(1, "now")
+    (output,) = asked.ends(1)
+    assert (output.uid, output.finish_reason) == (1, "done")
+    array = output.tensors["x"]
+    assert (array.dtype, array.shape) == ("float64", (1, 2))
+    assert bytes(array.data) == torch.tensor([1.5, 2.0], dtype=torch.float64).numpy().tobytes()
+    assert output.timing is not None
+    assert output.timing.finished is not None
+    assert not asked.inspector.has_results
+
+
+def test_it_computes_with_one_thread_and_leaves_the_engines_alone(asked: Asked) -> None:
+    before = torch.get_num_threads()
+    asked.ask(1, "now")
+    asked.ends(1)
+    assert asked.threads == [1]
+    assert torch.get_num_threads() == before
+
+
+def test_questions_are_answered_one_after_another(asked: Asked) -> None:
+    asked.ask(1, "wait")
+    asked.ask(2, "now")
+    assert asked.started.wait(PATIENCE)
+    assert asked.inspector.num_requests == 2
+    assert not asked.inspector.has_results
+    asked.go.set()
+    assert [output.uid for output in asked.ends(2)] == [1, 2]
+
+
+def test_an_aborted_question_ends_whether_it_runs_or_waits(asked: Asked) -> None:
+    asked.ask(1, "wait")
+    assert asked.started.wait(PATIENCE)
+    asked.ask(2, "wait")
+    assert asked.inspector.abort(2)
+    assert [(output.uid, output.finish_reason) for output in asked.inspector.take_results()] == [(2, "abort")]
+    assert asked.inspector.abort(1)
+    assert [(output.uid, output.finish_reason) for output in asked.ends(1)] == [(1, "abort")]
+    assert not asked.inspector.abort(1)
+
+
+def test_a_deadline_ends_a_question(asked: Asked) -> None:
+    asked.ask(1, "wait", deadline=time.monotonic() + 0.05)
+    asked.ask(2, "now", deadline=time.monotonic() - 1.0)
+    assert [output.finish_reason for output in asked.ends(2)] == ["deadline", "deadline"]
+
+
+def test_a_question_that_fails_ends_itself_alone(asked: Asked) -> None:
+    asked.ask(1, "fail")
+    asked.ask(2, "now")
+    failed, done = asked.ends(2)
+    assert (failed.finish_reason, failed.error) == ("error", "ValueError: no such matrix")
+    assert done.finish_reason == "done"
+
+
+def test_only_so_many_questions_wait(asked: Asked) -> None:
+    asked.ask(0, "wait")
+    assert asked.started.wait(PATIENCE)
+    for uid in range(1, 65):
+        asked.ask(uid, "now")
+    with pytest.raises(ValueError, match="64 questions about the weights wait already"):
+        asked.ask(65, "now")
+    asked.go.set()
+    assert [output.uid for output in asked.ends(65)] == list(range(65))
