@@ -12,7 +12,11 @@ from server.schemas import (
     CompletionRequest,
     DetokenizeRequest,
     EmbeddingRequest,
+    EncodedArray,
+    InterventionField,
+    InterventionSource,
     TokenizeRequest,
+    TraceRequest,
 )
 
 REQUESTS = (
@@ -22,6 +26,10 @@ REQUESTS = (
     EmbeddingRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    TraceRequest,
+    InterventionField,
+    InterventionSource,
+    EncodedArray,
 )
 MESSAGES = [{"role": "user", "content": "hi"}]
 
