@@ -1,0 +1,69 @@
+"""A real engine in this process behind the interface that the routes use: each request runs to its end when it comes."""
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from server.engine.outputs import RequestOutput
+from server.engine.request import EngineRequest, Intervention, Task
+from server.errors import BadRequest
+from tests.server.engine.driving import build, load
+from tests.server.fake_client import FakeEngine, FakeHandle, Submitted
+
+PATIENCE = 60.0
+"""Seconds for a question about the weights, which another thread answers."""
+
+
+@dataclass
+class InlineEngine(FakeEngine):
+    """The fake client with a network behind it."""
+
+    folder: Path = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        network = load(self.folder)
+        self.model_config = network.config
+        self.engine = build(network)
+        self._answered = threading.Event()
+        self.engine.call_when_ready(self._answered.set)
+
+    async def submit(
+        self,
+        task: Task,
+        prompt_token_ids: Sequence[int],
+        *,
+        encoder_token_ids: Sequence[int] = (),
+        interventions: Sequence[Intervention] = (),
+        deadline: float | None = None,
+        capture_bytes: int = 0,
+    ) -> FakeHandle:
+        request = EngineRequest(
+            uid=len(self.submitted),
+            prompt_token_ids=tuple(prompt_token_ids),
+            task=task,
+            arrival_time=time.monotonic(),
+            deadline=deadline,
+            encoder_token_ids=tuple(encoder_token_ids),
+            interventions=tuple(interventions),
+        )
+        handle = FakeHandle(self._run(request), None, None)
+        self.submitted.append(
+            Submitted(task, request.prompt_token_ids, deadline, capture_bytes, handle, request.encoder_token_ids)
+        )
+        return handle
+
+    def _run(self, request: EngineRequest) -> list[RequestOutput]:
+        self._answered.clear()
+        try:
+            self.engine.add_request(request)
+        except ValueError as error:
+            raise BadRequest(str(error)) from error
+        outputs: list[RequestOutput] = []
+        while not (outputs and outputs[-1].finish_reason):
+            if not self.engine.has_work:
+                assert self._answered.wait(PATIENCE), f"no answer to {request.task}"
+            outputs += self.engine.step().outputs
+        assert outputs[-1].finish_reason not in ("error", "memory"), outputs[-1].error
+        return outputs

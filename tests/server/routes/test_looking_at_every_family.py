@@ -1,0 +1,193 @@
+"""The looks over HTTP into a small random checkpoint of every family: what belongs together must add up.
+
+The numbers of a pass are proved elsewhere; here is proved that each route's arithmetic is right for every shape of
+network: grouped heads, caps, biases by distance, windows, norms before and behind, parallel blocks, cross attention.
+"""
+
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.config import ModelConfig
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import Site, site
+from tests.tiny import make_variant
+
+DECODERS = ("llama-gqa", "mistral", "qwen3", "gemma2", "gemma3", "olmo2", "gpt2", "gpt_neox", "opt", "opt-post")
+ENCODERS = ("bert", "mpnet", "modernbert")
+GENERATING = (*DECODERS, "t5", "bart")
+EVERY = (*GENERATING, *ENCODERS)
+"""One for each thing that these routes' arithmetic must mind."""
+LENGTH = 14
+"""Longer than the windows."""
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, InlineEngine]:
+    """Each family's engine, made when it is first asked for."""
+
+    class Made(dict[str, InlineEngine]):
+        def __missing__(self, name: str) -> InlineEngine:
+            self[name] = InlineEngine(folder=make_variant(name, tmp_path_factory.mktemp(name)))
+            return self[name]
+
+    return Made()
+
+
+@pytest.fixture
+async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], tmp_path: Path) -> AsyncIterator[Site]:
+    engine = engines[request.param]
+    async with site(tmp_path, engine, config=engine.model_config) as built:
+        yield built
+
+
+def every(*names: str) -> Any:
+    return pytest.mark.parametrize("at", names, indirect=True)
+
+
+def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
+    return [random.randrange(config.vocab_size) for _ in range(length)]
+
+
+def reading(config: ModelConfig) -> dict[str, Any]:
+    """The input fields of a request: what the encoder reads is shorter than what the decoder does."""
+    if config.kind == "encoder-decoder":
+        return {"input": ids(config, LENGTH - 3), "decoder_input": ids(config)}
+    return {"input": ids(config)}
+
+
+def parts(config: ModelConfig) -> tuple[str, ...]:
+    return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
+
+
+async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:
+    answer = await at.post(f"/v1/{route}", body)
+    assert answer.status_code == 200, answer.text
+    (entry,) = answer.json()["data"]
+    return dict(entry)
+
+
+def array(entry: dict[str, Any], name: str) -> Any:
+    return np.array(entry["arrays"][name]["data"], float)
+
+
+@every(*EVERY)
+async def test_the_steps_of_a_head_are_the_networks(at: Site) -> None:
+    config = at.context.config
+    body = reading(config)
+    for part in parts(config):
+        heads = (config.encoder or config).num_heads if part == "encoder" else config.num_heads
+        layer, head = random.choice([0, -1]), random.randrange(heads)
+        query = random.randrange(LENGTH - 3)
+        entry = await ask(at, "explain", **body, part=part, layer=layer, head=head, query_position=query)
+        assert max(entry["differences"].values()) < 2e-4, (part, entry["differences"])
+        assert entry["differences"]["pattern"] < 1e-5
+        assert np.allclose(array(entry, "weighted_v").sum(0), array(entry, "z"), atol=1e-5)
+
+
+@every(*GENERATING)
+async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
+    config = at.context.config
+    body = {**reading(config), "target": random.randrange(config.vocab_size)}
+    if config.norm_placement == "post":
+        error = await at.error("/v1/contributions", body, 400)
+        assert error["param"] == "target"
+        return
+    entry = await ask(at, "contributions", **body, versus=random.randrange(config.vocab_size), query_positions=[5, -1])
+    assert entry["difference"] < 2e-4
+    assert len(entry["component_names"]) == entry["arrays"]["components"]["shape"][1]
+
+
+@every(*EVERY)
+async def test_what_the_keys_add_is_what_the_attention_adds(at: Site) -> None:
+    """With the lengths alone: a head's vector is no longer than the sum of its keys', and as long with one key."""
+    config = at.context.config
+    body = reading(config)
+    for part in parts(config):
+        if part != "decoder":
+            continue
+        entry = await ask(at, "contributions", **body, part=part, query_positions=0, layers=0, key_positions=0)
+        traced = await at.post("/v1/trace", {**body, "points": ["blocks.0.attn.hook_result"], "positions": 0})
+        (point,) = traced.json()["data"][0]["points"].values()
+        lengths = np.linalg.norm(np.array(point["data"], float)[0], axis=-1)
+        if config.norm_placement in ("sandwich", "output"):  # its weights scale each number in its own way
+            assert (array(entry, "norms") > 0).all()
+        else:
+            assert np.allclose(array(entry, "norms")[0, :, 0, 0], lengths, rtol=1e-3)
+
+
+@every(*GENERATING)
+async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(at: Site) -> None:
+    config = at.context.config
+    body = reading(config)
+    lens = await ask(at, "lens", **body, top_k=6, positions=[3, -1])
+    assert lens["layers"] == list(range(config.num_layers + 1))
+    for column, position in enumerate((3, -1)):
+        said = await ask(at, "next", **body, position=position, num_tokens=6)
+        tokens = said["temperatures"][0]["tokens"]
+        assert array(lens, "ids")[-1, column].tolist() == [token["token_id"] for token in tokens]
+        expected = [token["probability"] for token in tokens]
+        assert array(lens, "probabilities")[-1, column].tolist() == pytest.approx(expected, rel=1e-3, abs=1e-7)
+        assert array(lens, "entropy")[-1, column] == pytest.approx(said["temperatures"][0]["entropy"], rel=1e-3)
+
+
+@every(*ENCODERS)
+async def test_an_encoder_says_why_it_predicts_nothing(at: Site) -> None:
+    body = reading(at.context.config)
+    for route in ("next", "lens"):
+        assert "encoder" in (await at.error(f"/v1/{route}", body, 400))["message"]
+    assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
+
+
+@every(*EVERY)
+async def test_scores_of_heads_are_those_of_their_patterns(at: Site) -> None:
+    config = at.context.config
+    body = reading(config)
+    for part in parts(config):
+        if part == "cross":
+            continue
+        entry = await ask(at, "heads", **body, part=part)
+        shown = await at.post("/v1/attention", {**body, "part": part})
+        patterns = np.array(shown.json()["data"][0]["attention"])
+        scores = dict(zip(entry["measures"], np.moveaxis(array(entry, "scores"), -1, 0), strict=True))
+        n = patterns.shape[-1]
+        distance = np.abs(np.arange(n)[:, None] - np.arange(n))
+        assert np.allclose(scores["self"], np.diagonal(patterns, 0, 2, 3).mean(-1), atol=1e-5)
+        assert np.allclose(scores["previous_token"], np.diagonal(patterns, -1, 2, 3).mean(-1), atol=1e-5)
+        assert np.allclose(scores["mean_distance"], (patterns * distance).sum(-1).mean(-1), atol=1e-4)
+        safe = np.where(patterns > 0, patterns, 1)
+        assert np.allclose(scores["entropy"], -(patterns * np.log(safe)).sum(-1).mean(-1), atol=1e-4)
+        rolled = await ask(at, "rollout", **body, part=part)
+        mixed = np.eye(n)
+        for pattern in patterns.mean(1):
+            mixed = (pattern + np.eye(n)) / 2 @ mixed
+        assert np.allclose(array(rolled, "rollout")[0], mixed, atol=1e-5)
+
+
+@every(*EVERY)
+async def test_a_trajectory_ends_where_the_last_block_does(at: Site) -> None:
+    config = at.context.config
+    body = reading(config)
+    for part in parts(config):
+        if part == "cross":
+            continue
+        entry = await ask(at, "trajectory", **body, part=part, positions=[2, -1], compare_positions=[2])
+        name = f"{part}.hook_resid_post" if config.kind == "encoder-decoder" else "hook_resid_post"
+        traced = await at.post("/v1/trace", {**body, "points": [name], "positions": [2, -1], "layers": -1})
+        (point,) = traced.json()["data"][0]["points"].values()
+        assert np.allclose(array(entry, "norms")[:, -1], np.linalg.norm(point["data"], axis=-1), rtol=1e-4)
+        assert np.allclose(array(entry, "cosine_to_others")[0, :, 0], 1, atol=1e-5)
+
+
+@every(*EVERY)
+async def test_random_tokens_show_induction_in_any_model(at: Site) -> None:
+    for part in parts(at.context.config):
+        if part == "cross":
+            continue
+        entry = await ask(at, "heads", part=part, repeat_length=5, num_sequences=2, seed=random.randrange(2**31))
+        assert np.isfinite(array(entry, "scores")).all()
+        assert (entry["repeat_length"], entry["num_sequences"]) == (5, 2)
