@@ -73,4 +73,8 @@ def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
     if "relative_attention_bias" in name:
         return noise
     is_table = any(part in name for part in ("wte", "wpe", "embed_tokens", "embeddings", "shared", "embed_positions"))
-    return noise * (0.5 if is_table or "embed_in" in name else family.gain / noise.shape[-1] ** 0.5)
+    if is_table or "embed_in" in name:
+        return noise * family.table
+    is_query_or_key = "q_proj" in name or "k_proj" in name
+    gain = family.gain if is_query_or_key or family.gain_of_values is None else family.gain_of_values
+    return noise * gain / noise.shape[-1] ** 0.5

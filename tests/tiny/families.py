@@ -32,6 +32,11 @@ class Family:
     special_ids: dict[str, Any] = field(default_factory=lambda: {"bos_token_id": 0, "eos_token_id": 1})
     gain: float = 1.5
     """How much matrices amplify: enough for sharp patterns, but float32's own noise in them must stay under 1e-5."""
+    gain_of_values: float | None = None
+    """Of matrices other than those of queries and keys, where `gain` is too much for them: it would make all positions
+    alike, since what attention adds is much the same everywhere."""
+    table: float = 0.5
+    """How large the entries of tables are."""
     norm_centre: float = 1.0
     """What the weights of norms are drawn around."""
 
@@ -95,8 +100,8 @@ _T5 = {
 _BART = {
     "vocab_size": VOCAB_SIZE,
     "d_model": 48,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
     "encoder_attention_heads": 4,
     "decoder_attention_heads": 4,
     "encoder_ffn_dim": 100,
@@ -163,7 +168,7 @@ FAMILIES: dict[str, Family] = {
         hf.OPTForCausalLM,
         {**{k: v for k, v in _EQUAL.items() if k != "intermediate_size"}, "ffn_dim": 100, "pad_token_id": 1},
     ),
-    "bert": Family("encoder", hf.BertConfig, hf.BertModel, _BERT, BERT_TEXT, {"pad_token_id": 1}),
+    "bert": Family("encoder", hf.BertConfig, hf.BertModel, _BERT, BERT_TEXT, {"pad_token_id": 1}, gain=2.0),
     "roberta": Family(
         "encoder",
         hf.RobertaConfig,
@@ -171,6 +176,7 @@ FAMILIES: dict[str, Family] = {
         {**_BERT, "max_position_embeddings": CONTEXT + 2, "type_vocab_size": 1},
         FRAMED_TEXT,
         _FRAME_IDS,
+        gain=2.0,
     ),
     "distilbert": Family(
         "encoder",
@@ -221,7 +227,16 @@ FAMILIES: dict[str, Family] = {
         {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
         gain=0.8,  # its scores are not divided by sqrt(d_head)
     ),
-    "bart": Family("encoder-decoder", hf.BartConfig, hf.BartForConditionalGeneration, _BART, FRAMED_TEXT, _START),
+    "bart": Family(
+        "encoder-decoder",
+        hf.BartConfig,
+        hf.BartForConditionalGeneration,
+        _BART,
+        FRAMED_TEXT,
+        _START,
+        gain=2.0,
+        gain_of_values=1.0,
+    ),
     "marian": Family(
         "encoder-decoder",
         hf.MarianConfig,
@@ -229,6 +244,9 @@ FAMILIES: dict[str, Family] = {
         {**_BART, "decoder_vocab_size": VOCAB_SIZE, "activation_function": "swish"},
         MARIAN_TEXT,
         {**_FRAME_IDS, "decoder_start_token_id": 1},
+        gain=2.0,
+        gain_of_values=1.0,
+        table=0.15,  # scaled by sqrt(d), and not normed
     ),
 }
 

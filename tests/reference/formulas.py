@@ -1,0 +1,121 @@
+"""The formulas of the papers, each by itself, in float64: norms, activations, rotation, buckets of distance, softmax.
+
+`casts` names the family whose rounding to float32 inside float64 models should be copied from transformers; None is
+the plain formula. Axes: S positions, d width, D head_dim.
+"""
+
+import math
+
+import torch
+
+from model.config import Activation, PositionBiasConfig, RopeConfig
+from model.layers.rope import frequencies  # has tests of its own
+
+SOFTMAX_IN_FLOAT32 = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "gpt_neox", "opt", "modernbert",
+)  # fmt: skip
+GEMMAS = ("gemma2", "gemma3")
+
+
+def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Tensor:
+    """sqrt(mean(x^2) + eps) over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467): [..., 1]."""
+    wide = x.float() if casts else x
+    return torch.sqrt((wide**2).mean(-1, keepdim=True) + eps)
+
+
+def rms_norm(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0, casts: str | None = None
+) -> torch.Tensor:
+    """x / rms_scale(x) * (weight + offset)."""
+    if casts is None:
+        return x / rms_scale(x, eps) * (weight + offset)
+    inverse = torch.rsqrt((x.float() ** 2).mean(-1, keepdim=True) + eps)
+    if casts == "t5":  # only the mean is rounded
+        return weight * (x * inverse)
+    if casts in GEMMAS:
+        return (x.float() * inverse * (weight.float() + offset)).double()
+    return (x.float() * inverse).double() * weight
+
+
+def layer_norm_scale(x: torch.Tensor, eps: float) -> torch.Tensor:
+    """sqrt(var(x) + eps) over the last axis (Ba et al. 2016, arXiv:1607.06450): [..., 1]."""
+    centred = x - x.mean(-1, keepdim=True)
+    return torch.sqrt((centred**2).mean(-1, keepdim=True) + eps)
+
+
+def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> torch.Tensor:
+    y = (x - x.mean(-1, keepdim=True)) / layer_norm_scale(x, eps) * weight
+    return y if bias is None else y + bias
+
+
+def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
+    """Hendrycks and Gimpel 2016 (arXiv:1606.08415) for gelu, its tanh approximation and silu."""
+    match kind:
+        case "silu":
+            return x / (1 + torch.exp(-x))
+        case "gelu":
+            return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+        case "gelu_tanh":
+            return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+        case "relu":
+            return torch.where(x > 0, x, 0.0)
+
+
+def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = None) -> torch.Tensor:
+    """x [S, H, D]: of the first R dimensions that turn, i and i + R/2 are the coordinates of a point that turns by
+    position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
+    """
+    turns = frequencies(rope, x.shape[-1], max_len, torch.float32 if casts else torch.float64)
+    out, half = x.clone(), len(turns.inverse)
+    for position in range(len(x)):
+        angle = position * turns.inverse  # [R / 2]
+        cos, sin = (angle.cos() * turns.scaling).double(), (angle.sin() * turns.scaling).double()
+        first, second = x[position, :, :half], x[position, :, half : 2 * half]
+        if casts == "modernbert":  # rounds the vectors too
+            first, second = first.float().double(), second.float().double()
+        out[position, :, :half] = first * cos - second * sin
+        out[position, :, half : 2 * half] = second * cos + first * sin
+    return out
+
+
+def bucket(distance: int, config: PositionBiasConfig) -> int:
+    """The bucket of key position - query position (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
+
+    Of the buckets of one direction the first half holds one distance each, the second half is spaced by logarithms.
+    """
+    num_buckets, first = config.num_buckets, 0
+    if config.bidirectional:
+        num_buckets //= 2
+        first = num_buckets if distance > 0 else 0
+    elif distance > 0:
+        distance = 0
+    distance, exact = abs(distance), num_buckets // 2
+    if distance < exact:
+        return first + distance
+    # In float32, as in the code that trained T5: a distance at the edge of two buckets depends on it.
+    portion = torch.log(torch.tensor(distance / exact, dtype=torch.float32)) / math.log(config.max_distance / exact)
+    return first + min(exact + int(portion * (num_buckets - exact)), num_buckets - 1)
+
+
+def sinusoid(position: int, width: int, casts: str | None = None) -> torch.Tensor:
+    """The row of a fixed position table (Vaswani et al. 2017, arXiv:1706.03762, section 3.5), as Marian orders it: all
+    sines, then all cosines. [width]
+    """
+    angles = [position / 10000 ** (2 * (i // 2) / width) for i in range(width)]
+    row = torch.tensor(
+        [math.sin(angle) for angle in angles[0::2]] + [math.cos(angle) for angle in angles[1::2]], dtype=torch.float64
+    )
+    return row.float().double() if casts else row
+
+
+def softmax(scores: torch.Tensor, casts: str | None = None) -> torch.Tensor:
+    """Over the last axis; -inf becomes 0."""
+    if casts in SOFTMAX_IN_FLOAT32:
+        return torch.softmax(scores.float(), -1).double()
+    powers = torch.exp(scores - scores.max(-1, keepdim=True).values)
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
+    """cap * tanh(x / cap) (Bello et al. 2016, arXiv:1611.09940); None is no cap."""
+    return x if cap is None else cap * torch.tanh(x / cap)

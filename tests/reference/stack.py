@@ -1,0 +1,210 @@
+"""One stack of a transformer written to be read: one sequence, one head at a time, float64, plain torch.
+
+It shares no code with the layers it proves. Every named point of `model.points` is kept under its short name.
+
+Axes: S positions of the sequence (query or key), H heads, K key heads, D head_dim, d width.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from model.config import ModelConfig
+from tests.reference import formulas
+
+Weights = Mapping[str, torch.Tensor]
+Points = dict[str, torch.Tensor]
+
+
+class Stack:
+    """The encoder or the decoder. `prefix` stands before its weights' names, and `name` before its points'."""
+
+    def __init__(
+        self, config: ModelConfig, weights: Weights, *, prefix: str, name: str, casts: str | None, max_len: int
+    ) -> None:
+        self.config, self.weights, self.casts, self.max_len = config, weights, casts, max_len
+        self.prefix, self.name = prefix, name
+        self.points: Points = {}
+        """By full name."""
+        self.dots: list[torch.Tensor] = []
+        """Of each layer: q.k of self-attention before scale, cap, bias and mask, [H, S, S]."""
+
+    def run(self, token_ids: list[int], encoded: torch.Tensor | None = None) -> torch.Tensor:
+        """Token ids [S] (and the encoder's output) -> the stream after the last block and the final norm, [S, d]."""
+        x = self.embed(token_ids)
+        for layer in range(self.config.num_layers):
+            x = self.block(layer, x, encoded)
+        return self.norm("ln_final", "final_norm", x) if self.config.final_norm else x
+
+    def keep(self, point: str, x: torch.Tensor, layer: int | None = None) -> torch.Tensor:
+        self.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")] = x
+        return x
+
+    def weight(self, name: str) -> torch.Tensor:
+        return self.weights[self.prefix + name]
+
+    def has(self, name: str) -> bool:
+        return self.prefix + name in self.weights
+
+    def linear(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight(f"{name}.weight").T
+        return y + self.weight(f"{name}.bias") if self.has(f"{name}.bias") else y
+
+    def norm(self, point: str, name: str, x: torch.Tensor, layer: int | None = None) -> torch.Tensor:
+        config, weight = self.config, self.weight(f"{name}.weight")
+        if config.norm == "rmsnorm":
+            self.keep(f"{point}.hook_scale", formulas.rms_scale(x, config.norm_eps), layer)
+            y = formulas.rms_norm(x, weight, config.norm_eps, config.norm_weight_offset, self.casts)
+        else:
+            self.keep(f"{point}.hook_scale", formulas.layer_norm_scale(x, config.norm_eps), layer)
+            bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
+            y = formulas.layer_norm(x, weight, bias, config.norm_eps)
+        return self.keep(f"{point}.hook_normalized", y, layer)
+
+    def embed(self, token_ids: list[int]) -> torch.Tensor:
+        config, length = self.config, len(token_ids)
+        x = torch.stack([self.weights["embed.weight"][token] for token in token_ids])  # both stacks share the table
+        x = x * config.embedding_scale
+        if config.embedding_size is not None:
+            x = self.linear("embed_in", x)
+        self.keep("hook_embed", x)
+        if config.num_token_types:
+            x = x + self.keep("hook_token_type_embed", self.weight("token_type_embed.weight")[0].expand(length, -1))
+        if config.learned_positions:
+            rows = [self.weight("pos_embed.weight")[position + config.position_offset] for position in range(length)]
+            x = x + self.keep("hook_pos_embed", torch.stack(rows))
+        if config.sinusoidal_positions:
+            rows = [formulas.sinusoid(position, config.hidden_size, self.casts) for position in range(length)]
+            x = x + self.keep("hook_pos_embed", torch.stack(rows))
+        return self.norm("embed_norm", "embed_norm", x) if config.embedding_norm else x
+
+    def block(self, layer: int, x: torch.Tensor, encoded: torch.Tensor | None) -> torch.Tensor:
+        self.keep("hook_resid_pre", x, layer)
+        if self.config.parallel_blocks:
+            attention = self.keep("hook_attn_out", self.attention(layer, self.before(layer, "ln1", x)), layer)
+            mlp = self.keep("hook_mlp_out", self.mlp(layer, self.before(layer, "ln2", x)), layer)
+            return self.keep("hook_resid_post", x + attention + mlp, layer)
+        added = self.after(layer, "ln1", self.attention(layer, self.before(layer, "ln1", x)))
+        x = self.outside(layer, "ln1", x + self.keep("hook_attn_out", added, layer))
+        self.keep("hook_resid_mid", x, layer)
+        if self.config.cross_attention:
+            assert encoded is not None
+            added = self.cross_attention(layer, self.before(layer, "ln_cross", x), encoded)
+            x = self.outside(layer, "ln_cross", x + self.keep("hook_cross_attn_out", added, layer))
+            self.keep("hook_resid_mid_cross", x, layer)
+        added = self.after(layer, "ln2", self.mlp(layer, self.before(layer, "ln2", x)))
+        x = self.outside(layer, "ln2", x + self.keep("hook_mlp_out", added, layer))
+        return self.keep("hook_resid_post", x, layer)
+
+    # Where the norms of a sublayer f stand: pre x + f(norm(x)), post norm(x + f(x)), sandwich x + norm2(f(norm1(x))),
+    # output x + norm(f(x)).
+
+    def before(self, layer: int, point: str, x: torch.Tensor) -> torch.Tensor:
+        skipped = point == "ln1" and layer == 0 and not self.config.first_attention_norm
+        if self.config.norm_placement not in ("pre", "sandwich") or skipped:
+            return x
+        name = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}[point]
+        return self.norm(point, f"layers.{layer}.{name}", x, layer)
+
+    def after(self, layer: int, point: str, x: torch.Tensor) -> torch.Tensor:
+        if self.config.norm_placement not in ("sandwich", "output"):
+            return x
+        name = {"ln1": "attn_post_norm", "ln2": "mlp_post_norm"}[point]
+        called = f"{point}_post" if self.config.norm_placement == "sandwich" else point
+        return self.norm(called, f"layers.{layer}.{name}", x, layer)
+
+    def outside(self, layer: int, point: str, x: torch.Tensor) -> torch.Tensor:
+        if self.config.norm_placement != "post":
+            return x
+        name = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}[point]
+        return self.norm(point, f"layers.{layer}.{name}", x, layer)
+
+    def attention(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        config, length, width = self.config, len(x), self.config.head_dim
+        qkv = self.linear(f"layers.{layer}.qkv", x)
+        sizes = [heads * width for heads in (config.num_heads, config.num_kv_heads, config.num_kv_heads)]
+        q, k, v = (part.reshape(length, -1, width) for part in torch.split(qkv, sizes, dim=-1))
+        window = config.window_of(layer)
+        visible, bias = torch.zeros(length, length, dtype=torch.bool), torch.zeros(config.num_heads, length, length)
+        bias = bias.double()
+        for query in range(length):
+            for key in range(length):
+                in_window = window is None or abs(query - key) < window
+                visible[query, key] = in_window and (key <= query or not config.causal)
+                if config.position_bias is not None:
+                    index = formulas.bucket(key - query, config.position_bias)
+                    bias[:, query, key] = self.weight("position_bias.weight")[index]
+        for name, heads in (("q", q), ("k", k), ("v", v)):
+            self.keep(f"attn.hook_{name}", heads, layer)
+        q, k = self.prepared(layer, "q", q, window), self.prepared(layer, "k", k, window)
+        return self.mixed(layer, "attn", q, k, v, visible, bias, f"layers.{layer}.attn_out")
+
+    def cross_attention(self, layer: int, x: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
+        config, width = self.config, self.config.head_dim
+        q = self.linear(f"layers.{layer}.cross_q", x).reshape(len(x), -1, width)
+        keys, values = self.linear(f"layers.{layer}.cross_kv", encoded).chunk(2, dim=-1)
+        k, v = keys.reshape(len(encoded), -1, width), values.reshape(len(encoded), -1, width)
+        for name, heads in (("q", q), ("k", k), ("v", v)):
+            self.keep(f"cross_attn.hook_{name}", heads, layer)
+        visible = torch.ones(len(x), len(encoded), dtype=torch.bool)
+        bias = torch.zeros(config.num_heads, len(x), len(encoded), dtype=torch.float64)
+        return self.mixed(layer, "cross_attn", q, k, v, visible, bias, f"layers.{layer}.cross_out")
+
+    def prepared(self, layer: int, name: str, x: torch.Tensor, window: int | None) -> torch.Tensor:
+        """q or k [S, H or K, D] after its norm and its rotation."""
+        config = self.config
+        if config.qk_norm is not None:
+            weight = self.weight(f"layers.{layer}.{name}_norm.weight")
+            flat = x.flatten(1) if config.qk_norm == "full" else x
+            x = formulas.rms_norm(flat, weight, config.norm_eps, config.norm_weight_offset, self.casts).reshape(x.shape)
+        rope = config.local_rope if window is not None and config.local_rope is not None else config.rope
+        return x if rope is None else formulas.rotate(x, rope, self.max_len, self.casts)
+
+    def mixed(
+        self,
+        layer: int,
+        point: str,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        visible: torch.Tensor,
+        bias: torch.Tensor,
+        out: str,
+    ) -> torch.Tensor:
+        """Scale, cap, bias, mask, softmax, values, output: head by head. -> [queries, d]"""
+        config = self.config
+        all_dots, scores, patterns, zs, results = [], [], [], [], []
+        for head in range(config.num_heads):
+            kv_head = head * config.num_kv_heads // config.num_heads
+            dots = q[:, head] @ k[:, kv_head].T
+            capped = formulas.soft_cap(dots * config.attention_scale, config.attn_logit_softcap)
+            masked = (capped + bias[head]).masked_fill(~visible, -math.inf)
+            pattern = formulas.softmax(masked, self.casts)
+            z = pattern @ v[:, kv_head]
+            columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
+            results.append(z @ self.weight(f"{out}.weight")[:, columns].T)
+            all_dots.append(dots)
+            scores.append(masked)
+            patterns.append(pattern)
+            zs.append(z)
+        if point == "attn":
+            self.dots.append(torch.stack(all_dots))
+        self.keep(f"{point}.hook_rot_q", q, layer)
+        self.keep(f"{point}.hook_rot_k", k, layer)
+        self.keep(f"{point}.hook_attn_scores", torch.stack(scores), layer)
+        self.keep(f"{point}.hook_pattern", torch.stack(patterns), layer)
+        self.keep(f"{point}.hook_z", torch.stack(zs, 1), layer)
+        self.keep(f"{point}.hook_result", torch.stack(results, 1), layer)
+        return self.linear(out, torch.stack(zs, 1).flatten(1))
+
+    def mlp(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        if not self.config.gated_mlp:
+            before = self.keep("mlp.hook_pre", self.linear(f"layers.{layer}.up", x), layer)
+            hidden = formulas.activate(before, self.config.activation)
+        else:
+            gate, up = self.linear(f"layers.{layer}.gate_up", x).chunk(2, dim=-1)
+            self.keep("mlp.hook_pre", gate, layer)
+            self.keep("mlp.hook_pre_linear", up, layer)
+            hidden = formulas.activate(gate, self.config.activation) * up
+        return self.linear(f"layers.{layer}.down", self.keep("mlp.hook_post", hidden, layer))
