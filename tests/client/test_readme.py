@@ -1,4 +1,4 @@
-"""The client's README is true: its blocks run (against the real server: test_against_server), and it names every method."""
+"""The client's README is true: its blocks run (on the real server: test_against_server), and it names every method."""
 
 import re
 from pathlib import Path
