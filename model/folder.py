@@ -39,6 +39,25 @@ def resolve(name_or_path: str | None) -> Path:
     return _with_config(_download(name_or_path))
 
 
+def resolve_config(name_or_path: str) -> Path:
+    """Return the file that a model's configuration stands in: a file, a folder's config.json, or a hub id's.
+
+    Nothing else of a hub id is downloaded. Raises ModelLoadError as `resolve` does.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        return path if path.is_file() else _with_config(path) / "config.json"
+    if not _HUB_ID.fullmatch(name_or_path):
+        raise ModelLoadError(f"config {name_or_path!r}: no such file or folder; a hub id would look like 'owner/name'")
+    import huggingface_hub  # here, as below
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(huggingface_hub.hf_hub_download(name_or_path, "config.json"))
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
+        raise _not_given(name_or_path, error, "a config.json or a folder that holds one") from error
+
+
 def _with_config(folder: Path) -> Path:
     if not (folder / "config.json").is_file():
         raise ModelLoadError(f"model folder {str(folder)!r} holds no config.json, so it is not a model's")
@@ -60,9 +79,13 @@ def _download(hub_id: str) -> Path:
             folder = fetch("*.bin")
     # OSError covers connections, missing cache entries and full disks; ValueError covers ids the hub refuses.
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ModelLoadError(
-            f"model {hub_id!r} is no local folder and the hub did not give it ({reason}); without a network give the "
-            "path of a folder that holds config.json, the weights and the tokenizer"
-        ) from error
+        raise _not_given(hub_id, error, "a folder that holds config.json, the weights and the tokenizer") from error
     return folder
+
+
+def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return ModelLoadError(
+        f"model {hub_id!r} is no local folder and the hub did not give it ({reason}); without a network give the path "
+        f"of {needed}"
+    )

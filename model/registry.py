@@ -75,16 +75,18 @@ def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Read config.json and generation_config.json of a folder.
+    """Read config.json and generation_config.json of a folder; or a configuration in a file of any name, and what
+    generation_config.json stands beside it.
 
     Raises ModelLoadError, naming the field and the value, when the architecture or one of its options is not
     supported, or when the files make no sense.
     """
-    hf = Fields(read_object(folder / "config.json"))
+    written = folder if folder.is_file() else folder / "config.json"
+    hf = Fields(read_object(written))
     architecture = find_architecture(hf.values)
     if hf.values.get("quantization_config"):
         raise ModelLoadError("config.json: quantization_config is set; only unquantized checkpoints are supported")
-    path = folder / "generation_config.json"
+    path = written.with_name("generation_config.json")
     generation = Fields(read_object(path) if path.is_file() else {}, path.name)
     common = {
         "architecture": architecture.name,

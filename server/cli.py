@@ -4,6 +4,7 @@ Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a c
 """
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,14 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_arguments(serve)
+    census = commands.add_parser(
+        "census",
+        help="count a model's parameters",
+        description="Count a model's parameters by component, from its configuration alone; no weights are read.",
+        allow_abbrev=False,
+    )
+    census.add_argument("config", metavar="CONFIG", help="a config.json, a folder that holds one, or a hub id")
+    census.add_argument("--json", action="store_true", help="write JSON, as GET /v1/models/{id}/parameters answers")
     return parser
 
 
@@ -32,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    if arguments.command == "census":
+        return census(arguments.config, as_json=arguments.json)
     try:
         settings = from_arguments(arguments, os.environ)
     except SettingsError as error:
@@ -45,6 +56,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         return serve(settings)
     except ServeError as error:
         return fail(str(error), 1)
+
+
+def census(name: str, *, as_json: bool) -> int:
+    """Print the census of a configuration; the exit status."""
+    from model import folder, registry
+    from model.inside import census_report
+    from model.inside.census import take_census
+
+    try:
+        config = registry.read_config(folder.resolve_config(name))
+    except folder.ModelLoadError as error:
+        return fail(str(error), 1)
+    counted = take_census(config)
+    if as_json:
+        told = {"architecture": config.architecture, **census_report.as_json(counted)}
+        print(json.dumps(told, indent=2))
+    else:
+        print(census_report.as_table(counted, config))
+    return 0
 
 
 def fail(message: str, status: int) -> int:

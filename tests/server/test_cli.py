@@ -1,8 +1,10 @@
 """The command line, as a person meets it."""
 
+import json
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -43,3 +45,46 @@ def test_a_bad_value_is_found_before_anything_heavy_is_imported() -> None:
     code = "import sys; from server.cli import main; main(['serve', '--port', 'x']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "litserve", "fastapi"} & set(done.stdout.split())
+
+
+GPT3 = {
+    "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 50257, "n_embd": 12288, "n_layer": 96,
+    "n_head": 96, "n_positions": 2048,
+}  # fmt: skip
+"""The shape of GPT-3 (Brown et al. 2020, arXiv:2005.14165, table 2.1) as GPT-2 ties it."""
+
+
+@pytest.mark.parametrize("name", ["gpt3.json", "config.json", ""])
+def test_census_counts_a_configuration_without_weights(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / (name or "config.json")).write_text(json.dumps(GPT3))
+    assert main(["census", str(tmp_path / name)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    row = next(line for line in lines if line.startswith("query"))
+    assert row.split() == ["query", "qkv.weight", "128", "x", "12,288", "9,216", "14,495,514,624", "8.30%"]
+    assert next(line for line in lines if line.startswith("unembedding")).endswith("tied to embed.weight")
+    assert lines[-2].startswith("174,604,259,328 parameters in all (tied storage counted once)")
+    assert lines[-1].startswith("175,181,291,520 in 27,938 matrices")
+
+
+def test_census_as_json_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(GPT3))
+    assert main(["census", "--json", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["total"], told["matrices_untied"], told["tied"]) == (174_604_259_328, 175_181_291_520, True)
+    assert sum(row["parameters"] for row in told["rows"] if not row["tied_to"]) == told["total"]
+    assert sum(row["share"] for row in told["rows"]) == pytest.approx(1.0)
+    assert sum(component["share"] for component in told["components"]) == pytest.approx(1.0)
+
+
+def test_census_of_what_is_no_configuration_is_one_line_and_status_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("not JSON")
+    for name in ("notes.txt", "missing/or not", "."):
+        assert main(["census", str(tmp_path / name)]) == 1
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.startswith("lightwell: error: ")
+        assert captured.err.count("\n") == 1

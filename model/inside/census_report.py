@@ -1,0 +1,77 @@
+"""A census as JSON and as a table to read. Knows how it is told; what is counted is `model.inside.census`'s."""
+
+from typing import Any
+
+from model.config import ModelConfig
+from model.inside.census import COMPONENTS, Census, Row
+
+
+def as_json(census: Census) -> dict[str, Any]:
+    """Totals, components and rows; shares are of `total`, so tied rows have none."""
+    return {
+        "tied": census.tied,
+        "total": census.total,
+        "matrices_untied": census.matrices_untied,
+        "num_matrices": census.num_matrices,
+        "components": [
+            {
+                "component": name,
+                "count": sum(row.count for row in rows),
+                "parameters": sum(row.parameters for row in rows),
+                "share": sum(_share(census, row) for row in rows),
+            }
+            for name in COMPONENTS
+            if (rows := census.component(name))
+        ],
+        "rows": [
+            {
+                "stack": row.stack,
+                "component": row.component,
+                "weight": row.weight,
+                "shape": row.shape,
+                "count": row.count,
+                "parameters": row.parameters,
+                "share": _share(census, row),
+                "tied_to": row.tied_to,
+            }
+            for row in census.rows
+        ],
+    }
+
+
+def _share(census: Census, row: Row) -> float:
+    return 0.0 if row.tied_to else row.parameters / census.total
+
+
+def as_table(census: Census, config: ModelConfig) -> str:
+    """Lines to read: a row each, then both totals."""
+    has_two = len({row.stack for row in census.rows}) > 1
+    heads = [*(["stack"] if has_two else []), "component", "weight", "shape", "count", "parameters", "share"]
+    lines = [heads]
+    for row in census.rows:
+        share = f"tied to {row.tied_to}" if row.tied_to else f"{_share(census, row):.2%}"
+        shape = " x ".join(f"{length:,}" for length in row.shape)
+        name = [row.component, row.weight, shape, f"{row.count:,}", f"{row.parameters:,}", share]
+        lines.append([row.stack, *name] if has_two else name)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    num_words = len(heads) - 4
+    table = [
+        "  ".join(
+            cell.ljust(width) if i < num_words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    table.insert(1, "-" * max(map(len, table)))
+    tied = "tied storage counted once" if census.tied else "nothing is tied"
+    return "\n".join(
+        [
+            config.architecture,
+            "",
+            *table,
+            "",
+            f"{census.total:,} parameters in all ({tied})",
+            f"{census.matrices_untied:,} in {census.num_matrices:,} matrices, the unembedding always one of its own, "
+            "without biases, norms and positions",
+        ]
+    )

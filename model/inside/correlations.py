@@ -1,0 +1,104 @@
+"""How alike the numbers h_i = w_i . x of one point run over a text: correlations, and the information they would share.
+
+Two jointly normal numbers with correlation rho share -1/2 ln(1 - rho^2) nats (Cover and Thomas 2006, "Elements of
+information theory", example 8.5.1). Numbers of a network are not normal: for others this is a way to read rho, not
+their mutual information. Knows arrays; no model, no torch.
+
+Axes: N samples (positions), M units.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+BINS = 200
+"""Of the histogram over [-1, 1]: 0.01 wide."""
+_BLOCK = 512
+_SMALLEST_REST = 1e-15
+"""Of 1 - rho^2, which rounding would take to 0: no pair is said to share more than 17.3 nats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correlations:
+    """Of all pairs of units that vary."""
+
+    num_samples: int
+    constant_units: tuple[int, ...]
+    """Units with one value at all positions: they have no correlation, and are in no pair."""
+    num_pairs: int
+    mean: float
+    mean_square: float
+    """Of the correlations; independent samples give 1 / (N - 1)."""
+    mean_information: float
+    """Nats."""
+    histogram: npt.NDArray[np.int64]
+    """[BINS]"""
+    strongest: npt.NDArray[np.int64]
+    """[k, 2], units, the largest |rho| first."""
+    strongest_correlations: Float64
+    """[k]"""
+
+
+def gaussian_information(correlation: Floats) -> Float64:
+    """-1/2 ln(1 - rho^2), in nats."""
+    rest = np.maximum(1.0 - np.square(correlation.astype(np.float64)), _SMALLEST_REST)
+    information: Float64 = -0.5 * np.log(rest)
+    return information
+
+
+def independent_information(num_samples: int) -> float:
+    """What `gaussian_information` averages to between independent normal numbers, because of so few samples: about
+    1 / (2 (N - 2)), the first order of rho^2's Beta(1/2, (N - 2)/2) distribution. N > 2.
+    """
+    return 1.0 / (2.0 * (num_samples - 2))
+
+
+def correlations(samples: Floats, num_strongest: int) -> Correlations:
+    """Pearson's correlation of every pair of units, a block of pairs at a time.
+
+    Args:
+        samples: [N, M], N > 2.
+        num_strongest: pairs that are named.
+    """
+    centred = samples.astype(np.float64)
+    centred -= centred.mean(0)
+    lengths = np.sqrt(np.square(centred).sum(0))
+    # Rounding leaves some 1e-16 of a constant's size when its mean is taken.
+    varies = lengths > 1e-12 * np.sqrt(len(samples)) * np.abs(samples).max(0, initial=0.0)
+    units = np.flatnonzero(varies)
+    scaled = centred[:, units] / lengths[units]
+    histogram = np.zeros(BINS, np.int64)
+    total = squares = information = 0.0
+    best: Float64 = np.empty(0)
+    pairs: npt.NDArray[np.int64] = np.empty((0, 2), np.int64)
+    for i in range(0, len(units), _BLOCK):
+        for j in range(i, len(units), _BLOCK):
+            rho = np.clip(scaled[:, i : i + _BLOCK].T @ scaled[:, j : j + _BLOCK], -1.0, 1.0)
+            first, second = np.triu_indices(len(rho), 1) if i == j else np.indices(rho.shape).reshape(2, -1)
+            values = rho[first, second]
+            histogram += np.histogram(values, BINS, (-1.0, 1.0))[0]
+            total += float(values.sum())
+            squares += float(np.square(values).sum())
+            information += float(gaussian_information(values).sum())
+            best = np.concatenate([best, values])
+            pairs = np.concatenate([pairs, np.stack([units[i + first], units[j + second]], 1)])
+            kept = np.argsort(-np.abs(best), kind="stable")[:num_strongest]
+            best, pairs = best[kept], pairs[kept]
+    num_pairs = len(units) * (len(units) - 1) // 2
+    divisor = max(num_pairs, 1)
+    return Correlations(
+        num_samples=len(samples),
+        constant_units=tuple(np.flatnonzero(~varies).tolist()),
+        num_pairs=num_pairs,
+        mean=total / divisor,
+        mean_square=squares / divisor,
+        mean_information=information / divisor,
+        histogram=histogram,
+        strongest=pairs,
+        strongest_correlations=best,
+    )

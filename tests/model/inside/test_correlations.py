@@ -1,0 +1,76 @@
+"""Correlations of units over samples, against numpy's, known distributions and the formula."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.inside.correlations import BINS, correlations, gaussian_information, independent_information
+
+
+def by_hand(samples: np.ndarray) -> np.ndarray:
+    rho = np.atleast_2d(np.corrcoef(samples.astype(np.float64), rowvar=False))
+    upper: np.ndarray = rho[np.triu_indices(len(rho), 1)]
+    return upper
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(3, 40), st.integers(2, 30), st.integers(0, 2**32 - 1))
+def test_every_pair_is_numpys_correlation(num_samples: int, num_units: int, seed: int) -> None:
+    samples = np.random.default_rng(seed).standard_normal((num_samples, num_units)).astype(np.float32)
+    found = correlations(samples, 5)
+    rho = by_hand(samples)
+    assert found.num_pairs == len(rho)
+    assert found.histogram.sum() == len(rho)
+    np.testing.assert_allclose(found.mean, rho.mean(), atol=1e-12)
+    np.testing.assert_allclose(found.mean_square, np.square(rho).mean(), atol=1e-12)
+    np.testing.assert_allclose(np.abs(found.strongest_correlations), np.sort(np.abs(rho))[::-1][:5], atol=1e-12)
+    for (i, j), value in zip(found.strongest, found.strongest_correlations, strict=True):
+        np.testing.assert_allclose(value, np.corrcoef(samples[:, i], samples[:, j])[0, 1], atol=1e-6)
+
+
+def test_many_blocks_of_units_are_put_together_as_one() -> None:
+    samples = np.random.default_rng(2).standard_normal((30, 1300))
+    found = correlations(samples, 8)
+    rho = by_hand(samples)
+    np.testing.assert_array_equal(found.histogram, np.histogram(rho, BINS, (-1, 1))[0])
+    np.testing.assert_allclose(found.mean_information, gaussian_information(rho).mean(), rtol=1e-12)
+    np.testing.assert_allclose(np.abs(found.strongest_correlations), np.sort(np.abs(rho))[::-1][:8], atol=1e-12)
+
+
+@pytest.mark.parametrize("rho", [-0.9, -0.3, 0.0, 0.6, 0.99])
+def test_normal_numbers_of_a_known_correlation_share_what_the_formula_says(rho: float) -> None:
+    # Cover and Thomas 2006, example 8.5.1. The estimate's standard error is (1 - rho^2) / sqrt(N) = 0.0016 at most.
+    x, noise = np.random.default_rng(7).standard_normal((2, 400_000))
+    samples = np.stack([x, rho * x + math.sqrt(1 - rho * rho) * noise], 1)
+    found = correlations(samples, 1)
+    assert found.strongest_correlations[0] == pytest.approx(rho, abs=0.008)
+    expected = -0.5 * math.log(1 - rho * rho)
+    assert gaussian_information(found.strongest_correlations)[0] == pytest.approx(expected, abs=0.02)
+
+
+def test_the_formula_at_known_points() -> None:
+    values = gaussian_information(np.array([0.0, 0.5, -0.5, math.sqrt(1 - math.exp(-2))]))
+    np.testing.assert_allclose(values, [0.0, 0.14384103622589042, 0.14384103622589042, 1.0], atol=1e-12)
+    assert np.isfinite(gaussian_information(np.array([1.0, -1.0]))).all()
+
+
+def test_independent_units_share_no_more_than_so_few_samples_make_them() -> None:
+    samples = np.random.default_rng(11).standard_normal((50, 600))  # 179,700 pairs
+    found = correlations(samples, 1)
+    assert found.mean_square == pytest.approx(1 / 49, rel=0.05)
+    assert found.mean_information == pytest.approx(independent_information(50), rel=0.05)
+
+
+def test_units_that_never_change_are_told_and_left_out() -> None:
+    samples = np.random.default_rng(3).standard_normal((20, 6)).astype(np.float32)
+    samples[:, 2], samples[:, 5] = 3.3, 0.0
+    found = correlations(samples, 100)
+    assert found.constant_units == (2, 5)
+    assert found.num_pairs == 6
+    assert len(found.strongest) == 6
+    assert not np.isin(found.strongest, (2, 5)).any()
+    nothing = correlations(np.ones((4, 3)), 10)
+    assert (nothing.num_pairs, nothing.mean_information, len(nothing.strongest)) == (0, 0.0, 0)
