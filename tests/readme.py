@@ -1,4 +1,4 @@
-"""Reads the README as its tests need it, and rewrites what in it follows from the code.
+"""Reads the README and docs/ as their tests need them, and rewrites what in them follows from the code.
 
     python -m tests.readme      rewrite the tables, the tree, and the output under each example
 
@@ -22,14 +22,16 @@ from typing import Any
 from benchmarks.processes import Server, serve
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+REFERENCE = ROOT / "docs" / "reference.md"
+CODE = ROOT / "docs" / "code.md"
 ADDRESS = "localhost:8000"
 PYTHON_EXAMPLE = r"^```python\n(.*?)^```\n\n```text\n(.*?)^```"
 
 
 @dataclass(frozen=True)
 class Example:
-    """One command of the README and the output that stands under it."""
+    """One command of a document and the output that stands under it."""
 
     command: str
     output: str
@@ -72,8 +74,8 @@ def routes_table(openapi: dict[str, Any]) -> str:
 
 def table(name: str) -> str:
     """What stands between the two marks of `name`."""
-    found = re.search(marks(name), README.read_text(encoding="utf-8"), re.DOTALL)
-    assert found, f"README.md has no <!-- {name} --> ... <!-- /{name} -->"
+    found = re.search(marks(name), REFERENCE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, f"{REFERENCE.name} has no <!-- {name} --> ... <!-- /{name} -->"
     return found[2].strip()
 
 
@@ -96,14 +98,16 @@ def python_examples(text: str) -> Iterator[Example]:
 
 
 def run_console(command: str, server: Server) -> str:
-    """What the command prints when the README's address is this server's. Raises CalledProcessError."""
+    """What the command prints when the documents' address is this server's. Raises CalledProcessError."""
     shell = ["bash", "-o", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
-    output = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # `lightwell` itself
+    done = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
+    output = done.stdout.strip()
     return output.replace(str(ROOT), "/home/me/lightwell")
 
 
 def run_python(code: str, server: Server) -> str:
-    """What the code prints when the README's address is this server's. Raises CalledProcessError."""
+    """What the code prints when the documents' address is this server's. Raises CalledProcessError."""
     command = [sys.executable, "-c", code.replace(ADDRESS, f"{server.host}:{server.port}")]
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
@@ -120,7 +124,7 @@ def openapi(server: Server) -> dict[str, Any]:
 def tree_files(text: str) -> dict[str, str]:
     """Path -> description of each file in the README's tree: two spaces a level, `name/` opens a folder."""
     found = re.search(r"^## Files\n+```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert found, "README.md has no tree under '## Files'"
+    assert found, "docs/code.md has no tree under '## Files'"
     files: dict[str, str] = {}
     folders: list[str] = []
     for line in found[1].splitlines():
@@ -196,22 +200,32 @@ def rewrite_examples(text: str, server: Server) -> str:
     return text
 
 
-def rewrite() -> None:
-    text = README.read_text(encoding="utf-8")
-    with serve([]) as server:
-        tables: dict[str, Callable[[], str]] = {
-            "settings": settings_table,
-            "metrics": metrics_table,
-            "routes": lambda: routes_table(openapi(server)),
-        }
-        for name, make in tables.items():
-            found = re.search(marks(name), text, re.DOTALL)
-            assert found, f"README.md has no <!-- {name} --> ... <!-- /{name} -->"
-            text = text[: found.end(1)] + make() + f"\n<!-- /{name} -->" + text[found.end() :]
-        text = rewrite_examples(text, server)
+def rewrite_tables(text: str, server: Server) -> str:
+    tables: dict[str, Callable[[], str]] = {
+        "settings": settings_table,
+        "metrics": metrics_table,
+        "routes": lambda: routes_table(openapi(server)),
+    }
+    for name, make in tables.items():
+        found = re.search(marks(name), text, re.DOTALL)
+        assert found, f"{REFERENCE.name} has no <!-- {name} --> ... <!-- /{name} -->"
+        text = text[: found.end(1)] + make() + f"\n<!-- /{name} -->" + text[found.end() :]
+    return text
+
+
+def rewrite_tree(text: str) -> str:
     found = re.search(r"^## Files\n+```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert found, "README.md has no tree under '## Files'"
-    README.write_text(text[: found.start(1)] + tree(text) + text[found.end(1) :], encoding="utf-8")
+    assert found, "docs/code.md has no tree under '## Files'"
+    return text[: found.start(1)] + tree(text) + text[found.end(1) :]
+
+
+def rewrite() -> None:
+    with serve([]) as server:
+        for path in DOCUMENTS:
+            text = path.read_text(encoding="utf-8")
+            text = rewrite_tables(text, server) if path == REFERENCE else text
+            text = rewrite_tree(text) if path == CODE else text
+            path.write_text(rewrite_examples(text, server), encoding="utf-8")
 
 
 if __name__ == "__main__":

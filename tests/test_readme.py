@@ -1,4 +1,4 @@
-"""The README is true: its tables are the code's, its tree is the disk's, its examples run and print what they say.
+"""README and docs/ are true: their tables are the code's, the tree is the disk's, examples run and print what they say.
 
 `python -m tests.readme` rewrites what these tests compare.
 """
@@ -12,9 +12,10 @@ import pytest
 
 from benchmarks.processes import Server, serve
 from tests import readme
-from tests.readme import README, ROOT, Example
+from tests.readme import CODE, DOCUMENTS, ROOT, Example
 
-TEXT = README.read_text(encoding="utf-8")
+TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+FILES = readme.tree_files(CODE.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -36,25 +37,24 @@ def test_every_route_is_documented(server: Server) -> None:
 
 
 def test_the_tree_names_every_file_of_model_and_server_and_no_other() -> None:
-    listed = {path for path in readme.tree_files(TEXT) if re.match(r"(model|server)/.*\.py$", path)}
+    listed = {path for path in FILES if re.match(r"(model|server)/.*\.py$", path)}
     assert listed == readme.speaking_files("model") | readme.speaking_files("server")
 
 
 def test_what_the_tree_names_exists_and_is_described() -> None:
-    files = readme.tree_files(TEXT)
-    assert not [path for path in files if not (ROOT / path).exists()]
-    assert not [path for path, description in files.items() if not description]
+    assert not [path for path in FILES if not (ROOT / path).exists()]
+    assert not [path for path, description in FILES.items() if not description]
 
 
 @pytest.mark.parametrize("example", list(readme.console_examples(TEXT)), ids=lambda example: example.command[8:60])
-def test_a_command_of_the_readme_prints_what_stands_under_it(example: Example, server: Server) -> None:
+def test_a_command_prints_what_stands_under_it(example: Example, server: Server) -> None:
     if not shutil.which("curl"):
         pytest.skip("curl is not installed")
     assert form(readme.run_console(example.command, server)) == form(example.output)
 
 
 @pytest.mark.parametrize("example", list(readme.python_examples(TEXT)), ids=lambda example: example.command[:40])
-def test_python_of_the_readme_prints_what_stands_under_it(example: Example, server: Server) -> None:
+def test_python_prints_what_stands_under_it(example: Example, server: Server) -> None:
     assert form(readme.run_python(example.command, server)) == form(example.output)
 
 

@@ -1,6 +1,6 @@
 """The shape of the house, read from the source: which way imports point, what each part may know, how long files get.
 
-Knows nothing of what the code does. A new file must be given its layer here, and its line in the README's tree.
+Knows nothing of what the code does. A new file must be given its layer here, and its line in the tree of docs/code.md.
 """
 
 import ast
