@@ -1,0 +1,318 @@
+"""Every family's config.json and weights, against what transformers means by them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from model.checkpoint import load_weights
+from model.config import ModelConfig
+from model.folder import ModelLoadError
+from model.registry import read_config
+from model.weight_maps import table_of, weights_of
+from tests import tiny
+
+SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+}
+OWN_SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 50, "n_embd": 32, "n_layer": 6, "n_head": 4},
+    "opt": {"vocab_size": 50, "hidden_size": 32, "ffn_dim": 40, "num_hidden_layers": 6, "num_attention_heads": 4},
+    "distilbert": {"vocab_size": 50, "dim": 32, "hidden_dim": 40, "n_layers": 6, "n_heads": 4},
+    "t5": {"vocab_size": 50, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 6, "num_heads": 4},
+    "bart": {"vocab_size": 50, "d_model": 32},
+    "marian": {"vocab_size": 50, "d_model": 32},
+    "mistral": SIZES | {"num_attention_heads": 8},  # whose default are 8 key heads
+    "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
+    "qwen3": SIZES | {"num_attention_heads": 32},
+}
+CLASSES = {
+    "LlamaForCausalLM": "LlamaConfig",
+    "MistralForCausalLM": "MistralConfig",
+    "Qwen2ForCausalLM": "Qwen2Config",
+    "Qwen3ForCausalLM": "Qwen3Config",
+    "Gemma2ForCausalLM": "Gemma2Config",
+    "Gemma3ForCausalLM": "Gemma3TextConfig",
+    "Phi3ForCausalLM": "Phi3Config",
+    "Olmo2ForCausalLM": "Olmo2Config",
+    "GPT2LMHeadModel": "GPT2Config",
+    "GPTNeoXForCausalLM": "GPTNeoXConfig",
+    "OPTForCausalLM": "OPTConfig",
+    "BertModel": "BertConfig",
+    "RobertaModel": "RobertaConfig",
+    "XLMRobertaModel": "XLMRobertaConfig",
+    "CamembertModel": "CamembertConfig",
+    "DistilBertModel": "DistilBertConfig",
+    "MPNetModel": "MPNetConfig",
+    "ModernBertModel": "ModernBertConfig",
+    "T5ForConditionalGeneration": "T5Config",
+    "BartForConditionalGeneration": "BartConfig",
+    "MarianMTModel": "MarianConfig",
+}
+IDS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+
+
+def read(folder: Path, values: dict[str, Any]) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(values), encoding="utf-8")
+    return read_config(folder)
+
+
+def sizes_of(architecture: str) -> dict[str, Any]:
+    config = getattr(transformers, CLASSES[architecture])
+    return {**OWN_SIZES.get(config.model_type, SIZES), **IDS}
+
+
+@pytest.mark.parametrize("architecture", CLASSES)
+def test_what_a_file_leaves_out_is_what_transformers_takes_for_it(tmp_path: Path, architecture: str) -> None:
+    sizes = sizes_of(architecture)
+    config = getattr(transformers, CLASSES[architecture])(**sizes)
+    whole = {**json.loads(config.to_json_string(use_diff=False)), "architectures": [architecture]}
+    assert read(tmp_path, {**sizes, "architectures": [architecture]}) == read(tmp_path, whole)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {name: tiny.make_variant(name, tmp_path_factory.mktemp(name)) for name in tiny.VARIANTS}
+
+
+@pytest.mark.parametrize("name", tiny.VARIANTS)
+def test_every_tensor_of_a_checkpoint_is_used_once_or_left_out_by_name(checkpoints: dict[str, Path], name: str) -> None:
+    config = read_config(checkpoints[name])
+    table = table_of(config)
+    tensors = {table.short(key): tensor for key, tensor in load_file(checkpoints[name] / "model.safetensors").items()}
+    taken: dict[str, int] = {}
+    for weight in weights_of(config):
+        for source in weight.sources:
+            key = next(table.short(spelled) for spelled in source.names if table.short(spelled) in tensors)
+            taken[key] = taken.get(key, 0) + 1
+    left = {key for key in tensors if key not in taken}
+    assert all(table.ignored.fullmatch(key) for key in left)
+    # The one tensor that may serve twice: a token table that is also the head, where the file leaves the head out.
+    assert {key for key, count in taken.items() if count > 1} <= {"shared.weight"}
+    loaded = load_weights(checkpoints[name], config, torch.float32)
+    numbers = sum(tensor.numel() for tensor in loaded.values())
+    assert numbers == sum(tensors[key].numel() * count for key, count in taken.items())
+
+
+ENCODERS = (
+    ("Bert", "BertConfig"),
+    ("Roberta", "RobertaConfig"),
+    ("Camembert", "CamembertConfig"),
+    ("DistilBert", "DistilBertConfig"),
+    ("MPNet", "MPNetConfig"),
+    ("ModernBert", "ModernBertConfig"),
+)
+TASKS = (
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+
+
+@pytest.mark.parametrize(("prefix", "config_class"), ENCODERS)
+def test_an_encoder_is_the_same_under_any_head(tmp_path: Path, prefix: str, config_class: str) -> None:
+    config = getattr(transformers, config_class)(**sizes_of(f"{prefix}Model"))
+    bare = getattr(transformers, f"{prefix}Model")(config)
+    bare.save_pretrained(tmp_path / "bare")
+    expected = load_weights(tmp_path / "bare", read_config(tmp_path / "bare"), torch.float32)
+    for task in TASKS:
+        model = getattr(transformers, prefix + task)(config)
+        model.base_model.load_state_dict(bare.state_dict(), strict=False)
+        model.save_pretrained(tmp_path / task)
+        read = read_config(tmp_path / task)
+        assert (read.architecture, read.kind, read.has_head) == (prefix + task, "encoder", False)
+        found = load_weights(tmp_path / task, read, torch.float32)
+        assert list(found) == list(expected)
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items()), task
+
+
+def test_the_first_checkpoints_spell_their_norms_gamma_and_beta(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    folder = checkpoints["bert"]
+    expected = load_weights(folder, read_config(folder), torch.float32)
+    old = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        for now, then in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+            name = name.replace(now, then)
+        old[name] = tensor
+    old["bert.embeddings.position_ids"] = torch.arange(4)[None]
+    save_file(old, tmp_path / "model.safetensors")
+    found = load_weights(tmp_path, read_config(folder), torch.float32)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bart", "t5", "opt"])
+def test_a_head_that_is_tied_in_words_only_is_refused(checkpoints: dict[str, Path], tmp_path: Path, name: str) -> None:
+    config = read_config(checkpoints[name])
+    tensors = load_file(checkpoints[name] / "model.safetensors")
+    table = next(tensor for key, tensor in tensors.items() if tensor.shape[0] == config.vocab_size)
+    save_file({**tensors, "lm_head.weight": table.clone()}, tmp_path / "model.safetensors")
+    load_weights(tmp_path, config, torch.float32)
+    save_file({**tensors, "lm_head.weight": table + 1}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match=r"lm_head\.weight differs from the token table, .* tie_word_embeddings"):
+        load_weights(tmp_path, config, torch.float32)
+
+
+def test_the_text_part_of_a_gemma_3_with_images_is_the_gemma_3(checkpoints: dict[str, Path], tmp_path: Path) -> None:
+    folder = checkpoints["gemma3"]
+    text = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    outer = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text, "vision_config": {}}
+    both = read(tmp_path, {**outer, "eos_token_id": [1, 2]})
+    assert both.eos_token_ids == (1, 2)
+    alone = read_config(folder)
+    assert (both.num_layers, both.sliding_windows) == (alone.num_layers, alone.sliding_windows)
+    assert (both.rope, both.local_rope) == (alone.rope, alone.local_rope)
+    tensors = load_file(folder / "model.safetensors")
+    for prefix in ("language_model.model.", "model.language_model."):
+        renamed = {key.replace("model.", prefix, 1): tensor for key, tensor in tensors.items()}
+        save_file({**renamed, "vision_tower.x.weight": torch.ones(1)}, tmp_path / "model.safetensors")
+        expected = load_weights(folder, alone, torch.float32)
+        found = load_weights(tmp_path, both, torch.float32)
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "NeoX": (
+        "GPTNeoXForCausalLM",
+        {"rotary_pct": 0.5, "rotary_emb_base": 20000},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 20000, "partial_rotary_factor": 0.5}},
+    ),
+    "Gemma 3": (
+        "Gemma3ForCausalLM",
+        {
+            "rope_theta": 5e5,
+            "rope_local_base_freq": 5e3,
+            "sliding_window_pattern": 3,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        {
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            },
+        },
+    ),
+    "ModernBERT": (
+        "ModernBertModel",
+        {"global_rope_theta": 5e5, "local_rope_theta": 5e3, "global_attn_every_n_layers": 2},
+        {
+            "layer_types": ["full_attention", "sliding_attention"] * 3,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            },
+        },
+    ),
+    "Phi-3": (
+        "Phi3ForCausalLM",
+        {
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 16,
+            "rope_theta": 5e3,
+            "rope_scaling": {"type": "su", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        },
+        {
+            "max_position_embeddings": 64,
+            "original_max_position_embeddings": 16,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 5e3,
+                "short_factor": [1.0] * 4,
+                "long_factor": [2.0] * 4,
+            },
+        },
+    ),
+    "Qwen2": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 4},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 2,
+        },
+    ),
+    "T5": ("T5ForConditionalGeneration", {"tie_word_embeddings": False}, {"scale_decoder_outputs": False}),
+}
+
+
+@pytest.mark.parametrize("name", OLD_AND_NEW)
+def test_old_and_new_spellings_mean_the_same(tmp_path: Path, name: str) -> None:
+    architecture, old, new = OLD_AND_NEW[name]
+    sizes = {**sizes_of(architecture), "architectures": [architecture]}
+    assert read(tmp_path, {**sizes, **old}) == read(tmp_path, {**sizes, **new})
+    assert read(tmp_path, {**sizes, **old}) != read(tmp_path, sizes)
+
+
+REFUSED: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("Gemma2ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention is True; only False"),
+    ("Gemma2ForCausalLM", {"sliding_window": None}, "sliding_window is None; the size of the window"),
+    ("Gemma3ForCausalLM", {"layer_types": ["full_attention"]}, "a list of 6, each one of full_attention, sliding_att"),
+    ("OPTForCausalLM", {"layer_norm_elementwise_affine": False}, "layer_norm_elementwise_affine is False; only True"),
+    ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'; only 'abs"),
+    ("BertModel", {"is_decoder": True}, "is_decoder is True; only False"),
+    ("MPNetModel", {"relative_attention_num_buckets": 16}, "relative_attention_num_buckets is 16; only 32"),
+    ("T5ForConditionalGeneration", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj is 'gated-mish'; supported"),
+    ("BartForConditionalGeneration", {"normalize_before": True}, "normalize_before is True; only False"),
+    ("BartForConditionalGeneration", {"encoder_attention_heads": 5}, "d_model is 32; a multiple of encoder_attention"),
+    ("MarianMTModel", {"share_encoder_decoder_embeddings": False}, "share_encoder_decoder_embeddings is False; only T"),
+    ("MarianMTModel", {"decoder_vocab_size": 60}, "decoder_vocab_size is 60; only vocab_size"),
+    ("MarianMTModel", {"bad_words_ids": [3]}, r"bad_words_ids is \[3\]; a list of lists of token ids"),
+    ("GPTNeoXForCausalLM", {"rotary_pct": 0.01}, "an even number of the head's 8 dimensions must turn, not 0"),
+)
+
+
+@pytest.mark.parametrize(("architecture", "change", "message"), REFUSED)
+def test_what_would_change_the_network_and_is_not_built_is_refused_by_name(
+    tmp_path: Path, architecture: str, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=message) as caught:
+        read(tmp_path, {**sizes_of(architecture), "architectures": [architecture], **change})
+    assert "\n" not in str(caught.value)
+
+
+def test_how_an_answer_starts_comes_from_the_generation_config_first(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(
+        json.dumps({"decoder_start_token_id": 7, "bad_words_ids": [[9], [3, 4]], "suppress_tokens": [5]}),
+        encoding="utf-8",
+    )
+    values = {**sizes_of("MarianMTModel"), "architectures": ["MarianMTModel"], "forced_bos_token_id": 3}
+    config = read(tmp_path, values)
+    assert (config.decoder_start_token_id, config.forced_bos_token_id) == (7, 3)
+    assert config.suppressed_token_ids == (9, 5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "start"),
+    [({"decoder_start_token_id": 4, "bos_token_id": 5}, 4), ({"bos_token_id": 5, "pad_token_id": 6}, 5),
+     ({"pad_token_id": 6}, 6)],
+)  # fmt: skip
+def test_an_answer_starts_with_the_first_id_that_is_named(tmp_path: Path, ids: dict[str, int], start: int) -> None:
+    values = {**OWN_SIZES["t5"], "architectures": ["T5ForConditionalGeneration"]}
+    assert read(tmp_path, {**values, **ids}).decoder_start_token_id == start
+
+
+def test_an_encoder_decoder_that_names_no_start_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match="decoder_start_token_id is None; the id that every answer starts with"):
+        read(tmp_path, {**OWN_SIZES["t5"], "architectures": ["T5ForConditionalGeneration"]})
+
+
+def test_positions_are_counted_from_where_the_family_counts_them(tmp_path: Path) -> None:
+    for architecture, options, expected in (
+        ("RobertaModel", {"max_position_embeddings": 514}, (512, 2)),
+        ("MPNetModel", {"max_position_embeddings": 514}, (512, 2)),
+        ("BartForConditionalGeneration", {"max_position_embeddings": 1024}, (1024, 2)),
+        ("OPTForCausalLM", {"max_position_embeddings": 2048}, (2048, 2)),
+        ("BertModel", {"max_position_embeddings": 512}, (512, 0)),
+    ):
+        config = read(tmp_path, {**sizes_of(architecture), "architectures": [architecture], **options})
+        assert (config.max_model_len, config.position_offset) == expected
