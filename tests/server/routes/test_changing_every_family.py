@@ -1,0 +1,197 @@
+"""Traces and interventions over HTTP into a small random checkpoint of every family: each point is where it says.
+
+What is written at a point must be read there, nothing before it may move, and what follows from it must follow.
+"""
+
+import base64
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.config import ModelConfig
+from model.point_names import full_name, points_of, stack_config, stacks, why_absent
+from model.points import Point
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import Site, build_site
+from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, ROPE_VARIANTS, make_variant
+
+GENERATING = tuple(name for name in (*DECODERS, *ENCODER_DECODERS) if name.removeprefix("llama-") not in ROPE_VARIANTS)
+EVERY = (*GENERATING, *ENCODERS)
+LENGTH = 19
+"""Longer than the windows of the checkpoints."""
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
+    """Each family's application and engine, made when it is first asked for."""
+
+    class Made(dict[str, Site]):
+        def __missing__(self, name: str) -> Site:
+            engine = InlineEngine(folder=make_variant(name, tmp_path_factory.mktemp(name)))
+            self[name] = build_site(tmp_path_factory.mktemp("tokenizer"), engine, config=engine.model_config)
+            return self[name]
+
+    return Made()
+
+
+@pytest.fixture
+def at(request: pytest.FixtureRequest, sites: dict[str, Site]) -> Site:
+    return sites[request.param]
+
+
+def every(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("at", names, indirect=True)
+
+
+def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
+    return [random.randrange(config.vocab_size) for _ in range(length)]
+
+
+def reading(config: ModelConfig) -> dict[str, Any]:
+    """The input fields of a request: what the encoder reads is shorter than what the decoder does."""
+    if config.kind == "encoder-decoder":
+        return {"input": ids(config, LENGTH - 4), "decoder_input": ids(config)}
+    return {"input": ids(config)}
+
+
+async def trace(at: Site, names: list[str], **body: Any) -> dict[str, Any]:
+    """Name -> array, as the route gives them."""
+    answer = await at.post("/v1/trace", {"points": names, "encoding_format": "base64", **body})
+    assert answer.status_code == 200, answer.text
+    return {
+        name: np.frombuffer(base64.b64decode(point["data"]), np.float32).reshape(point["shape"])
+        for name, point in answer.json()["data"][0]["points"].items()
+    }
+
+
+def places(config: ModelConfig) -> list[tuple[str, Point]]:
+    """A full name of every point of every stack, of a random layer that has it."""
+    found = []
+    for stack in stacks(config):
+        for point in points_of(config, stack):
+            layers = range(stack_config(config, stack).num_layers)
+            has = [layer for layer in layers if why_absent(config, stack, point, layer) is None]
+            found.append((full_name(config, stack, point.name, random.choice(has) if point.in_block else None), point))
+    return found
+
+
+@every(*EVERY)
+async def test_every_point_there_is_has_numbers_and_a_selection_is_its_slice(at: Site) -> None:
+    body, named = reading(at.context.config), places(at.context.config)
+    whole = await trace(at, [name for name, _ in named], **body)
+    row = random.randrange(LENGTH - 4)
+    part = await trace(at, [name for name, _ in named], positions=[row, 0] if row else [0], **body)
+    for name, point in named:
+        axis = next(i for i, of in enumerate(point.axes) if of in ("position", "query"))
+        assert np.array_equal(part[name], whole[name].take([row, 0] if row else [0], axis)), name
+        seen = whole[name][np.isfinite(whole[name])]
+        assert seen.size == whole[name].size or point.name.endswith("hook_attn_scores"), name
+        assert point.name == "hook_token_type_embed" or seen.std() > 0, name
+
+
+@every(*EVERY)
+async def test_what_is_written_at_a_point_is_read_there_and_nowhere_else(at: Site) -> None:
+    body, named = reading(at.context.config), places(at.context.config)
+    clean = await trace(at, [name for name, _ in named], **body)
+    for name, point in named:
+        if not point.changeable or "key" in point.axes:
+            continue
+        before = clean[name]
+        row = random.randrange(len(before))
+        heads = "head" in point.axes or "kv_head" in point.axes
+        head = random.randrange(before.shape[1]) if heads else "all"
+        value = np.random.default_rng().normal(size=before.shape[-1]).astype(np.float32)
+        change = {"point": name, "op": "patch", "positions": row, "head": head, "value": value.tolist()}
+        after = (await trace(at, [name], **body, interventions=[change]))[name]
+        expected = before.copy()
+        expected[(row, head) if heads else row] = value
+        assert np.array_equal(after, expected), name
+
+
+@every(*EVERY)
+async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
+    body = reading(at.context.config)
+    for name, point in places(at.context.config):
+        if not point.name.endswith("hook_pattern"):
+            continue
+        scores_name, z_name = (name.replace("hook_pattern", f"hook_{other}") for other in ("attn_scores", "z"))
+        clean = await trace(at, [name, scores_name, z_name], **body)
+        row, head = random.randrange(clean[name].shape[1]), random.randrange(clean[name].shape[0])
+        where = {"positions": row, "head": head}
+        seen = np.isfinite(clean[scores_name][head, row])
+
+        hot = await trace(
+            at, [name], **body, interventions=[{"point": scores_name, "op": "temperature", "value": 0, **where}]
+        )
+        expected = clean[name].copy()
+        expected[head, row] = np.arange(len(seen)) == clean[scores_name][head, row].argmax()
+        assert np.array_equal(hot[name], expected), name
+
+        softened = await trace(
+            at, [name], **body, interventions=[{"point": scores_name, "op": "temperature", "value": 2.5, **where}]
+        )
+        powers = np.exp((clean[scores_name][head, row] - clean[scores_name][head, row].max()) / 2.5)
+        assert np.allclose(softened[name][head, row], powers / powers.sum(), atol=1e-6), name
+
+        halved = await trace(
+            at, [name, z_name], **body, interventions=[{"point": name, "op": "scale", "value": 0.5, **where}]
+        )
+        assert np.array_equal(halved[name][head, row], clean[name][head, row] * np.float32(0.5)), name
+        assert np.allclose(halved[z_name][row, head], clean[z_name][row, head] / 2, rtol=1e-5, atol=1e-6), name
+
+        flat = (seen / seen.sum()).astype(np.float32)
+        patched = await trace(
+            at, [name, scores_name], **body,
+            interventions=[{"point": name, "op": "patch", "value": flat.tolist(), **where}],
+        )  # fmt: skip
+        assert np.array_equal(patched[name][head, row], flat), name
+        assert np.array_equal(patched[scores_name], clean[scores_name]), name
+
+
+@every(*EVERY)
+async def test_with_the_whole_stream_of_another_input_the_rest_of_the_pass_is_that_inputs(at: Site) -> None:
+    """Activation patching at its strongest: from the patched block on, every bit is the source's."""
+    config = at.context.config
+    stack = stacks(config)[-1]
+    after = full_name(config, stack, "hook_resid_post", config.num_layers - 1)
+    names = [after, full_name(config, stack, "logits", None)] if config.has_head else [after]
+    body, other = reading(config), reading(config)
+    other["input"] = body["input"] if stack == "decoder" and config.kind == "encoder-decoder" else other["input"]
+    change = {"point": full_name(config, stack, "hook_resid_pre", 0), "op": "patch", "from": other}
+    patched = await trace(at, names, **body, interventions=[change])
+    expected = await trace(at, names, **other)
+    for name in names:
+        assert np.array_equal(patched[name], expected[name]), name
+
+
+@every(*GENERATING)
+async def test_generated_tokens_are_changed_too(at: Site) -> None:
+    config = at.context.config
+    wanted = random.randrange(3, config.vocab_size)
+    steered = [0.0] * config.vocab_size
+    steered[wanted] = 1e4
+    body = {"prompt": ids(config), "max_tokens": 4, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    answer = await at.post(
+        "/v1/completions", {**body, "interventions": [{"point": "logits", "op": "add", "value": steered}]}
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["token_ids"] == [wanted] * 4
+
+
+@every(*EVERY)
+async def test_the_attention_route_shows_the_patterns_of_the_trace(at: Site) -> None:
+    config = at.context.config
+    body = reading(config)
+    change = {"point": full_name(config, stacks(config)[-1], "hook_resid_pre", 0), "op": "scale", "value": 0.5}
+    for part in ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,):
+        stack = "encoder" if part == "encoder" else stacks(config)[-1]
+        point = "cross_attn.hook_pattern" if part == "cross" else "attn.hook_pattern"
+        names = [full_name(config, stack, point, i) for i in range(stack_config(config, stack).num_layers)]
+        for interventions in ([], [change]):
+            traced = await trace(at, names, **body, interventions=interventions)
+            asked = {**body, "part": part, "encoding_format": "base64", "interventions": interventions}
+            (entry,) = (await at.post("/v1/attention", asked)).json()["data"]
+            shown = np.frombuffer(base64.b64decode(entry["attention"]), np.float32).reshape(entry["shape"])
+            assert np.array_equal(shown, np.stack([traced[name] for name in names])), part
