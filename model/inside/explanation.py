@@ -2,7 +2,8 @@
 
 Order: products, their sum, scale, soft cap, position bias, mask, softmax, weighted values, their sum, W_O (Vaswani et
 al. 2017, arXiv:1706.03762, equation 1; cap: Gemma Team 2024, arXiv:2408.00118; bias: Raffel et al. 2020,
-arXiv:1910.10683). Everything is computed again in float64 from what the network used, and compared with what it got.
+arXiv:1910.10683). Each step is computed again in float64 from what the network had before it, and compared with what it
+had after: where an intervention changes a step, that one step differs.
 
 Axes: K keys, D numbers of a head, d_model.
 """
@@ -56,19 +57,17 @@ class Steps:
     scores: Float64
     """[K]: capped + bias, -inf where masked."""
     exponentials: Float64
-    """[K]: exp(score - the largest)."""
+    """[K]: exp(score - the largest), of the network's scores."""
     weights: Float64
     """[K]: exponentials over their sum."""
     weighted_values: Float64
-    """[K, D]"""
+    """[K, D]: by the network's pattern."""
     z: Float64
     """[D]: their sum."""
     output: Float64
-    """[d_model]: z W_O."""
-
-    @property
-    def largest_score(self) -> float:
-        return float(self.scores.max())
+    """[d_model]: the network's z W_O."""
+    largest_score: float
+    """Of the network's."""
 
     @property
     def sum_of_exponentials(self) -> float:
@@ -90,10 +89,9 @@ def explain(observed: Observed, w_o: Floats, scale: float, softcap: float | None
     if has_position_bias:
         bias[visible] = observed.scores[visible].astype(np.float64) - capped[visible]
     scores = np.where(visible, capped + bias, -np.inf)
-    exponentials = np.exp(scores - scores.max())
-    weights = exponentials / exponentials.sum()
-    weighted = weights[:, None] * values
-    z = weighted.sum(0)
+    went_on = observed.scores.astype(np.float64)
+    exponentials = np.exp(went_on - went_on.max())
+    weighted = observed.pattern.astype(np.float64)[:, None] * values
     return Steps(
         products=products,
         dots=dots,
@@ -103,10 +101,11 @@ def explain(observed: Observed, w_o: Floats, scale: float, softcap: float | None
         visible=visible,
         scores=scores,
         exponentials=exponentials,
-        weights=weights,
+        weights=exponentials / exponentials.sum(),
         weighted_values=weighted,
-        z=z,
-        output=z @ w_o.astype(np.float64),
+        z=weighted.sum(0),
+        output=observed.z.astype(np.float64) @ w_o.astype(np.float64),
+        largest_score=float(went_on.max()),
     )
 
 

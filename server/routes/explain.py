@@ -148,7 +148,7 @@ def _entry(
         "k_projected": described(keys["hook_k"], "key", "d_head"),
         "q": described(observed.q, "d_head"),
         "k": described(observed.keys, "key", "d_head"),
-        **_step_arrays(steps, cap is not None, head.has_position_bias),
+        **_step_arrays(steps, observed.scores, cap is not None, head.has_position_bias),
         "v": described(observed.values, "key", "d_head"),
         "weighted_v": described(steps.weighted_values, "key", "d_head"),
         "z": described(steps.z, "d_head"),
@@ -159,11 +159,12 @@ def _entry(
     return look.entry(index, "explanation", fields, arrays)
 
 
-def _step_arrays(steps: Steps, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:
-    """From the products to the weights."""
+def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:
+    """From the products to the weights; the scores are those that went on to the softmax."""
     names = ["dots", "scaled", *(["capped"] if has_cap else []), *(["position_bias"] if has_bias else [])]
-    names += ["scores", "exponentials", "weights"]
     return {
         "products": described(steps.products, "key", "d_head"),
         **{name: described(getattr(steps, name), "key") for name in names},
+        "scores": described(scores, "key"),
+        **{name: described(getattr(steps, name), "key") for name in ("exponentials", "weights")},
     }

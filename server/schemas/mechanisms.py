@@ -53,7 +53,8 @@ class ExplainEntry(LookEntry):
     causal: bool = Field(description="Whether keys after the query are masked.")
     softmax: Softmax = Field(description="How scores become weights.")
     differences: dict[str, float] = Field(
-        description="Largest distance of the steps here (float64) from the network's own scores, pattern, z and result."
+        description="Each step computed again (float64) from what the network had before it: largest distance from its "
+        "own scores, pattern, z and result. An intervention on one of these shows here."
     )
 
 

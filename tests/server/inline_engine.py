@@ -1,4 +1,4 @@
-"""A real engine in this process behind the interface that the routes use: each request runs to its end when it comes."""
+"""A real engine in this process behind the interface that the routes use: a request runs to its end when it comes."""
 
 import threading
 import time

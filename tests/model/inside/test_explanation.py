@@ -1,6 +1,7 @@
 """The steps of one head against plain loops."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,4 +58,11 @@ def test_a_network_that_did_something_else_is_found_out() -> None:
     observed, w_o, scale, _ = observe(np.random.default_rng(0), 6, 4, 5, None, False)
     wrong = differences(explain(observed, w_o, scale * 1.01, None, False), observed)
     assert wrong["scores"] > 1e-3
-    assert wrong["pattern"] > 1e-4
+    assert max(wrong[name] for name in ("pattern", "z", "result")) < 1e-12  # each from what the network had before it
+    moved = replace(observed, pattern=np.roll(observed.pattern, 1))
+    assert {
+        name for name, far in differences(explain(moved, w_o, scale, None, False), moved).items() if far > 1e-6
+    } == {
+        "pattern",
+        "z",
+    }

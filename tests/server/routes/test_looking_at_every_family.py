@@ -45,7 +45,7 @@ async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], t
         yield built
 
 
-def every(*names: str) -> Any:
+def every(*names: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("at", names, indirect=True)
 
 
@@ -87,6 +87,16 @@ async def test_the_steps_of_a_head_are_the_networks(at: Site) -> None:
         assert max(entry["differences"].values()) < 2e-4, (part, entry["differences"])
         assert entry["differences"]["pattern"] < 1e-5
         assert np.allclose(array(entry, "weighted_v").sum(0), array(entry, "z"), atol=1e-5)
+
+
+@every("llama-gqa")
+async def test_an_intervention_shows_in_the_one_step_that_it_changes(at: Site) -> None:
+    body = {**reading(at.context.config), "layer": 0, "head": 1}
+    softened = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0.5}
+    silenced = {"point": "attn.hook_z", "layer": 0, "head": 1, "op": "zero"}
+    for change, step in ((softened, "scores"), (silenced, "z")):
+        differences = (await ask(at, "explain", **body, interventions=[change]))["differences"]
+        assert {name for name, far in differences.items() if far > 1e-4} == {step}
 
 
 @every(*GENERATING)
