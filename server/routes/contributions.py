@@ -28,6 +28,7 @@ from server.tensors import NumpyArray
 from server.trace_body import DescribedEntry
 
 Tensors = dict[str, NumpyArray]
+Pairs = tuple[tuple[int, int], ...]
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -142,17 +143,18 @@ class _Weights:
 
 
 async def _weights(look: Look, plan: _Plan, targets: list[int]) -> _Weights:
-    config, size = plan.config, plan.config.head_dim
-    pairs = tuple((layer, head) for layer in plan.layers for head in plan.heads)
-    found = await look.weights("head_readout", len(pairs) * size * size, part=plan.part, pairs=pairs, targets=())
-    grams = dict(zip(pairs, found["gram"], strict=True))
-    readouts: dict[Part, Tensors] = {}
-    if plan.logit is not None:
-        for part in plan.logit.parts:
-            every = plan.logit.pairs
-            count = len(every) * size * (size + len(targets)) + config.hidden_size * len(targets)
-            readouts[part] = await look.weights("head_readout", count, part=part, pairs=every, targets=tuple(targets))
-    return _Weights(grams, readouts)
+    """Of the chosen heads; with targets of every head, since all of them are parts of the logit."""
+    logit, size = plan.logit, plan.config.head_dim
+
+    async def ask(part: Part, pairs: Pairs) -> Tensors:
+        count = len(pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
+        return await look.weights("head_readout", count, part=part, pairs=pairs, targets=tuple(targets))
+
+    if logit is None:
+        chosen = tuple((layer, head) for layer in plan.layers for head in plan.heads)
+        return _Weights(dict(zip(chosen, (await ask(plan.part, chosen))["gram"], strict=True)), {})
+    readouts = {part: await ask(part, logit.pairs) for part in logit.parts}
+    return _Weights(dict(zip(logit.pairs, readouts[plan.part]["gram"], strict=True)), readouts)
 
 
 def _entry(
