@@ -68,7 +68,8 @@ async def between_stacks(
 
 
 async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:
-    """What the decoder of an encoder-decoder has read before it continues: its start token, and then `value`.
+    """What the decoder of an encoder-decoder has read before it continues: its start token, the token that it must say
+    first if the model's files name one, and then `value`. Token ids are taken as they are.
 
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
     """
@@ -81,11 +82,13 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
             "accepted.",
             param="decoder_input",
         )
+    forced = context.config.forced_bos_token_id
+    begin = (start,) if forced is None else (start, forced)
     if value is None:
-        return Prompt((start,))
+        return Prompt(begin)
     text = await _text(context, value, "decoder_input")
-    offsets = None if text.offsets is None else ((0, 0), *text.offsets)
-    return Prompt((start, *text.ids), text.text, offsets)
+    offsets = None if text.offsets is None else ((0, 0),) * len(begin) + tuple(text.offsets)
+    return Prompt((*begin, *text.ids), text.text, offsets)
 
 
 def joined(prompt: Prompt, end: Prompt) -> Prompt:

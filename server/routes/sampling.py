@@ -1,5 +1,6 @@
 """From a body's fields to the engine's SamplingParams, checked against the vocabulary."""
 
+import math
 import secrets
 
 from server.engine.sampling_params import SamplingParams
@@ -23,6 +24,8 @@ def sampling_params(
     stop_ids = tuple(body.stop_token_ids or ())
     _check_vocabulary(context, "logit_bias", bias)
     _check_vocabulary(context, "stop_token_ids", stop_ids)
+    # What the model's files forbid stays forbidden.
+    bias |= {i: -math.inf for i in context.config.suppressed_token_ids if i < context.config.vocab_size}
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise BadRequest(

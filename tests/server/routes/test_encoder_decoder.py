@@ -1,5 +1,6 @@
 """Generation and attention of encoder-decoders and encoders: which stack reads what, and which keys a row has."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,21 @@ async def test_the_decoder_can_be_given_a_beginning(value: Any, ids: tuple[int, 
         answer = await at.post(COMPLETIONS, {"prompt": "abc", "decoder_input": value, "max_tokens": 1})
         assert answer.status_code == 200
         assert at.engine.submitted[0].prompt_token_ids == ids
+
+
+async def test_what_the_models_files_force_and_forbid_is_forced_and_forbidden(tmp_path: Path) -> None:
+    config = replace(tiny_encoder_decoder(), forced_bos_token_id=7, suppressed_token_ids=(8, 10**6))
+    async with site(tmp_path, config=config) as at:
+        for given in ({}, {"decoder_input": "x", "logit_bias": {"8": 5, "9": 1}}, {"decoder_input": [5]}):
+            answer = await at.post(COMPLETIONS, {"prompt": "abc", "max_tokens": 1, **given})
+            assert answer.status_code == 200
+        forced, continued, as_given = at.engine.submitted
+        tasks = [submitted.task for submitted in at.engine.submitted]
+    assert forced.prompt_token_ids == (START, 7)
+    assert continued.prompt_token_ids == (START, 7, 120)
+    assert as_given.prompt_token_ids == (5,)
+    biases = [task.sampling.logit_bias for task in tasks if isinstance(task, GenerateTask)]
+    assert biases == [{8: -math.inf}, {8: -math.inf, 9: 1}, {8: -math.inf}]
 
 
 async def test_each_prompt_may_have_its_own_beginning(tmp_path: Path) -> None:
