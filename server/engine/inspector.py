@@ -28,7 +28,6 @@ Answer = Callable[[WeightsTask, Check], Mapping[str, torch.Tensor]]
 """Raises ValueError for a question that makes no sense."""
 
 _NICENESS = 10
-_MAX_WAITING = 64
 
 
 class _Stopped(Exception):
@@ -72,10 +71,8 @@ class Inspector:
         self._wake = wake
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a question; `request.task` is a WeightsTask. Raises ValueError when too many wait already."""
+        """Queue a question; `request.task` is a WeightsTask. Admission bounds how many wait."""
         with self._changed:
-            if len(self._waiting) >= _MAX_WAITING:
-                raise ValueError(f"{_MAX_WAITING} questions about the weights wait already; ask again later")
             self._waiting.append(request)
             self._changed.notify()
         if self._thread is None:  # started with the first question: most servers are never asked one

@@ -15,6 +15,7 @@ from server.routes import (
     chat,
     completions,
     contributions,
+    correlations,
     embeddings,
     explain,
     heads,
@@ -27,6 +28,7 @@ from server.routes import (
     tokenize,
     trace,
     trajectory,
+    weights,
 )
 from server.routes.context import AppContext
 from server.routes.guard import OpenRoute, guarded_route
@@ -55,7 +57,9 @@ def build_router(context: AppContext) -> APIRouter:
     """All routes: the API behind its key, health, metrics and pages open."""
     api = APIRouter(route_class=guarded_route(context.settings), responses=_ERRORS, dependencies=[_bearer(context)])
     looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
-    for part in (completions, chat, embeddings, *looks, tokenize, capabilities, models):
+    of_weights = (correlations, weights)
+    # `models` is the last: its path of one model would take those of that model's weights.
+    for part in (completions, chat, embeddings, *looks, *of_weights, tokenize, capabilities, models):
         part.add_routes(api, context)
     router = APIRouter(route_class=OpenRoute)
     health.add_routes(router, context)

@@ -11,7 +11,7 @@ ROUTES_OF_A_HEAD = ("/v1/completions", "/v1/chat/completions", "/v1/next", "/v1/
 """Routes that need logits."""
 ROUTES_OF_ANY_MODEL = (
     "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
-    "/v1/rollout",
+    "/v1/rollout", "/v1/geometry", "/v1/circuits",
 )  # fmt: skip
 
 

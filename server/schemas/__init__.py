@@ -34,6 +34,15 @@ from server.schemas.mechanisms import (
 from server.schemas.predictions import LensAnswer, LensRequest, LookRequest, NextAnswer, NextRequest
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from server.schemas.trace import TraceAnswer, TraceRequest
+from server.schemas.weights import (
+    CircuitsAnswer,
+    CircuitsRequest,
+    CorrelationsAnswer,
+    CorrelationsRequest,
+    GeometryAnswer,
+    GeometryQuery,
+    ParametersAnswer,
+)
 
 __all__ = [
     "AttentionAnswer",
@@ -43,10 +52,14 @@ __all__ = [
     "ChatCompletionAnswer",
     "ChatCompletionRequest",
     "ChatMessage",
+    "CircuitsAnswer",
+    "CircuitsRequest",
     "CompletionAnswer",
     "CompletionRequest",
     "ContributionsAnswer",
     "ContributionsRequest",
+    "CorrelationsAnswer",
+    "CorrelationsRequest",
     "DetokenizeAnswer",
     "DetokenizeRequest",
     "EmbeddingAnswer",
@@ -57,6 +70,8 @@ __all__ = [
     "ExplainRequest",
     "GenerationAttention",
     "GenerationFields",
+    "GeometryAnswer",
+    "GeometryQuery",
     "HeadsAnswer",
     "HeadsRequest",
     "InputFields",
@@ -68,6 +83,7 @@ __all__ = [
     "LookRequest",
     "NextAnswer",
     "NextRequest",
+    "ParametersAnswer",
     "PromptInput",
     "RolloutAnswer",
     "RolloutRequest",

@@ -105,14 +105,3 @@ def test_a_question_that_fails_ends_itself_alone(asked: Asked) -> None:
     failed, done = asked.ends(2)
     assert (failed.finish_reason, failed.error) == ("error", "ValueError: no such matrix")
     assert done.finish_reason == "done"
-
-
-def test_only_so_many_questions_wait(asked: Asked) -> None:
-    asked.ask(0, "wait")
-    assert asked.started.wait(PATIENCE)
-    for uid in range(1, 65):
-        asked.ask(uid, "now")
-    with pytest.raises(ValueError, match="64 questions about the weights wait already"):
-        asked.ask(65, "now")
-    asked.go.set()
-    assert [output.uid for output in asked.ends(65)] == list(range(65))

@@ -1,0 +1,245 @@
+"""Questions and answers about the weights, and about how a point's numbers run together over a text."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from server.engine.request import Part
+from server.schemas.base import AnswerModel, Index, ModelField, Selector, Text, Usage
+from server.schemas.interventions import PointName
+from server.schemas.predictions import DescribedArrayAnswer, LookRequest
+
+MAX_SAMPLED_PAIRS = 10_000_000
+MAX_STRONGEST = 10_000
+
+
+class ComponentCount(AnswerModel):
+    """All rows of one component."""
+
+    component: str = Field(description="embedding, query, key, value, output, gate, up, down, unembedding, norms, ...")
+    count: int = Field(description="How many matrices or vectors.")
+    parameters: int = Field(description="Their numbers, tied ones included.")
+    share: float = Field(description="Of `total`; tied ones add nothing.")
+
+
+class CensusRow(AnswerModel):
+    """Matrices or vectors of one kind and one shape."""
+
+    stack: str = Field(description="decoder or encoder; of an encoder-decoder's one token table: shared.")
+    component: str = Field(description="What it is.")
+    weight: str = Field(description='The weight it lies in, without the layer: "qkv.weight" holds q, k and v.')
+    shape: list[int] = Field(description="Of one: [out, in] of matrices, [entries, width] of tables.")
+    count: int = Field(description="How many: one a layer; of queries, keys and values one a head.")
+    parameters: int = Field(description="count times the product of the shape.")
+    share: float = Field(description="Of `total`; 0 for what is tied.")
+    tied_to: str | None = Field(description="The weight whose storage it shares; it is not in `total` then.")
+
+
+class ParametersAnswer(AnswerModel):
+    """Answer of GET /v1/models/{id}/parameters."""
+
+    object: Literal["parameters"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    architecture: str = Field(description="Its class.")
+    tied: bool = Field(description="Whether the unembedding shares the token table's storage.")
+    total: int = Field(description="Every parameter that is loaded, shared storage counted once.")
+    matrices_untied: int = Field(
+        description="Matrices alone, the unembedding always one of its own: no biases, norms, positions, token types."
+    )
+    num_matrices: int = Field(description="How many matrices that are.")
+    components: list[ComponentCount] = Field(description="Sums of the rows.")
+    rows: list[CensusRow] = Field(description="Each kind and shape.")
+
+
+class GeometryQuery(BaseModel):
+    """Query of GET /v1/models/{id}/geometry."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    matrix: Text = Field(
+        description='TransformerLens\'s name: "W_E", "W_U", "W_pos", "blocks.0.attn.W_Q", or short with `layer`: '
+        '"W_Q", "mlp.W_in", "cross_attn.W_V". Of an encoder-decoder they are the decoder\'s unless "encoder." stands '
+        "before them. Axes are [in, out]; heads stand side by side.",
+        min_length=1,
+        max_length=128,
+    )
+    axis: Literal["rows", "columns"] = Field(
+        "rows", description="Which vectors are compared: of W_E [d_vocab, d_model] rows are the tokens' vectors."
+    )
+    layer: Index | None = Field(None, description="Of a short name; negative counts from the end.")
+    head: Index | None = Field(
+        None, description="One head's part of an attention matrix (key head of W_K and W_V); null is all side by side."
+    )
+    pairs: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_SAMPLED_PAIRS,
+        description="Compare so many pairs, drawn with replacement, where there are more; null compares all where that "
+        "takes seconds, else a million.",
+    )
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the drawing.")
+    spectrum: bool = Field(True, description="Also the singular values and what they say.")
+    encoding_format: Literal["float", "base64"] = Field("float", description="Arrays in JSON.")
+
+
+class Baseline(AnswerModel):
+    """What chance gives, and what no arrangement can beat."""
+
+    mean: float = Field(description="Of the cosine of random directions: 0.")
+    std: float = Field(description="1 / sqrt(d).")
+    largest: float = Field(description="About the largest |cosine| of so many random pairs: sqrt(2 ln(pairs) / d).")
+    welch_bound: float | None = Field(
+        description="sqrt((n - d) / (d (n - 1))): some |cosine| of n vectors is at least that; null for n <= d."
+    )
+
+
+class Cosines(AnswerModel):
+    """Of the pairs that were compared."""
+
+    mean: float | None = Field(description="Their mean; null when there is no pair.")
+    std: float | None = Field(description="Standard deviation.")
+    smallest: float | None = Field(description="The most opposed pair's.")
+    largest: float | None = Field(description="The most alike pair's.")
+    quantiles: dict[str, float] = Field(description='To within 0.0005: {"0.5": median}.')
+
+
+class Spectrum(AnswerModel):
+    """What the singular values say."""
+
+    effective_rank: float = Field(description="exp of the entropy of the singular values (Roy and Vetterli 2007).")
+    stable_rank: float = Field(description="||W||_F^2 / ||W||_2^2.")
+    largest_singular_value: float = Field(description="||W||_2.")
+    frobenius_norm: float = Field(description="||W||_F.")
+
+
+class GeometryEntry(AnswerModel):
+    """How the rows or columns of one matrix stand to each other.
+
+    Arrays: histogram [bin] of the cosines over [-1, 1], closest [pair] the largest |cosine| of those compared, signed,
+    and closest_pairs [pair, 2] whose they are; with the spectrum singular_values [index], largest first.
+    """
+
+    object: Literal["geometry"] = Field(description="Kind of entry.")
+    index: int = Field(description="0.")
+    matrix: str = Field(description="Full name.")
+    axes: list[str] = Field(description="Of the whole matrix.")
+    shape: list[int] = Field(description="Of what was looked at: the matrix, or one head's part.")
+    axis: Literal["rows", "columns"] = Field(description="Which vectors were compared.")
+    head: int | None = Field(description="The head, when one was asked for.")
+    num_vectors: int = Field(description="n.")
+    dimension: int = Field(description="d.")
+    num_zero_vectors: int = Field(description="Vectors of length 0, which have no direction and are in no pair.")
+    num_pairs: int = Field(description="Pairs that there are.")
+    num_compared: int = Field(description="Pairs that were compared.")
+    sampled: bool = Field(description="Whether those are a drawn sample; else they are all.")
+    seed: int | None = Field(description="Of the sample.")
+    norms: dict[str, float] = Field(description="Smallest, mean and largest length of the vectors.")
+    cosines: Cosines = Field(description="How they are spread.")
+    max_deviation_from_identity: float | None = Field(
+        description="Of the Gram matrix of the vectors scaled to length 1: the largest |cosine| of those compared."
+    )
+    baseline: Baseline = Field(description="To read them against.")
+    spectrum: Spectrum | None = Field(description="Null when not asked for, or when the smaller side is over 8192.")
+    arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
+
+
+class GeometryAnswer(AnswerModel):
+    """Answer of GET /v1/models/{id}/geometry as JSON."""
+
+    object: Literal["list"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    data: list[GeometryEntry] = Field(description="One entry.")
+
+
+class CircuitsRequest(ModelField):
+    """Body of POST /v1/circuits."""
+
+    part: Part | None = Field(
+        None, description="Which attention: encoder, decoder or cross; null is what the model has."
+    )
+    layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
+    heads: Selector = Field("all", description='"all", a query head, or a list; negative counts from the end.')
+    compose: bool = Field(
+        False, description="Also the composition scores of every head with every head of a later layer (not of cross)."
+    )
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="Arrays in JSON: nested lists, or base64 of the little-endian bytes."
+    )
+
+
+class CircuitsEntry(AnswerModel):
+    """The OV and QK circuits of heads (Elhage et al. 2021), of the weights alone: gains of norms are not folded in, and
+    rotary QK is that of distance 0.
+
+    Arrays: ov.singular_values and qk.singular_values [layer, head, d_head]; of each, [layer, head]: .effective_rank,
+    .stable_rank, .norm (Frobenius); ov.eigenvalues [layer, head, d_head, 2] (real, imaginary), ov.trace and
+    ov.positivity (sum of the real parts over the sum of sizes: 1 copies, -1 inverts), but for cross attention between
+    stacks of different width; with compose composition [earlier, later, 3] (of Q, K, V; heads as in `pairs`).
+    """
+
+    object: Literal["circuits"] = Field(description="Kind of entry.")
+    index: int = Field(description="0.")
+    part: Part = Field(description="Which attention.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads of the second axis.")
+    kv_heads: list[int] = Field(description="The key head that each of them shares.")
+    pairs: list[list[int]] | None = Field(None, description="[layer, head] of the axes of composition.")
+    composition_baseline: float | None = Field(None, description="About what random matrices score: 1 / sqrt(d_model).")
+    arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
+
+
+class CircuitsAnswer(AnswerModel):
+    """Answer of POST /v1/circuits as JSON."""
+
+    object: Literal["list"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    data: list[CircuitsEntry] = Field(description="One entry.")
+
+
+class CorrelationsRequest(LookRequest):
+    """Body of POST /v1/geometry."""
+
+    point: PointName = Field(
+        description="A point with a position axis, as in /v1/trace, with its layer in the name or in `layer`: its "
+        "numbers are the units h_i = w_i . x, heads side by side."
+    )
+    layer: Index | None = Field(None, description="Of a name without a layer; negative counts from the end.")
+    heads: Selector = Field("all", description="Of a point with heads.")
+    positions: Selector = Field("all", description="Of each input: the samples.")
+    units: Selector = Field("all", description="Of the point's last axes, numbered as they lie.")
+    num_strongest: Annotated[int, Field(ge=0, le=MAX_STRONGEST)] = Field(32, description="Pairs that are named.")
+
+
+class CorrelationsEntry(AnswerModel):
+    """How a point's units run together over the positions of all inputs.
+
+    Arrays: histogram [bin] of the correlations over [-1, 1]; strongest_pairs [pair, 2] of units, strongest_correlations
+    [pair] and strongest_information [pair], -1/2 ln(1 - rho^2) in nats: what jointly normal numbers of that correlation
+    share (at most 17.3, by rounding).
+    """
+
+    object: Literal["correlations"] = Field(description="Kind of entry.")
+    index: int = Field(description="0: all inputs together.")
+    point: str = Field(description="Full name.")
+    heads: list[int] | None = Field(None, description="Heads that stand side by side, where the point has any.")
+    num_samples: int = Field(description="Positions of all inputs together.")
+    num_units: int = Field(description="Units that were asked for.")
+    num_constant_units: int = Field(description="Units with one value everywhere: they are in no pair.")
+    num_pairs: int = Field(description="Pairs of units, all of which were correlated.")
+    mean_correlation: float = Field(description="Of the pairs.")
+    root_mean_square_correlation: float = Field(description="Of the pairs.")
+    mean_information: float = Field(description="Nats.")
+    baseline: dict[str, Any] = Field(
+        description='What independent normal units would show in so few samples: {"std": 1/sqrt(N - 1), "information": '
+        "1/(2(N - 2))}."
+    )
+    arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
+
+
+class CorrelationsAnswer(AnswerModel):
+    """Answer of POST /v1/geometry as JSON."""
+
+    object: Literal["list"] = Field(description="Kind of answer.")
+    model: str = Field(description="Name of the model.")
+    usage: Usage = Field(description="Token counts.")
+    data: list[CorrelationsEntry] = Field(description="One entry.")

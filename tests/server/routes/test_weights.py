@@ -1,0 +1,288 @@
+"""The weights over HTTP, of small random checkpoints: census, geometry, circuits; and correlations over a text."""
+
+import io
+import math
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from model.checkpoint import load_weights
+from model.inside.correlations import gaussian_information
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import Site, error_of, site
+from tests.tiny import make_variant
+
+FAMILIES = ("llama-gqa", "bert", "bart")
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, InlineEngine]:
+    return {name: InlineEngine(folder=make_variant(name, tmp_path_factory.mktemp(name))) for name in FAMILIES}
+
+
+@pytest.fixture
+async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], tmp_path: Path) -> AsyncIterator[Site]:
+    engine = engines[getattr(request, "param", "llama-gqa")]
+    async with site(tmp_path, engine, config=engine.model_config) as built:
+        yield built
+
+
+def every(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("at", names, indirect=True)
+
+
+def loaded(at: Site) -> dict[str, np.ndarray]:
+    engine = at.engine
+    assert isinstance(engine, InlineEngine)
+    weights = load_weights(engine.folder, engine.model_config, torch.float64)
+    return {name: tensor.numpy() for name, tensor in weights.items()}
+
+
+def entry(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.status_code == 200, answer.text
+    (data,) = answer.json()["data"]
+    return dict(data)
+
+
+def array(told: dict[str, Any], name: str) -> np.ndarray:
+    found = told["arrays"][name]
+    value = np.array(found["data"], dtype=found["dtype"])
+    assert list(value.shape) == found["shape"]
+    assert len(found["axes"]) == value.ndim
+    return value
+
+
+async def get(at: Site, path: str, **query: Any) -> httpx.Response:
+    # The model's id is "org/tiny": hub ids hold slashes.
+    return await at.http.get(f"/v1/models/org/tiny/{path}", params=query)
+
+
+# ---- parameters
+
+
+@every(*FAMILIES)
+async def test_the_census_counts_what_the_checkpoint_holds(at: Site) -> None:
+    told = (await get(at, "parameters")).json()
+    assert told["object"] == "parameters"
+    assert told["total"] == sum(weight.size for weight in loaded(at).values())
+    assert sum(row["share"] for row in told["rows"]) == pytest.approx(1.0)
+    assert (await at.http.get("/v1/models/org/tiny")).json()["object"] == "model"
+
+
+async def test_of_another_model_nothing_is_told(at: Site) -> None:
+    for path in ("parameters", "geometry?matrix=W_E"):
+        answer = await at.http.get(f"/v1/models/org/other/{path}")
+        assert answer.status_code == 404
+        assert error_of(answer)["code"] == "model_not_found"
+
+
+# ---- geometry
+
+
+async def test_geometry_of_the_token_table(at: Site) -> None:
+    table = loaded(at)["embed.weight"]
+    told = entry(await get(at, "geometry", matrix="W_E"))
+    unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+    cosines = (unit @ unit.T)[np.triu_indices(len(table), 1)]
+    assert told["matrix"] == "embed.W_E"
+    assert (told["num_vectors"], told["dimension"]) == table.shape == tuple(told["shape"])
+    assert (told["num_pairs"], told["num_compared"], told["sampled"]) == (len(cosines), len(cosines), False)
+    assert told["cosines"]["std"] == pytest.approx(cosines.std(), abs=1e-6)
+    assert told["cosines"]["quantiles"]["0.5"] == pytest.approx(np.median(cosines), abs=1e-3)
+    assert told["max_deviation_from_identity"] == pytest.approx(np.abs(cosines).max(), abs=1e-6)
+    n, d = table.shape
+    assert told["baseline"]["std"] == pytest.approx(1 / math.sqrt(d))
+    assert told["baseline"]["welch_bound"] == pytest.approx(math.sqrt((n - d) / (d * (n - 1))))
+    assert told["max_deviation_from_identity"] >= told["baseline"]["welch_bound"]
+    assert array(told, "histogram").sum() == len(cosines)
+    singular = np.linalg.svd(table, compute_uv=False)
+    np.testing.assert_allclose(array(told, "singular_values"), singular, rtol=1e-5)
+    shares = singular / singular.sum()
+    assert told["spectrum"]["effective_rank"] == pytest.approx(math.exp(-(shares * np.log(shares)).sum()), rel=1e-5)
+    assert told["spectrum"]["frobenius_norm"] == pytest.approx(np.linalg.norm(table), rel=1e-6)
+
+
+async def test_geometry_of_a_head_by_any_way_to_name_it(at: Site) -> None:
+    config = at.context.config
+    last, heads = config.num_layers - 1, config.num_kv_heads
+    ways = (
+        {"matrix": f"blocks.{last}.attn.W_K", "head": heads - 1},
+        {"matrix": "W_K", "layer": last, "head": -1},
+        {"matrix": "attn.W_K", "layer": -1, "head": heads - 1},
+    )
+    told = [entry(await get(at, "geometry", axis="columns", **way)) for way in ways]
+    assert told[0] == told[1] == told[2]
+    assert told[0]["shape"] == [config.hidden_size, config.head_dim]
+    assert told[0]["baseline"]["welch_bound"] is None or config.head_dim > config.hidden_size
+
+
+async def test_a_sample_of_pairs_says_that_it_is_one(at: Site) -> None:
+    told = entry(await get(at, "geometry", matrix="W_E", pairs=500, seed=3, spectrum=False))
+    assert (told["sampled"], told["num_compared"], told["seed"], told["spectrum"]) == (True, 500, 3, None)
+    assert told["num_pairs"] > 500
+    assert "singular_values" not in told["arrays"]
+    assert told == entry(await get(at, "geometry", matrix="W_E", pairs=500, seed=3, spectrum=False))
+
+
+@every("bart")
+async def test_geometry_knows_both_stacks(at: Site) -> None:
+    encoder = entry(await get(at, "geometry", matrix="encoder.blocks.0.mlp.W_in", axis="columns"))
+    decoder = entry(await get(at, "geometry", matrix="mlp.W_in", layer=0, axis="columns"))
+    assert decoder["matrix"] == "decoder.blocks.0.mlp.W_in"
+    assert encoder["cosines"] != decoder["cosines"]
+    crossing = entry(await get(at, "geometry", matrix="cross_attn.W_K", layer=0, axis="columns"))
+    assert crossing["matrix"] == "decoder.blocks.0.cross_attn.W_K"
+
+
+async def test_geometry_as_safetensors(at: Site) -> None:
+    from safetensors.numpy import load
+
+    headers = {"Accept": "application/vnd.safetensors"}
+    path = "/v1/models/org/tiny/geometry?matrix=W_U&axis=columns"
+    answer = await at.http.get(path, headers=headers)
+    tensors = load(answer.content)
+    assert {name.partition("/")[2] for name in tensors} == {
+        "histogram", "closest", "closest_pairs", "singular_values",
+    }  # fmt: skip
+    refused = await at.http.get(path, headers={"Accept": "application/x-npy"})
+    assert refused.status_code == 400
+    assert not io.BytesIO(refused.content).read().startswith(b"\x93NUMPY")
+
+
+@pytest.mark.parametrize(
+    ("query", "param", "says"),
+    [
+        ({}, "matrix", "required"),
+        ({"matrix": "W_cross"}, "matrix", "near ones are"),
+        ({"matrix": "cross_attn.W_Q", "layer": 0}, "matrix", "near ones are attn.W_Q"),
+        ({"matrix": "W_Q"}, "matrix", "say which layer"),
+        ({"matrix": "blocks.77.attn.W_Q"}, "matrix", "no layer 77"),
+        ({"matrix": "W_Q", "layer": -77}, "layer", "no layer -77"),
+        ({"matrix": "W_E", "head": 0}, "head", "has no heads"),
+        ({"matrix": "W_Q", "layer": 0, "head": 99}, "head", "no head 99"),
+        ({"matrix": "W_E", "axis": "diagonal"}, "axis", "'rows' or 'columns'"),
+        ({"matrix": "W_E", "pairs": 0}, "pairs", "greater than or equal to 1"),
+        ({"matrix": "W_E", "colour": 1}, "colour", "no such field"),
+    ],
+)
+async def test_a_geometry_that_makes_no_sense_is_refused(
+    at: Site, query: dict[str, Any], param: str, says: str
+) -> None:
+    answer = await get(at, "geometry", **query)
+    assert answer.status_code == 400
+    error = error_of(answer)
+    assert error["param"] == param
+    assert says in error["message"]
+
+
+# ---- circuits
+
+
+@every(*FAMILIES)
+async def test_circuits_of_some_heads(at: Site) -> None:
+    config = at.context.config
+    layers, heads = [config.num_layers - 1, 0], [-1, 1]
+    told = entry(await at.post("/v1/circuits", {"layers": layers, "heads": heads, "compose": True}))
+    assert told["layers"] == layers
+    assert told["heads"] == [config.num_heads - 1, 1]
+    weights, size = loaded(at), config.head_dim
+    q, kv = config.num_heads * size, config.num_kv_heads * size
+    for i, layer in enumerate(told["layers"]):
+        qkv, out = weights[f"layers.{layer}.qkv.weight"], weights[f"layers.{layer}.attn_out.weight"]
+        for j, (head, group) in enumerate(zip(told["heads"], told["kv_heads"], strict=True)):
+            w_q = qkv[head * size : (head + 1) * size].T
+            w_k = qkv[q + group * size : q + (group + 1) * size].T
+            w_v = qkv[q + kv + group * size : q + kv + (group + 1) * size].T
+            w_o = out[:, head * size : (head + 1) * size].T
+            for name, whole in (("ov", w_v @ w_o), ("qk", w_q @ w_k.T)):
+                singular = np.linalg.svd(whole, compute_uv=False)[:size]
+                np.testing.assert_allclose(array(told, f"{name}.singular_values")[i, j], singular, rtol=1e-4, atol=1e-5)
+                assert array(told, f"{name}.norm")[i, j] == pytest.approx(np.linalg.norm(whole), rel=1e-4)
+                assert 1 <= array(told, f"{name}.effective_rank")[i, j] <= size
+            assert array(told, "ov.trace")[i, j] == pytest.approx(np.trace(w_v @ w_o), rel=1e-3, abs=1e-3)
+            assert -1 <= array(told, "ov.positivity")[i, j] <= 1
+    composition = array(told, "composition")
+    earlier = [pair[0] for pair in told["pairs"]]
+    for i, j in np.ndindex(4, 4):
+        assert composition[i, j].all() == (earlier[i] < earlier[j])
+
+
+@every("bart")
+async def test_circuits_of_cross_attention(at: Site) -> None:
+    told = entry(await at.post("/v1/circuits", {"part": "cross", "layers": 0}))
+    assert array(told, "qk.singular_values").shape == (1, at.context.config.num_heads, at.context.config.head_dim)
+    error = await at.error("/v1/circuits", {"part": "cross", "compose": True}, 400)
+    assert error["param"] == "compose"
+
+
+async def test_circuits_that_make_no_sense_are_refused(at: Site) -> None:
+    assert (await at.error("/v1/circuits", {"layers": 99}, 400))["param"] == "layers"
+    assert (await at.error("/v1/circuits", {"heads": [0, 0]}, 400))["param"] == "heads"
+    assert (await at.error("/v1/circuits", {"part": "cross"}, 400))["param"] == "part"
+
+
+# ---- correlations over a text
+
+
+def ids(at: Site, length: int) -> list[int]:
+    return [random.randrange(at.context.config.vocab_size) for _ in range(length)]
+
+
+@every(*FAMILIES)
+async def test_correlations_are_those_of_the_traced_numbers(at: Site) -> None:
+    inputs = [ids(at, 12), ids(at, 9)]
+    body = {"input": inputs, "positions": [1, 3, 4, 7, -1]}
+    point = ("encoder." if at.context.config.encoder else "") + "blocks.1.mlp.hook_post"
+    told = entry(await at.post("/v1/geometry", {**body, "point": point, "num_strongest": 4}))
+    traced = (await at.post("/v1/trace", {**body, "points": [point]})).json()["data"]
+    samples = np.concatenate([np.array(point["data"]) for each in traced for point in each["points"].values()])
+    assert told["num_samples"] == len(samples)
+    varies = samples.std(0) > 0
+    whole = np.atleast_2d(np.corrcoef(samples[:, varies].astype(np.float64), rowvar=False))
+    rho = whole[np.triu_indices(len(whole), 1)]
+    assert told["num_pairs"] == len(rho)
+    assert told["num_constant_units"] == (~varies).sum()
+    assert told["root_mean_square_correlation"] == pytest.approx(math.sqrt(np.square(rho).mean()), abs=1e-6)
+    assert told["baseline"]["std"] == pytest.approx(1 / math.sqrt(len(samples) - 1))
+    strongest = array(told, "strongest_correlations")
+    for (i, j), value in zip(array(told, "strongest_pairs"), strongest, strict=True):
+        assert np.corrcoef(samples[:, i], samples[:, j])[0, 1] == pytest.approx(value, abs=1e-5)
+    np.testing.assert_allclose(array(told, "strongest_information"), gaussian_information(strongest), atol=0.3)
+
+
+async def test_correlations_of_chosen_heads_and_units(at: Site) -> None:
+    config = at.context.config
+    prompt = ids(at, 20)
+    body = {"input": prompt, "point": "attn.hook_z", "layer": -1}
+    whole = entry(await at.post("/v1/geometry", body))
+    assert whole["num_units"] == config.num_heads * config.head_dim
+    one = entry(await at.post("/v1/geometry", {**body, "heads": 2, "units": [0, 3, 5], "num_strongest": 9}))
+    assert (one["num_units"], one["num_pairs"], one["heads"]) == (3, 3, [2])
+    pairs = {tuple(sorted(pair)) for pair in array(one, "strongest_pairs").tolist()}
+    assert pairs == {(0, 3), (0, 5), (3, 5)}
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"point": "blocks.0.attn.hook_what"}, "point"),
+        ({"point": "blocks.0.attn.hook_pattern"}, "point"),
+        ({"point": "hook_resid_post"}, "layer"),
+        ({"point": "blocks.0.hook_resid_post", "layer": 1}, "layer"),
+        ({"point": "hook_embed", "layer": 1}, "layer"),
+        ({"heads": 0}, "heads"),
+        ({"units": 10_000}, "units"),
+        ({"positions": [0, 1]}, "positions"),
+        ({"positions": 64}, "positions"),
+        ({"num_strongest": -1}, "num_strongest"),
+    ],
+)
+async def test_correlations_that_make_no_sense_are_refused(at: Site, change: dict[str, Any], param: str) -> None:
+    body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post", **change}
+    assert (await at.error("/v1/geometry", body, 400))["param"] == param
