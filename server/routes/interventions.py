@@ -4,6 +4,7 @@ A clean pass over each source runs first, as an ordinary trace through the engin
 numbers only. Knows no points (`model.points`) and no shapes (`server.intervention_plan`) of its own.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -32,8 +33,9 @@ from server.tensors import NumpyArray, as_numpy
 MAX_VALUE_BYTES = 64 << 20
 """Of all values of one input's interventions together: they travel to the worker with the request."""
 
-_Sources = dict[int, list[NumpyArray]]
-"""Number of an intervention -> the values of its layers, once captured: every input of a request takes the same."""
+_Known = dict[int, Sequence[float | NumpyArray]]
+"""Number of an intervention -> the values of its layers, or one for all, once read or captured: every input of a
+request takes the same."""
 
 
 async def read_interventions(
@@ -52,22 +54,28 @@ async def read_all_interventions(
     """The same for each of many inputs; a source is captured once. Everything is checked before any trace runs."""
     if not items:
         return [()] * len(prompts)
-    placed = [[_placed(context, item, i, prompt) for i, item in enumerate(items)] for prompt in prompts]
-    sources: _Sources = {}
+    known = await asyncio.to_thread(_given, items)
+    placed = [[_placed(context, item, i, prompt, known) for i, item in enumerate(items)] for prompt in prompts]
     return [
-        await _for_one(context, items, places, prompt, sources) for places, prompt in zip(placed, prompts, strict=True)
+        await _for_one(context, items, places, prompt, known) for places, prompt in zip(placed, prompts, strict=True)
     ]
 
 
-def _placed(context: AppContext, item: InterventionField, number: int, prompt: Prompt) -> Place:
+def _given(items: Sequence[InterventionField]) -> _Known:
+    """The values that the items bring with them. Raises BadRequest."""
+    return {
+        number: [read_value(item.value, f"interventions[{number}]")]
+        for number, item in enumerate(items)
+        if item.value is not None
+    }
+
+
+def _placed(context: AppContext, item: InterventionField, number: int, prompt: Prompt, known: _Known) -> Place:
     """Where the item stands in this input, its operation and own value checked."""
     field = f"interventions[{number}]"
-    place = place_of(
-        context.config, item.point, item.layer, item.head, item.positions, _lengths(prompt), field
-    )  # fmt: skip
+    place = place_of(context.config, item.point, item.layer, item.head, item.positions, _lengths(prompt), field)
     check_operation(context.config, item, place, field)
-    if item.value is not None:
-        value = read_value(item.value, field)
+    for value in known.get(number, ()):
         if not isinstance(value, float):
             check_fits(value.shape, place, f"{field}.value")
     return place
@@ -82,12 +90,12 @@ async def _for_one(
     items: Sequence[InterventionField],
     places: Sequence[Place],
     prompt: Prompt,
-    sources: _Sources,
+    known: _Known,
 ) -> tuple[Intervention, ...]:
     changes: list[Intervention] = []
     num_bytes = 0
     for number, (item, place) in enumerate(zip(items, places, strict=True)):
-        values = await _values(context, item, number, place, prompt, sources)
+        values = await _values(context, item, number, place, prompt, known)
         num_bytes += sum(0 if isinstance(value, float) else value.nbytes for value in values)
         if num_bytes > MAX_VALUE_BYTES:
             raise PayloadTooLarge(
@@ -101,22 +109,22 @@ async def _for_one(
 
 
 async def _values(
-    context: AppContext, item: InterventionField, number: int, place: Place, prompt: Prompt, sources: _Sources
+    context: AppContext, item: InterventionField, number: int, place: Place, prompt: Prompt, known: _Known
 ) -> Sequence[float | NumpyArray]:
     """The value of each of the place's layers."""
     field = f"interventions[{number}]"
     if item.op == "zero":
         return [0.0] * len(place.layers)
-    if item.value is not None:
-        return [read_value(item.value, field)] * len(place.layers)
-    if item.source is None:  # the mean of this input itself
+    if item.op == "mean" and item.source is None:  # of this input itself
         whole = place_of(context.config, item.point, item.layer, item.head, "all", _lengths(prompt), field)
         return await _means(context, [(prompt, whole)])
-    if number not in sources:
-        sources[number] = await _captured(context, item, item.source, place, f"{field}.from")
-    for value in sources[number]:  # another input may have other positions
-        check_fits(value.shape, place, f"{field}.from")
-    return sources[number]
+    if item.source is not None:
+        if number not in known:
+            known[number] = await _captured(context, item, item.source, place, f"{field}.from")
+        for value in known[number]:  # another input may have other positions
+            check_fits(np.shape(value), place, f"{field}.from")
+    values = known[number]
+    return values if len(values) == len(place.layers) else [values[0]] * len(place.layers)
 
 
 async def _captured(
@@ -144,8 +152,7 @@ async def _captured(
                 param="interventions",
             )
         found.append((prompt, place))
-    values = await (_means(context, found) if is_mean else _trace(context, found[0]))
-    return values * len(target.layers) if len(values) == 1 else values
+    return await (_means(context, found) if is_mean else _trace(context, found[0]))
 
 
 async def _read_source(context: AppContext, source: InterventionSource, field: str) -> list[Prompt]:

@@ -193,5 +193,24 @@ async def test_the_attention_route_shows_the_patterns_of_the_trace(at: Site) -> 
             traced = await trace(at, names, **body, interventions=interventions)
             asked = {**body, "part": part, "encoding_format": "base64", "interventions": interventions}
             (entry,) = (await at.post("/v1/attention", asked)).json()["data"]
-            shown = np.frombuffer(base64.b64decode(entry["attention"]), np.float32).reshape(entry["shape"])
-            assert np.array_equal(shown, np.stack([traced[name] for name in names])), part
+            assert np.array_equal(decoded(entry), np.stack([traced[name] for name in names])), part
+
+
+@every(*GENERATING)
+async def test_rows_that_come_with_generated_tokens_are_those_of_a_trace_of_the_whole(at: Site) -> None:
+    config, prompt = at.context.config, ids(at.context.config)
+    for part in ("decoder", "cross") if config.cross_attention else ("decoder",):
+        rows = {"part": part, "encoding_format": "base64", "prompt": True}
+        body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+        (choice,) = (await at.post("/v1/completions", {**body, "attention": rows})).json()["choices"]
+        asked = {"input": prompt, "completion": choice["token_ids"], "part": part, "encoding_format": "base64"}
+        (entry,) = (await at.post("/v1/attention", asked)).json()["data"]
+        whole, tokens, first = (decoded(found) for found in (entry, choice["attention"], choice["attention"]["prompt"]))
+        num_prompt = first.shape[-2]
+        keys = slice(None) if part == "cross" else slice(tokens.shape[-1])
+        assert np.array_equal(tokens, whole[..., num_prompt - 1 : num_prompt + 4, keys]), part
+        assert np.array_equal(first, whole[..., :num_prompt, : first.shape[-1]]), part
+
+
+def decoded(entry: dict[str, Any]) -> Any:
+    return np.frombuffer(base64.b64decode(entry["attention"]), np.float32).reshape(entry["shape"])
