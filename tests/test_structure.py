@@ -51,7 +51,7 @@ STANDARD_LIBRARY_ONLY = (
 )  # fmt: skip
 WITHOUT_TORCH = (
     "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",
-    "model.point_names",
+    "model.point_names", "model.registry", "model.weight_maps", "model.sentence_transformers",
 )  # fmt: skip
 
 MAX_FILE_LINES = 450
