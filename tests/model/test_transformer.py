@@ -1,0 +1,111 @@
+"""The network against transformers (eager), for every kind of checkpoint: alone, in chunks, among others."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.batch import Batch, Span
+from model.capture import Looks, Read
+from model.kv_cache import KVCache
+from model.transformer import Transformer
+from tests import tiny
+from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
+
+
+@pytest.fixture(scope="module", params=list(tiny.VARIANTS))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_variant(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Transformer:
+    return load(folder)
+
+
+def watched(model: Transformer, length: int) -> Watched:
+    return Watched(token_ids(length), token_ids(37) if model.config.encoder else [])
+
+
+def expected_hidden(folder: Path, model: Transformer, each: Watched) -> torch.Tensor:
+    """What transformers gives: logits where there are some, else the last hidden states."""
+    theirs, ids = tiny.theirs(folder, torch.float32), torch.tensor([each.tokens])
+    with torch.no_grad():
+        if model.config.kind == "encoder":
+            states: torch.Tensor = theirs.base_model(ids).last_hidden_state[0]
+            return states
+        if model.config.kind == "encoder-decoder":
+            given = {"input_ids": torch.tensor([each.encoder_tokens]), "decoder_input_ids": ids}
+        else:
+            given = {"input_ids": ids}
+        logits: torch.Tensor = theirs(**given).logits[0]
+        return logits
+
+
+def test_float32_equals_transformers_in_chunks_and_beside_another(folder: Path, model: Transformer) -> None:
+    sequences = [watched(model, 59), watched(model, 40)]  # longer than 32: longrope is fixed once
+    for each, seen in zip(sequences, run(model, sequences, chunk=7), strict=True):
+        found = model.logits(seen.hidden) if model.config.has_head else seen.hidden
+        assert (found - expected_hidden(folder, model, each)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_has_the_same_bits_alone_and_in_any_chunks_among_others(folder: Path, dtype: torch.dtype) -> None:
+    model = load(folder, dtype)
+    sequences = [watched(model, length) for length in (41, 5, 67)]
+    together = run(model, sequences, chunk=9)
+    for each, seen in zip(sequences, together, strict=True):
+        alone = run(model, [each])[0].hidden
+        assert torch.equal(seen.hidden, alone)
+        if model.config.has_head:
+            assert torch.equal(model.logits(seen.hidden)[-1:], model.logits(alone[-1:]))
+
+
+def test_a_sequence_that_needs_fewer_layers_leaves_the_others_as_they_were(model: Transformer) -> None:
+    layers = model.config.num_layers
+    first, second = token_ids(20), token_ids(13)
+    left_early: list[torch.Tensor] = []
+    read = Read("hook_resid_post", 0, range(20, 33), None, left_early.append)
+    if model.config.kind == "encoder":
+        together = model.encode(Batch.unchunked([first, second], BLOCK, CPU, [layers, 1]), Looks([read]))
+        expected = model.encode(Batch.unchunked([first], BLOCK, CPU, [layers]))
+    else:
+        spans = [Span(first, 0, [3, 1, 2], layers, [6], 8), Span(second, 0, [5, 4], 1, [7], 8)]
+        together = model.forward(
+            Batch(spans, BLOCK, CPU), KVCache(model.config, 40, BLOCK, model.dtype, CPU), Looks([read])
+        )
+        cache = KVCache(model.config, 40, BLOCK, model.dtype, CPU)
+        expected = model.forward(Batch(spans[:1], BLOCK, CPU), cache)
+    assert torch.equal(together, expected)
+    assert left_early[0].shape == (13, model.config.hidden_size)
+
+
+def test_the_lens_on_the_last_stream_gives_the_models_own_logits(model: Transformer) -> None:
+    each = watched(model, 15)
+    last = ("hook_resid_post", model.config.num_layers - 1)
+    each.reads = [last]
+    seen = run(model, [each])[0]
+    if not model.config.has_head:
+        with pytest.raises(ValueError, match="no "):
+            model.lens(seen.points[last])
+        return
+    assert torch.equal(model.lens(seen.points[last]), model.logits(seen.hidden))
+
+
+def test_a_stack_that_is_not_there_is_named(model: Transformer) -> None:
+    batch = Batch.unchunked([[5, 6]], BLOCK, CPU, [1])
+    cache = KVCache(model.config, 4, BLOCK, model.dtype, CPU)
+    if model.config.kind == "encoder":
+        with pytest.raises(ValueError, match="has no decoder"):
+            model.forward(batch, cache)
+    if model.config.kind == "decoder":
+        with pytest.raises(ValueError, match="has no encoder"):
+            model.encode(batch)
+    if not model.config.cross_attention:
+        with pytest.raises(ValueError, match="has no cross attention"):
+            model.enter_cross(torch.zeros(2, model.config.hidden_size), cache, batch.slots_array)
+
+
+def test_spans_in_the_wrong_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="most layers first"):
+        Batch([Span([1], 0, [1], 1), Span([1], 0, [2], 2)], BLOCK, CPU)

@@ -1,0 +1,166 @@
+"""Runs a few sequences through a network while some of them are watched or changed, and gathers what was seen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Span
+from model.capture import AttentionChange, AttentionTap, Change, Looks, Read
+from model.kv_cache import KVCache
+from model.loader import load_model
+from model.point_names import points_of, stack_config, why_absent
+from model.points import Point, Stack
+from model.registry import read_config
+from model.transformer import Transformer
+from tests import tiny
+
+CPU = torch.device("cpu")
+BLOCK = 8
+ROOM = 24
+"""Blocks that each sequence has: for its own positions the first half, for the encoder's the second."""
+
+Key = tuple[str, int | None]
+"""A point's short name and its layer."""
+Edit = Callable[[torch.Tensor], torch.Tensor]
+ENCODER_ONLY = ("cross_attn.hook_k", "cross_attn.hook_v", "cross_attn.hook_rot_k")
+MAPS = ("hook_attn_scores", "hook_pattern")
+
+
+def load(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+    return load_model(folder, read_config(folder), dtype, CPU, max_model_len=tiny.CONTEXT)
+
+
+def token_ids(count: int) -> list[int]:
+    return torch.randint(5, tiny.VOCAB_SIZE - 20, (count,)).tolist()
+
+
+def points(model: Transformer, stack: Stack) -> list[tuple[Point, int | None]]:
+    """All points of the stack with rows of their own: no maps, no logits, nothing in the encoder's rows."""
+    found: list[tuple[Point, int | None]] = []
+    for point in points_of(model.config, stack):
+        if point.name.endswith(MAPS) or point.name == "logits" or point.name in ENCODER_ONLY:
+            continue
+        layers = range(stack_config(model.config, stack).num_layers) if point.in_block else [None]
+        found += [(point, i) for i in layers if why_absent(model.config, stack, point, i) is None]
+    return found
+
+
+@dataclass
+class Seen:
+    """Of one watched sequence."""
+
+    points: dict[Key, torch.Tensor] = field(default_factory=dict)
+    attention: dict[tuple[str, int, bool], torch.Tensor] = field(default_factory=dict)
+    """By kind, layer and whether it is cross attention: [H, rows, keys]."""
+    pieces: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def hidden(self) -> torch.Tensor:
+        """After the last layer, [positions, d]."""
+        return torch.cat(self.pieces)
+
+
+@dataclass
+class Watched:
+    """A sequence and what is done to it."""
+
+    tokens: list[int]
+    encoder_tokens: list[int] = field(default_factory=list)
+    reads: Sequence[tuple[str, int | None]] = ()
+    kinds: Sequence[str] = ()
+    """Of attention to hand out, of all heads and layers."""
+    edits: dict[Key, Edit] = field(default_factory=dict)
+    """On all rows of the sequence, or on `rows` of it."""
+    map_edits: dict[tuple[str, int, bool], Edit] = field(default_factory=dict)
+    """By kind (scores or pattern), layer and whether it is cross attention; on `heads`."""
+    rows: Sequence[int] | None = None
+    heads: Sequence[int] | None = None
+
+
+def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) -> list[Seen]:
+    """Run them together: an encoder's whole, a decoder's in chunks that begin at the same position."""
+    config, seen = model.config, [Seen() for _ in sequences]
+    if config.kind == "encoder":
+        batch = Batch.unchunked([each.tokens for each in sequences], BLOCK, CPU, [config.num_layers] * len(sequences))
+        hidden = model.encode(batch, _looks(model, batch, sequences, seen, [0] * len(sequences)))
+        for i, found in enumerate(seen):
+            found.pieces.append(hidden[batch.first_rows[i] : batch.first_rows[i + 1]])
+        return seen
+    cache = KVCache(config, 1 + ROOM * len(sequences), BLOCK, model.dtype, CPU)
+    tables = [range(1 + ROOM * i, 1 + ROOM * (i + 1)) for i in range(len(sequences))]
+    if config.encoder is not None:
+        for each, table in zip(sequences, tables, strict=True):
+            alone = Batch.unchunked([each.encoder_tokens], BLOCK, CPU, [config.encoder.num_layers])
+            slots = table[ROOM // 2] * BLOCK + np.arange(len(each.encoder_tokens))
+            model.enter_cross(model.encode(alone), cache, slots)
+    for start in range(0, max(len(each.tokens) for each in sequences), chunk):
+        alive = [i for i, each in enumerate(sequences) if len(each.tokens) > start]
+        spans = [
+            Span(
+                sequences[i].tokens[start : start + chunk],
+                start,
+                tables[i],
+                config.num_layers,
+                tables[i][ROOM // 2 :],
+                len(sequences[i].encoder_tokens),
+            )
+            for i in alive
+        ]
+        batch = Batch(spans, BLOCK, CPU)
+        watched, found_by = [sequences[i] for i in alive], [seen[i] for i in alive]
+        hidden = model.forward(batch, cache, _looks(model, batch, watched, found_by, [start] * len(alive)))
+        for at, found in enumerate(found_by):
+            found.pieces.append(hidden[batch.first_rows[at] : batch.first_rows[at + 1]])
+    return seen
+
+
+def _looks(
+    model: Transformer, batch: Batch, sequences: Sequence[Watched], seen: Sequence[Seen], starts: Sequence[int]
+) -> Looks | None:
+    reads: list[Read] = []
+    changes: list[Change] = []
+    taps: list[AttentionTap] = []
+    map_changes: list[AttentionChange] = []
+    for span, (each, found, start) in enumerate(zip(sequences, seen, starts, strict=True)):
+        rows = range(batch.first_rows[span], batch.first_rows[span + 1])
+        positions = range(start, start + len(rows))
+        edited = [p for p in positions if each.rows is None or p in each.rows]
+        edited_rows = [rows[0] + p - start for p in edited]
+        for name, layer in each.reads:
+            reads.append(Read(name, layer, rows, None, _append(found.points, (name, layer))))
+        if edited:
+            changes += [Change(name, layer, edited_rows, None, edit) for (name, layer), edit in each.edits.items()]
+        all_heads = list(range(model.config.num_heads))
+        for kind in each.kinds:
+            for cross in (False, True)[: 1 + model.config.cross_attention]:
+                heads = dict.fromkeys(range(model.config.num_layers), all_heads)
+                taps.append(AttentionTap(span, rows, positions, heads, kind, _keep(found, kind, cross), cross))
+        for (kind, layer, cross), edit in each.map_edits.items():
+            heads_of_edit = all_heads if each.heads is None else each.heads
+            map_changes.append(AttentionChange(span, layer, edited_rows, edited, heads_of_edit, kind, edit, cross))
+    if not reads and not changes and not taps and not map_changes:
+        return None
+    return Looks(reads, changes, taps, map_changes)
+
+
+def _append(points: dict[Key, torch.Tensor], key: Key) -> Callable[[torch.Tensor], None]:
+    def deliver(x: torch.Tensor) -> None:
+        points[key] = torch.cat((points[key], x)) if key in points else x
+
+    return deliver
+
+
+def _keep(found: Seen, kind: str, cross: bool) -> Callable[[int, int, torch.Tensor], None]:
+    def deliver(layer: int, _: int, rows: torch.Tensor) -> None:
+        key = (kind, layer, cross)
+        before = found.attention.get(key)
+        if before is not None:
+            hidden = 0.0 if kind == "pattern" else float("-inf")
+            before = torch.nn.functional.pad(before, (0, rows.shape[2] - before.shape[2]), value=hidden)
+            rows = torch.cat((before, rows), 1)
+        found.attention[key] = rows
+
+    return deliver
