@@ -6,6 +6,7 @@ cache per session. What the families are stands in `tests.tiny.families`, their 
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -77,4 +78,4 @@ def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
         return noise * family.table
     is_query_or_key = "q_proj" in name or "k_proj" in name
     gain = family.gain if is_query_or_key or family.gain_of_values is None else family.gain_of_values
-    return noise * gain / noise.shape[-1] ** 0.5
+    return noise * (gain / math.sqrt(noise.shape[-1]))

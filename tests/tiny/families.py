@@ -144,7 +144,7 @@ _PHI_LONG = _rope(
 )
 
 FAMILIES: dict[str, Family] = {
-    "llama": Family("decoder", hf.LlamaConfig, hf.LlamaForCausalLM, _LLAMA),
+    "llama": Family("decoder", hf.LlamaConfig, hf.LlamaForCausalLM, _LLAMA, gain=1.35),
     "mistral": Family("decoder", hf.MistralConfig, hf.MistralForCausalLM, {**_GROUPED, "sliding_window": WINDOW}),
     "qwen2": Family("decoder", hf.Qwen2Config, hf.Qwen2ForCausalLM, _GROUPED),
     "qwen3": Family("decoder", hf.Qwen3Config, hf.Qwen3ForCausalLM, _GROUPED),
@@ -225,7 +225,7 @@ FAMILIES: dict[str, Family] = {
         _T5,
         T5_TEXT,
         {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
-        gain=0.8,  # its scores are not divided by sqrt(d_head)
+        gain=0.7,  # its scores are not divided by sqrt(d_head)
     ),
     "bart": Family(
         "encoder-decoder",

@@ -1,0 +1,154 @@
+"""Runs the fast network on one sequence in process and gathers every named point, chunk by chunk, for tests to compare.
+
+Knows model/ only: no engine, no server. Axes as in `model.points`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Span
+from model.capture import AttentionTap, Looks, Read
+from model.config import ModelConfig
+from model.kv_cache import KVCache
+from model.point_names import full_name, points_of, sizes, stack_config, why_absent
+from model.points import Point, Stack, reads_encoder
+from model.transformer import Transformer
+
+CPU = torch.device("cpu")
+BLOCK_SIZE = 8
+NUM_BLOCKS = 60
+WHOLE = 1_000_000
+MAPS = {"attn.hook_attn_scores": "scores", "attn.hook_pattern": "pattern"}
+"""Points that the network hands out through attention taps, and their kind."""
+
+
+def look_at_everything(
+    model: Transformer, token_ids: Sequence[int], encoder_token_ids: Sequence[int] = (), *, chunk: int = WHOLE
+) -> dict[str, torch.Tensor]:
+    """Every point of a pass, by full name; the decoder reads `chunk` tokens a step.
+
+    The cache's blocks are scattered, so that an answer cannot be right by their order.
+    """
+    return _Looked(model, list(token_ids), list(encoder_token_ids), chunk).points
+
+
+def logits_alone(
+    model: Transformer, token_ids: Sequence[int], encoder_token_ids: Sequence[int] = (), *, chunk: int = WHOLE
+) -> torch.Tensor:
+    """The logits of a decoder, or the hidden states of an encoder, with nobody looking."""
+    return _Looked(model, list(token_ids), list(encoder_token_ids), chunk, looking=False).output
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """Where one sequence's keys lie in the cache."""
+
+    table: list[int]
+    cross_table: list[int]
+
+
+class _Looked:
+    def __init__(
+        self, model: Transformer, token_ids: list[int], encoder_ids: list[int], chunk: int, *, looking: bool = True
+    ) -> None:
+        self.model, self.config, self.looking = model, model.config, looking
+        self.lengths: dict[Stack, int] = {"decoder": len(token_ids), "encoder": len(encoder_ids)}
+        self.points: dict[str, torch.Tensor] = {}
+        if self.config.kind == "encoder":
+            self.lengths["encoder"] = len(token_ids)
+            self.output = self.encode(token_ids)
+            return
+        blocks = torch.randperm(NUM_BLOCKS - 1, generator=torch.Generator().manual_seed(len(token_ids))).add(1).tolist()
+        needed = -(-len(token_ids) // BLOCK_SIZE)
+        where = _Sequence(blocks[:needed], blocks[needed : needed - (-len(encoder_ids) // BLOCK_SIZE)])
+        cache = KVCache(self.config, NUM_BLOCKS, BLOCK_SIZE, model.dtype, CPU)
+        if self.config.encoder is not None:
+            self.enter(self.encode(encoder_ids), cache, where)
+        steps = range(0, len(token_ids), chunk)
+        self.output = torch.cat([self.decode(token_ids[i : i + chunk], i, cache, where) for i in steps])
+
+    def encode(self, ids: list[int]) -> torch.Tensor:
+        own = stack_config(self.config, "encoder")
+        looks = self.looks("encoder", 0, len(ids))
+        return self.model.encode(Batch.unchunked([ids], BLOCK_SIZE, CPU, [own.num_layers]), looks)
+
+    def enter(self, hidden: torch.Tensor, cache: KVCache, where: _Sequence) -> None:
+        positions = np.arange(len(hidden))
+        slots = np.array(where.cross_table)[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
+        reads = [self.read("decoder", p, i, 0, len(hidden)) for p, i in self.places("decoder") if reads_encoder(p)]
+        self.model.enter_cross(hidden, cache, slots, Looks(reads) if self.looking else None)
+
+    def decode(self, ids: list[int], start: int, cache: KVCache, where: _Sequence) -> torch.Tensor:
+        cross = {"cross_block_table": where.cross_table, "num_cross_keys": self.lengths["encoder"]}
+        span = Span(ids, start, where.table, self.config.num_layers, **cross)  # type: ignore[arg-type]
+        hidden = self.model.forward(Batch([span], BLOCK_SIZE, CPU), cache, self.looks("decoder", start, len(ids)))
+        logits = self.model.logits(hidden)
+        if self.looking:
+            self.keep(full_name(self.config, "decoder", "logits", None), (self.lengths["decoder"],), start, logits)
+        return logits
+
+    def places(self, stack: Stack) -> Iterator[tuple[Point, int | None]]:
+        """Every point of a stack, and each of its layers."""
+        for point in points_of(self.config, stack):
+            layers = range(stack_config(self.config, stack).num_layers) if point.in_block else (None,)
+            for layer in layers:
+                if why_absent(self.config, stack, point, layer) is None:
+                    yield point, layer
+
+    def looks(self, stack: Stack, start: int, rows: int) -> Looks | None:
+        if not self.looking:
+            return None
+        reads, taps = [], []
+        for point, layer in self.places(stack):
+            if point.name.removeprefix("cross_") in MAPS:
+                assert layer is not None
+                taps.append(self.tap(stack, point, layer, start, rows))
+            elif point.name != "logits" and not reads_encoder(point):
+                reads.append(self.read(stack, point, layer, start, rows))
+        return Looks(reads, attention=taps)
+
+    def read(self, stack: Stack, point: Point, layer: int | None, start: int, rows: int) -> Read:
+        name = full_name(self.config, stack, point.name, layer)
+        length = self.lengths["encoder" if reads_encoder(point) else stack]
+        return Read(point.name, layer, range(rows), None, lambda x: self.keep(name, (length,), start, x))
+
+    def tap(self, stack: Stack, point: Point, layer: int, start: int, rows: int) -> AttentionTap:
+        own, short = stack_config(self.config, stack), point.name.removeprefix("cross_")
+        name = full_name(self.config, stack, point.name, layer)
+        shape = sizes(self.config, stack, point, self.lengths[stack], self.lengths["encoder"])
+        unseen = float("-inf") if MAPS[short] == "scores" else 0.0
+
+        def keep(_: int, first: int, found: torch.Tensor) -> None:
+            whole = self.points.setdefault(name, torch.full(shape, unseen, dtype=found.dtype))
+            whole[:, start + first : start + first + found.shape[1], : found.shape[2]] = found
+
+        heads = {layer: range(own.num_heads)}
+        positions = range(start, start + rows)
+        return AttentionTap(0, range(rows), positions, heads, MAPS[short], keep, cross=short != point.name)
+
+    def keep(self, name: str, length: tuple[int, ...], start: int, found: torch.Tensor) -> None:
+        whole = self.points.setdefault(name, torch.full(length + found.shape[1:], float("nan"), dtype=found.dtype))
+        whole[start : start + len(found)] = found
+
+
+def worst(ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "") -> float:
+    """The largest difference over all points whose names end so. Both must have the same; -inf equals only -inf."""
+    assert set(ours) == set(expected), set(ours) ^ set(expected)
+    found = 0.0
+    for name in sorted(ours):
+        if name.endswith(ending):
+            mine, other = ours[name].double(), expected[name].double()
+            assert mine.shape == other.shape, name
+            assert torch.equal(mine.isinf(), other.isinf()), name
+            assert not mine.isnan().any(), name
+            difference = (mine - other).masked_fill(mine.isinf(), 0.0).abs().max()
+            found = max(found, float(difference))
+    return found
+
+
+def value_heads(config: ModelConfig, x: torch.Tensor) -> torch.Tensor:
+    """x [positions, key head, D] -> [positions, head, D]: head h reads key head h * K // H."""
+    return x.repeat_interleave(config.num_heads // config.num_kv_heads, 1)
