@@ -105,6 +105,7 @@ class Batch:
         self.tables_array = _as_array([span.block_table for span in spans])
         self._owners = np.repeat(np.arange(len(spans)), counts)  # [T], the span of each row
         self._sights: dict[tuple[bool, int | None], Sight] = {}
+        self._attention_items: dict[tuple[int, int, int], np.ndarray] = {}
         blocks = self.tables_array[self._owners, self.positions_array // block_size]
         self.slots_array = blocks.astype(np.int64) * block_size + self.positions_array % block_size
         padded = padded_rows(self.num_rows)
@@ -158,6 +159,25 @@ class Batch:
     def num_tiles_at(self, num_rows: int) -> int:
         """Tiles that cover the first `num_rows` rows (a span's end)."""
         return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
+
+    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> np.ndarray:
+        """What threads share out of the attention of the first `num_rows` rows (a span's end).
+
+        [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of one row come with all their heads,
+        so that whole blocks are read in memory order; tiles of many rows, or too few tiles for the threads, head by
+        head.
+        """
+        key = (num_rows, num_key_heads, num_threads)
+        if key not in self._attention_items:
+            tiles = self.tiles_array[: self.num_tiles_at(num_rows)]
+            whole = (tiles[:, 2] == 1) & (len(tiles) >= 2 * num_threads)
+            counts = np.where(whole, 1, num_key_heads)
+            items = np.empty((counts.sum(), 5), np.int32)
+            items[:, :3] = tiles.repeat(counts, 0)
+            items[:, 3] = np.arange(len(items)) - (counts.cumsum() - counts).repeat(counts)
+            items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
+            self._attention_items[key] = items
+        return self._attention_items[key]
 
     def sight(self, causal: bool = True, window: int | None = None) -> Sight:
         """What the rows see of their own sequences.

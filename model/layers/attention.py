@@ -241,20 +241,6 @@ class CompiledAttention:
         no_queries = np.empty((len(kv), 0, kv.shape[2]), np.float32)
         self._rotate_and_store(bits(kv), _NO_TURNS, _NO_TURNS, slots, no_queries, bits(cache.keys), bits(cache.values))
 
-    @staticmethod
-    def _items(batch: Batch, num_rows: int, num_key_heads: int) -> np.ndarray:
-        """What threads share out, [item, 5] as the kernel takes it: tiles of one row with all their heads, so that
-        whole blocks are read in memory order, and tiles of many rows, or too few tiles for the threads, head by head.
-        """
-        tiles = batch.tiles_array[: batch.num_tiles_at(num_rows)]
-        whole = (tiles[:, 2] == 1) & (len(tiles) >= 2 * torch.get_num_threads())
-        counts = np.where(whole, 1, num_key_heads)
-        items = np.empty((counts.sum(), 5), np.int32)
-        items[:, :3] = tiles.repeat(counts, 0)
-        items[:, 3] = np.arange(len(items)) - (counts.cumsum() - counts).repeat(counts)
-        items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
-        return items
-
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
     ) -> torch.Tensor:
@@ -264,7 +250,7 @@ class CompiledAttention:
             bits(cache.keys),
             bits(cache.values),
             sight.tables_array,
-            self._items(batch, len(q), cache.keys.shape[1]),
+            batch.attention_items(len(q), cache.keys.shape[1], torch.get_num_threads()),
             *self._who_sees_what(sight, rule, q.shape[1]),
             out.numpy(),
         )

@@ -123,7 +123,7 @@ def _make_scores(row, first, last, position, scale, softcap, bias):
     row[last:] = -np.inf
 
 
-@numba.njit(**COMPILE)
+@numba.njit(inline="always")  # a call costs a few percent of a short row
 def _softmax(row, size):
     """In place over whole blocks of keys. One running sum for each place in a block."""
     lanes = np.full(size, -np.inf, np.float32)
