@@ -9,14 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.loader import load_model
+from model.point_names import full_name, points_of, stack_config, why_absent
+from model.point_names import stacks as stacks_of
+from model.points import Stack
 from model.registry import read_config
 from model.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput, TokenLogprobs
-from server.engine.request import EngineRequest, GenerateTask, Task
+from server.engine.request import EngineRequest, GenerateTask, Intervention, PointCapture, Task, TraceTask
 from server.engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
@@ -62,10 +66,43 @@ def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **c
     return Engine(model, cache, settings, model.config.max_model_len)
 
 
-def request(uid: int, token_ids: Iterable[int], task: Task, deadline: float | None = None) -> EngineRequest:
+def request(
+    uid: int,
+    token_ids: Iterable[int],
+    task: Task,
+    deadline: float | None = None,
+    *,
+    encoded: Iterable[int] = (),
+    interventions: Iterable[Intervention] = (),
+) -> EngineRequest:
     return EngineRequest(
-        uid=uid, prompt_token_ids=tuple(token_ids), task=task, arrival_time=time.monotonic(), deadline=deadline
+        uid=uid,
+        prompt_token_ids=tuple(token_ids),
+        task=task,
+        arrival_time=time.monotonic(),
+        deadline=deadline,
+        encoder_token_ids=tuple(encoded),
+        interventions=tuple(interventions),
     )
+
+
+def everything(config: ModelConfig, *stacks: Stack) -> TraceTask:
+    """All points of these stacks (none named: of all), every number."""
+    return TraceTask(
+        points=tuple(
+            PointCapture(name=full_name(config, stack, point.name, layer), stack=stack, layer=layer, point=point.name)
+            for stack in stacks or stacks_of(config)
+            for point in points_of(config, stack)
+            for layer in (range(stack_config(config, stack).num_layers) if point.in_block else (None,))
+            if why_absent(config, stack, point, layer) is None
+        )
+    )
+
+
+def array(values: Any) -> Array:
+    """float32 numbers as an intervention carries them."""
+    numbers = np.ascontiguousarray(values, np.float32)
+    return Array("float32", numbers.shape, numbers.tobytes())
 
 
 def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **options: Any) -> GenerateTask:

@@ -1,0 +1,207 @@
+"""Interventions change what they name, in every chunk and after preemption alike, and nothing of anybody else."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from model.point_names import full_name, points_of, stack_config, why_absent
+from model.point_names import stacks as stacks_of
+from model.points import BY_NAME, reads_encoder
+from model.transformer import Transformer
+from server.engine.request import AttentionCapture, EngineRequest, Intervention, PointCapture, TraceTask
+from tests import tiny
+from tests.server.engine.driving import alone, array, build, everything, generate, load, request, run
+
+LENGTH = 12
+PROMPT = tuple(range(5, 5 + LENGTH))
+Load = Callable[[str], Transformer]
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    models: dict[str, Transformer] = {}
+
+    def get(name: str) -> Transformer:
+        if name not in models:
+            models[name] = load(tiny.make_variant(name, tmp_path_factory.mktemp("model")))
+        return models[name]
+
+    return get
+
+
+def trace(model: Transformer, *interventions: Intervention, prompt: tuple[int, ...] = PROMPT) -> EngineRequest:
+    encoded = PROMPT if model.config.kind == "encoder-decoder" else ()
+    return request(0, prompt, everything(model.config), encoded=encoded, interventions=interventions)
+
+
+def changeable(model: Transformer) -> list[tuple[str, int | None, str]]:
+    """(stack, layer, point) of everything that may be changed, one layer of each."""
+    return [
+        (stack, (1 if point.in_block else None), point.name)
+        for stack in stacks_of(model.config)
+        for point in points_of(model.config, stack)
+        if point.changeable and why_absent(model.config, stack, point, 1 if point.in_block else None) is None
+    ]
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "bert", "bart"])
+def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    before = run(build(model), [trace(model)])[0]
+    for stack, layer, point in changeable(model):
+        capture = full_name(model.config, stack, point, layer)  # type: ignore[arg-type]
+        wish = Intervention(
+            stack=stack,  # type: ignore[arg-type]
+            layer=layer,
+            point=point,
+            op="set",
+            value=array(before.array(capture)),
+            positions=tuple(range(LENGTH)),
+        )
+        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, wish)])[0]
+        for each in everything(model.config).points:
+            found, expected = after.array(each.name), before.array(each.name)
+            with np.errstate(invalid="ignore"):
+                same = np.isclose(found, expected, rtol=1e-3, atol=1e-3) | (found == expected)
+            assert same.all(), f"{each.name} after setting {capture}"
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "olmo2", "opt-post", "bert", "t5"])
+def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    before = run(build(model), [trace(model)])[0]
+    for stack, layer, point in changeable(model):
+        if point.endswith(("hook_attn_scores", "hook_pattern")):
+            continue
+        capture = full_name(model.config, stack, point, layer)  # type: ignore[arg-type]
+        heads = (0,) if "head" in point or point.split(".")[-1] in ("hook_q", "hook_k", "hook_v", "hook_z") else None
+        wish = Intervention(
+            stack=stack,
+            layer=layer,
+            point=point,
+            op="scale",
+            value=-2.0,
+            positions=(7,),
+            heads=heads,  # type: ignore[arg-type]
+        )
+        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, wish)])[0]
+        found, expected = after.array(capture), before.array(capture)
+        changed = expected.copy()
+        where = (7,) if heads is None else (7, 0)
+        changed[where] = -2 * expected[where]
+        assert np.allclose(found, changed, rtol=1e-5, atol=1e-5), f"{capture}"
+        if stack == "decoder" and not reads_encoder(BY_NAME[point]):
+            for each in everything(model.config, "decoder").points:
+                if each.point.endswith(("logits", "hook_resid_post")):
+                    assert (after.array(each.name)[:7] == before.array(each.name)[:7]).all(), "a change reached back"
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5", "bert"])
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: str, temperature: float) -> None:
+    model = model_of(name)
+    stack = stacks_of(model.config)[0]
+    kind = "encoder." if model.config.encoder else ""
+    wish = Intervention(
+        stack=stack, layer=0, point="attn.hook_attn_scores", op="temperature", value=temperature, heads=(1,)
+    )
+    scores, pattern, z = (f"{kind}blocks.0.attn.hook_{point}" for point in ("attn_scores", "pattern", "z"))
+    before, after = (run(build(model), [each])[0] for each in (trace(model), trace(model, wish)))
+    raw = before.array(scores).astype(np.float64)
+    expected = before.array(pattern).astype(np.float64)
+    if temperature:
+        weights = np.exp(raw[1] / temperature - (raw[1] / temperature).max(-1, keepdims=True))
+        expected[1] = weights / weights.sum(-1, keepdims=True)
+    else:
+        expected[1] = np.eye(LENGTH)[raw[1].argmax(-1)]
+    assert np.allclose(after.array(pattern), expected, atol=1e-5)
+    own = stack_config(model.config, stack)
+    values = np.repeat(after.array(f"{kind}blocks.0.attn.hook_v"), own.num_heads // own.num_kv_heads, axis=1)
+    assert np.allclose(after.array(z), np.einsum("hqk,khd->qhd", expected, values), atol=1e-4)
+
+
+def test_a_pattern_may_not_look_ahead(model_of: Load) -> None:
+    model = model_of("llama-gqa")
+    wish = Intervention(stack="decoder", layer=1, point="attn.hook_pattern", op="set", value=1.0)
+    found = run(build(model), [trace(model, wish)])[0].array("blocks.1.attn.hook_pattern")
+    assert (found == np.tri(LENGTH)).all()
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5"])
+def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    encoded = PROMPT if model.config.kind == "encoder-decoder" else ()
+    wishes = (
+        Intervention(stack="decoder", layer=0, point="attn.hook_z", op="scale", value=0.0, heads=(1,)),
+        Intervention(stack="decoder", layer=1, point="attn.hook_attn_scores", op="temperature", value=0.7),
+        Intervention(stack="decoder", layer=None, point="logits", op="scale", value=-1.0, positions=(LENGTH - 1, 15)),
+    )
+    rows = AttentionCapture(pairs=((1, 0), (1, 1)))
+    requests = [
+        request(
+            uid,
+            PROMPT,
+            generate(30, attention=rows, attention_prompt=True, ignore_eos=True, logprobs=2, prompt_logprobs=1),
+            encoded=encoded,
+            interventions=wishes if uid % 2 else (),
+        )
+        for uid in range(4)
+    ]
+    engine = build(model, num_blocks=14 + len(encoded), max_num_seqs=4, max_num_batched_tokens=7)
+    found = run(engine, requests)
+    assert engine.stats().num_preemptions_total > 0
+    assert found == alone(model, requests)
+    assert found[0].tokens != found[1].tokens
+    whole = run(build(model), [trace(model, *wishes, prompt=PROMPT + tuple(found[1].tokens))])[0]
+    logits = whole.array("decoder.logits" if encoded else "logits")
+    assert logits[LENGTH - 1 : -1].argmax(-1).tolist() == found[1].tokens
+
+
+def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(model_of: Load) -> None:
+    model = model_of("llama-gqa")
+    wish = Intervention(stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5, positions=(2,))
+    prompt = tuple(range(3, 43))
+    plain = request(0, prompt, generate(5, logprobs=3, ignore_eos=True))
+    changed = replace(plain, interventions=(wish,))
+    for first, second in ((plain, changed), (changed, plain)):
+        engine = build(model)
+        run(engine, [first])
+        assert run(engine, [second]) == alone(model, [second])
+        assert engine.stats().prefix_cache_hits_total == 0
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gpt_neox", "t5", "bert"])
+@given(data=st.data())
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: st.DataObject) -> None:
+    model, config = model_of(name), model_of(name).config
+    encoded = PROMPT if config.kind == "encoder-decoder" else ()
+    read = PointCapture(name="x", stack=stacks_of(config)[-1], layer=config.num_layers - 1, point="hook_resid_post")
+    requests = []
+    for uid in range(32):
+        prompt = [3 + (uid * 7 + i) % 60 for i in range(data.draw(st.integers(1, 14)))]
+        task = TraceTask(points=(read,)) if uid % 2 or config.kind == "encoder" else generate(4, logprobs=1)
+        requests.append(request(uid, prompt, task, encoded=encoded))
+    victim = data.draw(st.integers(0, 31))
+    wishes = []
+    for stack, layer, point in data.draw(st.lists(st.sampled_from(changeable(model)), min_size=1, max_size=4)):
+        op = data.draw(st.sampled_from(["set", "scale", "add"]))
+        wishes.append(Intervention(stack=stack, layer=layer, point=point, op=op, value=data.draw(st.floats(-9, 9))))  # type: ignore[arg-type]
+    changed = [replace(each, interventions=tuple(wishes)) if each.uid == victim else each for each in requests]
+    expected = run(build(model, num_blocks=400, max_num_batched_tokens=64), requests)
+    found = run(build(model, num_blocks=400, max_num_batched_tokens=64), changed)
+    assert {uid: a for uid, a in found.items() if uid != victim} == {
+        uid: a for uid, a in expected.items() if uid != victim
+    }
+
+
+def test_an_operation_that_a_point_does_not_have_is_refused(model_of: Load) -> None:
+    engine = build(model_of("llama-gqa"))
+    wish = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="temperature", value=2.0)
+    with pytest.raises(ValueError, match="temperature"):
+        engine.add_request(request(0, PROMPT, generate(3), interventions=(wish,)))
+    assert not engine.has_work

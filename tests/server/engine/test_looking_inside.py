@@ -1,0 +1,279 @@
+"""Traces, the lens and head scores: the same bits in a crowd, in chunks and after preemption, and each agrees with the
+others, for every family.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.point_names import sizes
+from model.points import BY_NAME
+from model.transformer import Transformer
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    HeadScoresTask,
+    LensTask,
+    PointCapture,
+    TraceTask,
+)
+from tests import tiny
+from tests.server.engine.driving import alone, build, everything, generate, load, request, run
+
+ALL = (*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS)
+Load = Callable[[str], Transformer]
+
+
+@pytest.fixture(scope="module")
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    models: dict[str, Transformer] = {}
+
+    def get(name: str) -> Transformer:
+        if name not in models:
+            models[name] = load(tiny.make_variant(name, tmp_path_factory.mktemp("model")))
+        return models[name]
+
+    return get
+
+
+def text(length: int) -> list[int]:
+    return [random.randrange(3, tiny.VOCAB_SIZE) for _ in range(length)]
+
+
+def ask(model: Transformer, uid: int, length: int, task: TraceTask | LensTask | AttentionTask) -> EngineRequest:
+    """For a text of this length, and of an encoder-decoder another that is encoded."""
+    encoded = text(length + 7) if model.config.kind == "encoder-decoder" else ()
+    return request(uid, text(length), task, encoded=encoded)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_point_has_the_same_bits_in_chunks_among_others(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    task = everything(model.config)
+    traced = [ask(model, uid, length, task) for uid, length in enumerate((29, 4, 1))]
+    expected = alone(model, traced)
+    for each in traced:
+        for capture in task.points:
+            found = expected[each.uid].array(capture.name)
+            point = BY_NAME[capture.point]
+            length = len(each.encoder_token_ids) if capture.stack == "encoder" else len(each.prompt_token_ids)
+            if model.config.kind == "encoder":
+                length = len(each.prompt_token_ids)
+            assert found.shape == sizes(model.config, capture.stack, point, length, len(each.encoder_token_ids))
+            assert np.isfinite(found).all() or capture.point.endswith("scores")
+    others = [] if model.config.kind == "encoder" else [
+        request(uid, text(20), generate(12, ignore_eos=True), encoded=traced[0].encoder_token_ids)
+        for uid in range(10, 14)
+    ]  # fmt: skip
+    engine = build(model, max_num_seqs=8, max_num_batched_tokens=17)
+    found = run(engine, [*others[:2], *traced, *others[2:]])
+    for each in traced:
+        assert found[each.uid] == expected[each.uid]
+    assert engine.stats().kv_cache_usage_ratio == 0
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5"])
+def test_preemption_repeats_nothing_in_a_trace(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    encoded = text(11) if model.config.kind == "encoder-decoder" else ()
+    streams = [request(uid, text(9), generate(40, ignore_eos=True), encoded=encoded) for uid in range(2)]
+    traced = request(2, text(40), everything(model.config), encoded=encoded)
+    num_blocks = 13 + (6 if encoded else 0)
+    engine = build(model, num_blocks=num_blocks, max_num_batched_tokens=4, max_num_seqs=4)
+    found = run(engine, [*streams, traced], arrivals=[0, 0, 6])
+    assert engine.stats().num_preemptions_total > 0
+    assert found == alone(model, [*streams, traced])
+
+
+def test_a_trace_holds_what_was_asked_for_in_the_order_asked_for(model_of: Load) -> None:
+    model = model_of("llama-gqa")
+    prompt = text(30)
+    whole = run(build(model), [request(0, prompt, everything(model.config))])[0]
+
+    def capture(name: str, point: str, **selection: object) -> PointCapture:
+        return PointCapture(name=name, stack="decoder", layer=1, point=point, **selection)  # type: ignore[arg-type]
+
+    task = TraceTask(
+        points=(
+            capture("z", "attn.hook_z", heads=(3, 0), positions=(20, 2, 2, 11)),
+            capture("k", "attn.hook_k", heads=(1,), positions=(29,), dtype="float16"),
+            capture("map", "attn.hook_pattern", heads=(2, 1), positions=(25, 3), keys=(0, 3, 29)),
+            PointCapture(name="words", stack="decoder", layer=None, point="logits", positions=(28, 7)),
+        )
+    )
+    part = run(build(model, max_num_batched_tokens=16, max_num_seqs=4), [request(0, prompt, task)])[0]
+    z, k, pattern = (whole.array(f"blocks.1.attn.hook_{point}") for point in ("z", "k", "pattern"))
+    assert (part.array("z") == z[[20, 2, 2, 11]][:, [3, 0]]).all()
+    assert (part.array("k") == k[[29]][:, [1]].astype(np.float16)).all()
+    assert (part.array("map") == pattern[[2, 1]][:, [25, 3]][:, :, [0, 3, 29]]).all()
+    assert (part.array("words") == whole.array("logits")[[28, 7]]).all()
+
+
+def test_what_was_asked_for_is_computed_though_the_prefix_is_cached(model_of: Load) -> None:
+    model = model_of("llama-gqa")
+    prompt = text(40)
+    task = TraceTask(
+        points=(PointCapture(name="x", stack="decoder", layer=1, point="attn.hook_rot_k", positions=(3, 35)),)
+    )
+    engine = build(model)
+    run(engine, [request(0, prompt, generate(3, ignore_eos=True))])
+    assert run(engine, [request(1, prompt, task)])[1] == alone(model, [request(1, prompt, task)])[1]
+
+
+@pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
+def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name: str) -> None:
+    model, config = model_of(name), model_of(name).config
+    parts = ["decoder", "cross"] if config.cross_attention else ["decoder"]
+    requests, prompt = [], text(20)
+    encoded = text(25) if config.cross_attention else ()
+    for uid in range(16):
+        rows = AttentionCapture(pairs=((0, 1), (1, 0)), part=parts[uid % len(parts)])  # type: ignore[arg-type]
+        task = generate(9, attention=rows, attention_prompt=True, ignore_eos=True, temperature=1.0, seed=uid)
+        requests.append(request(uid, prompt, task, encoded=encoded))
+    streams = run(build(model, max_num_batched_tokens=33, max_num_seqs=16), requests)
+    for uid, stream in streams.items():
+        prefix = "decoder." if config.cross_attention else ""
+        attn = "cross_attn" if uid % len(parts) else "attn"
+        names = [f"{prefix}blocks.{layer}.{attn}.hook_pattern" for layer in (0, 1)]
+        task = TraceTask(
+            points=tuple(
+                PointCapture(name=each, stack="decoder", layer=layer, point=f"{attn}.hook_pattern")
+                for layer, each in enumerate(names)
+            )
+        )
+        trace = run(build(model), [request(0, prompt + stream.tokens, task, encoded=encoded)])[0]
+        exact = np.stack([trace.array(names[0])[1], trace.array(names[1])[0]])
+        in_prompt = stream.array("attention.prompt")
+        assert (in_prompt == exact[:, :20, : in_prompt.shape[2]]).all()
+        for i in range(len(stream.tokens)):
+            row = stream.array("attention", i)
+            assert (row == exact[:, 19 + i, : row.shape[1]]).all()
+            assert row.shape[1] == (len(encoded) if attn == "cross_attn" else 20 + i)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "opt", "t5", "bart"])
+def test_the_lens_at_the_last_layer_is_what_the_model_says(model_of: Load, name: str) -> None:
+    model, config = model_of(name), model_of(name).config
+    layers = tuple(range(config.num_layers + 1))
+    task = LensTask(layers=layers, positions=(13, 2), top_k=5, target_token_ids=(7, 9))
+    asked = ask(model, 0, 15, task)
+    found = run(build(model, max_num_batched_tokens=8, max_num_seqs=8), [asked])[0]
+    assert found == alone(model, [asked])[0]
+    trace = alone(model, [request(0, asked.prompt_token_ids, everything(config), encoded=asked.encoder_token_ids)])[0]
+    logits = torch.from_numpy(trace.array("decoder.logits" if config.encoder else "logits").copy())[[13, 2]]
+    logprobs = logits.double().log_softmax(-1)
+    best = logprobs.sort(dim=-1, descending=True, stable=True)
+    assert (found.array("lens.ids")[-1] == best.indices[:, :5].numpy()).all()
+    assert np.allclose(found.array("lens.logprobs")[-1], best.values[:, :5], atol=1e-5)
+    assert np.allclose(found.array("lens.entropy")[-1], -(logprobs.exp() * logprobs).sum(-1), atol=1e-4)
+    assert np.allclose(found.array("lens.target_logprobs")[-1], logprobs[:, [7, 9]], atol=1e-5)
+    ranks = 1 + (logits[:, None] > logits[:, [7, 9], None]).sum(-1)
+    assert (found.array("lens.target_ranks")[-1] == ranks.numpy()).all()
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_head_scores_are_those_of_the_pattern(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    part = "encoder" if model.config.kind == "encoder" else "decoder"
+    prompt = [5, 6, 7, 5, 6, 8, 5, *text(14)]
+    pairs = ((1, 2), (0, 0), (1, 0))
+    scores = HeadScoresTask(pairs=pairs, offsets=(4, 30), part=part)  # type: ignore[arg-type]
+    capture = AttentionCapture(pairs=pairs, part=part)  # type: ignore[arg-type]
+    engine = build(model, max_num_batched_tokens=8, max_num_seqs=8)
+    answers = run(engine, [request(0, prompt, scores), request(1, prompt, AttentionTask(capture=capture))])
+    found, pattern = answers[0].array("heads.scores"), answers[1].array("attention")
+    expected = np.zeros((3, len(prompt), 8))
+    for pair in range(3):
+        for q in range(len(prompt)):
+            row = pattern[pair, q].astype(np.float64)
+            matches = [p + 1 for p in range(q) if prompt[p] == prompt[q]]
+            expected[pair, q] = [
+                row[q - 1] if q else 0,
+                row[q],
+                row[0],
+                -sum(x * np.log(x) for x in row if x > 0),
+                sum(x * abs(q - k) for k, x in enumerate(row)),
+                sum(row[k] for k in matches),
+                row[q - 4] if q >= 4 else 0,
+                0,
+            ]
+    assert np.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*tiny.ENCODERS, *tiny.ENCODER_DECODERS])
+def test_an_encoder_answers_a_batch_as_each_alone(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    last = model.config.num_heads - 1
+    pairs = ((0, 1), (1, last))
+    tasks = [
+        EmbedTask(pooling="mean"),
+        EmbedTask(pooling="cls", layer=1),
+        EmbedTask(pooling="none", layer=0),
+        EmbedTask(pooling="last"),
+        AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", queries=(3, 0), top_k=4)),
+        AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", kind="scores", resize=5)),
+        HeadScoresTask(pairs=pairs, part="encoder"),
+        everything(model.config, "encoder"),
+    ]
+    texts = [text(random.randrange(4, 40)) for _ in tasks]
+    is_alone = model.config.kind == "encoder"
+    requests = [
+        request(uid, words if is_alone else (), task, encoded=() if is_alone else words)
+        for uid, (words, task) in enumerate(zip(texts, tasks, strict=True))
+    ]
+    engine = build(model, num_blocks=2, max_num_seqs=5, max_num_batched_tokens=60)
+    assert run(engine, requests) == alone(model, requests)
+    assert engine.stats().computed_tokens_total == sum(map(len, texts))
+
+
+def test_a_text_longer_than_the_budget_runs_in_one_pass(model_of: Load) -> None:
+    model = model_of("bert")
+    requests = [request(uid, text(length), EmbedTask(pooling="mean")) for uid, length in enumerate((3, 50, 4))]
+    engine = build(model, max_num_batched_tokens=10, max_num_seqs=4)
+    assert run(engine, requests) == alone(model, requests)
+
+
+@pytest.mark.parametrize("name", tiny.ENCODER_DECODERS)
+def test_an_encoder_decoder_says_what_transformers_says(model_of: Load, name: str, tmp_path: Path) -> None:
+    model = model_of(name)
+    theirs = tiny.theirs(tiny.make_variant(name, tmp_path), torch.float32)
+    start = model.config.decoder_start_token_id
+    assert start is not None
+    requests, expected = [], {}
+    for uid in range(6):
+        encoded, decoded = text(random.randrange(2, 30)), [start, *text(uid % 3)]
+        requests.append(request(uid, decoded, generate(12, ignore_eos=True), encoded=encoded))
+        expected[uid] = decoded.copy()
+        with torch.inference_mode():
+            for _ in range(12):
+                logits = theirs(
+                    input_ids=torch.tensor([encoded]), decoder_input_ids=torch.tensor([expected[uid]])
+                ).logits
+                expected[uid].append(int(logits[0, -1].argmax()))
+    tight = build(model, num_blocks=22, max_num_batched_tokens=20, max_num_seqs=6)
+    for engine in (build(model), tight):
+        for uid, answer in run(engine, requests).items():
+            assert answer.tokens == expected[uid][-12:]
+
+
+@pytest.mark.parametrize("name", tiny.ENCODER_DECODERS)
+def test_prefix_hits_of_a_decoder_need_the_same_text_encoded(model_of: Load, name: str) -> None:
+    model = model_of(name)
+    decoded, encoded, other = text(20), text(15), text(15)
+    engine = build(model)
+    requests = [
+        request(uid, decoded, generate(5, logprobs=3, ignore_eos=True), encoded=words)
+        for uid, words in enumerate((encoded, other, encoded))
+    ]
+    hits = []
+    for each in requests:
+        assert run(engine, [each]) == alone(model, [each])
+        hits.append(engine.stats().prefix_cache_hits_total)
+    assert hits[0] == hits[1] == 0
+    assert hits[2] > 0
