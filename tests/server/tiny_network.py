@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from model.config import ModelConfig
+from model.inside import weights
 from model.point_names import full_name
 from server.engine.outputs import Array, RequestOutput
 from server.engine.request import (
@@ -114,23 +116,36 @@ class TinyNetwork:
         return logits if cap is None else cap * np.tanh(logits / cap)
 
     def weights(self, task: WeightsTask) -> dict[str, Floats]:
-        """The answers that `model.inside.contributions` describes."""
+        """The answers that `model.inside.contributions` describes, and `model.inside.weights`'s about circuits."""
         options: dict[str, Any] = task.options
+        if task.question == "circuits":
+            found = weights.answer(self.config, self._lookup, task.question, options, lambda: None)
+            return {name: tensor.numpy() for name, tensor in found.items()}
         if task.question == "head_output":
             w = self.layers[options["layer"]]
             return {"w_o": w["o"][options["head"]], "b_o": w["b_o"]}
         outputs = [self.layers[layer]["o"][head] for layer, head in options["pairs"]]
-        answer = {"gram": np.stack([o @ o.T for o in outputs])}
+        told = {"gram": np.stack([o @ o.T for o in outputs])}
         targets = list(options["targets"])
         if targets:
             u = self.gamma[:, None] * self.head[:, targets]
             if self.config.norm == "layernorm":
                 u = u - u.mean(0)
-            answer["readout"] = np.stack([o @ u for o in outputs])
-            answer["direction"] = u
-            answer["bias"] = self._beta @ self.head[:, targets] + self.head_bias[targets]
-            answer["attn_bias"] = np.stack([w["b_o"] @ u for w in self.layers])
-        return answer
+            told["readout"] = np.stack([o @ u for o in outputs])
+            told["direction"] = u
+            told["bias"] = self._beta @ self.head[:, targets] + self.head_bias[targets]
+            told["attn_bias"] = np.stack([w["b_o"] @ u for w in self.layers])
+        return told
+
+    def _lookup(self, name: str) -> torch.Tensor | None:
+        """The fused weight of a name of `model.inside.live_weights`."""
+        _, layer, weight, kind = name.split(".")
+        w = self.layers[int(layer)]
+        if kind == "bias":
+            return None
+        if weight == "attn_out":
+            return torch.from_numpy(w["o"].reshape(-1, WIDTH).T)
+        return torch.from_numpy(np.concatenate([w[part].transpose(0, 2, 1).reshape(-1, WIDTH) for part in "qkv"]))
 
 
 @dataclass
