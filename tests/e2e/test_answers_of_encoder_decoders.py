@@ -1,0 +1,64 @@
+"""Greedy answers of an encoder-decoder over HTTP equal transformers' own, with a token forced and tokens forbidden."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import transformers
+
+from benchmarks.processes import serve
+from tests import tiny
+
+TEXTS = (
+    "The wolf said: little pig, let me come in!",
+    "Once upon a time",
+    "a",
+    "There were 3 bears, and they had 12 bowls of porridge; the porridge was too hot.",
+    "Übermut tut selten gut. Où est le château ?",
+)
+NUM_TOKENS = 12
+
+
+def generated(folder: Path, ids: list[int]) -> list[int]:
+    """What follows the start token."""
+    model = tiny.theirs(folder, torch.float32)
+    options: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "num_beams": 1, "use_cache": False}
+    found: list[int] = model.generate(torch.tensor([ids]), **options)[0].tolist()
+    return found[1:]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Marian that would say, of itself, what its files forbid."""
+    folder = tiny.make_variant("marian", tmp_path_factory.mktemp("marian"))
+    path = folder / "generation_config.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    wanted = {token_id for text in TEXTS for token_id in generated(folder, tokenizer(text).input_ids)}
+    forbidden = sorted(wanted - set(tokenizer.all_special_ids))[:3]
+    assert forbidden
+    changed = {**values, "bad_words_ids": [[i] for i in forbidden], "forced_bos_token_id": 40}
+    path.write_text(json.dumps(changed), encoding="utf-8")
+    return folder
+
+
+async def test_answers_are_those_of_transformers(folder: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with serve([str(folder), "--served-model-name", "marian"]) as server:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+            body = {"max_tokens": NUM_TOKENS - 1, "temperature": 0, "ignore_eos": True, "skip_special_tokens": False}
+            answers = await asyncio.gather(
+                *(client.post("/v1/completions", json={"model": "marian", "prompt": text, **body}) for text in TEXTS)
+            )
+    for text, answer in zip(TEXTS, answers, strict=True):
+        assert answer.status_code == 200, answer.text
+        expected = generated(folder, tokenizer(text).input_ids)
+        assert expected[0] == 40
+        # Of what transformers says, the forced token stands before our answer.
+        said = tokenizer.decode(expected[1:], skip_special_tokens=False)
+        ours = answer.json()["choices"][0]["text"]
+        assert ours.startswith(said) if len(expected) < NUM_TOKENS else ours == said
