@@ -227,18 +227,18 @@ def _rows(
 ) -> npt.NDArray[Any]:
     """HeadScoresTask's measures of each query."""
     rows = []
-    for q, weights in enumerate(points[f"blocks.{pair[0]}.attn.hook_pattern"][pair[1]]):
-        seen = weights[weights > 0]
+    for q, row in enumerate(points[f"blocks.{pair[0]}.attn.hook_pattern"][pair[1]]):
+        seen = row[row > 0]
         after = [p + 1 for p in range(q) if ids[p] == ids[q]]
         rows.append(
             [
-                weights[q - 1] if q else 0.0,
-                weights[q],
-                weights[0],
+                row[q - 1] if q else 0.0,
+                row[q],
+                row[0],
                 -(seen * np.log(seen)).sum(),
-                sum(w * abs(q - k) for k, w in enumerate(weights)),
-                weights[after].sum(),
-                *(weights[q - offset] if q >= offset else 0.0 for offset in offsets),
+                sum(w * abs(q - k) for k, w in enumerate(row)),
+                row[after].sum(),
+                *(row[q - offset] if q >= offset else 0.0 for offset in offsets),
             ]
         )
     return np.array(rows)
