@@ -26,6 +26,13 @@ pairs ((layer, head), ...) and targets (token ids, may be empty), gives
     attn_bias [layer, target]     b_O of each layer (through M's centring and gamma) . u_t; 0 where there is none
     cross_bias [layer, target]    the same of cross attention, where there is some
 
+A norm after each sum (post-norm stacks) is as linear, once its scale s is held: gamma C(x) / s + beta, read in
+direction u, is x read in direction C(gamma u), over s, and beta . u. So each sublayer is read in a direction of its
+own, and over the scales of all norms behind it. Then readout and biases above are of those directions, and there are
+
+    sum_directions [layer, sublayer, d_model, target]   of attention, cross attention where there is some, and mlp
+    norm_biases [layer, sublayer, target]               beta . u of the norm after each sum
+
 and WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and b_o [d_model], where there is one.
 
 Axes: Q queries, K keys, D numbers of a head, T targets.

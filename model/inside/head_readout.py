@@ -4,6 +4,7 @@ what M and u_t stand for, are told in model/inside/contributions.py.
 Axes: D numbers of a head, T targets.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +21,17 @@ class Readout:
     """[d_model, T]: u_t."""
     bias: torch.Tensor
     """[T]"""
+
+
+@dataclass(frozen=True, slots=True)
+class SumReadouts:
+    """The same for what is added inside the blocks, where a norm follows each sum. S sums a block: attention, cross
+    attention where there is some, mlp."""
+
+    directions: torch.Tensor
+    """[layer, S, d_model, T]: of what is added there, and of the stream that it is added to."""
+    norm_biases: torch.Tensor
+    """[layer, S, T]: of the norm that follows the sum."""
 
 
 def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> Readout:
@@ -47,6 +59,27 @@ def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, 
     return Readout(direction, bias)
 
 
+def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) -> SumReadouts:
+    """Back from the last sum to the first: gamma C(x) / s + beta, read in direction u, is x read in direction
+    C(gamma u), over s, and beta . u. What each norm divides by, s, is left to the caller: it depends on the text.
+    """
+    names = ("attn_norm", "cross_norm", "mlp_norm") if config.cross_attention else ("attn_norm", "mlp_norm")
+    u = readout.direction
+    directions, biases = [], []
+    for layer in reversed(range(config.num_layers)):
+        for name in reversed(names):
+            beta = reader.get(f"layers.{layer}.{name}.bias")
+            biases.append(torch.zeros(u.shape[1], dtype=u.dtype) if beta is None else beta.to(torch.float64) @ u)
+            u = u * _gain(reader, f"layers.{layer}.{name}")[:, None]
+            if config.norm == "layernorm":
+                u = u - u.mean(0)
+            directions.append(u)
+    return SumReadouts(
+        torch.stack(directions[::-1]).reshape(config.num_layers, len(names), *u.shape),
+        torch.stack(biases[::-1]).reshape(config.num_layers, len(names), u.shape[1]),
+    )
+
+
 def head_readout(
     reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
 ) -> dict[str, torch.Tensor]:
@@ -60,6 +93,15 @@ def head_readout(
         targets: token ids, of a stack with a head; () for the Gram matrices alone.
     """
     readout = read_targets(reader, config, targets) if targets else None
+    sums = through_sums(reader, config, readout) if readout is not None and config.norm_placement == "post" else None
+
+    def directions(name: str) -> list[torch.Tensor]:
+        """Of each layer, in which direction what this attention adds is read."""
+        assert readout is not None
+        if sums is None:
+            return [readout.direction] * config.num_layers
+        return list(sums.directions[:, 1 if name == "cross_out" else 0])
+
     grams, readouts = [], []
     written: dict[int, torch.Tensor] = {}
     for layer, head in pairs:
@@ -68,13 +110,14 @@ def head_readout(
         moved = written[layer][head]  # [D, d_model]
         grams.append(moved @ moved.T)
         if readout is not None:
-            readouts.append(moved @ readout.direction)
+            readouts.append(moved @ directions(_output_name(part))[layer])
     found = {"gram": torch.stack(grams)}
     if readout is not None:
         found |= {"readout": torch.stack(readouts), "direction": readout.direction, "bias": readout.bias}
-        found["attn_bias"] = _biases(reader, config, "attn_out", readout.direction)
-        if config.cross_attention:
-            found["cross_bias"] = _biases(reader, config, "cross_out", readout.direction)
+        for name in ("attn", "cross") if config.cross_attention else ("attn",):
+            found[f"{name}_bias"] = _biases(reader, config, f"{name}_out", directions(f"{name}_out"))
+        if sums is not None:
+            found |= {"sum_directions": sums.directions, "norm_biases": sums.norm_biases}
     return {name: tensor.to(torch.float32) for name, tensor in found.items()}
 
 
@@ -112,10 +155,10 @@ def _gain(reader: WeightReader, name: str) -> torch.Tensor:
     return reader.need(f"{name}.gain").to(torch.float64)
 
 
-def _biases(reader: WeightReader, config: ModelConfig, name: str, direction: torch.Tensor) -> torch.Tensor:
+def _biases(reader: WeightReader, config: ModelConfig, name: str, directions: Sequence[torch.Tensor]) -> torch.Tensor:
     """b_O . u_t of each layer: [layer, T]."""
     rows = []
-    for layer in range(config.num_layers):
+    for layer, direction in enumerate(directions):
         bias = reader.get(f"layers.{layer}.{name}.bias")
         if bias is None:
             rows.append(torch.zeros(direction.shape[1], dtype=torch.float64))

@@ -3,7 +3,8 @@
 Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
 it is tied), pos_embed.weight (from position 0), final_norm.gain and .bias, and of each block `layers.{i}.` qkv,
 attn_out, cross_q, cross_kv, cross_out, gate, up, down (.weight [out, in] and .bias), attn_post_norm.gain (of the
-attention's output, where it is normed before it is added).
+attention's output, where it is normed before it is added), and where each sum is normed attn_norm, cross_norm and
+mlp_norm (.gain and .bias).
 """
 
 import re
@@ -44,6 +45,10 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         block = stack.blocks[int(match[1])]
         if match[2] == "attn_post_norm":
             return _of_norm(block.attention.after, kind)
+        sums = {"attn_norm": block.attention, "cross_norm": block.cross, "mlp_norm": block.mlp}
+        if match[2] in sums:
+            residual = sums[match[2]]
+            return None if residual is None else _of_norm(residual.of_sum, kind)
         return _of_linear(_linears(block).get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)

@@ -1,8 +1,8 @@
 """The parts of a token's logit: which points of a pass hold them, and what each adds (direct logit attribution).
 
-The stream is a sum: embedding, every head, b_O, every mlp. With the final norm's scale held as it was, the logit is a
-sum over the same parts and one bias (`model.inside.contributions`). A stack whose norms stand after each sum has no
-such stream, and is refused.
+The stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit is a sum
+over the same parts and a bias; where a norm follows each sum, each norm's bias is a part too
+(`model.inside.contributions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,10 @@ Tensors = Mapping[str, NumpyArray]
 
 
 def check_attributable(config: ModelConfig, part: Part) -> None:
-    """Raise BadRequest when the model has no logits, or none that are a sum of the stream's parts."""
+    """Raise BadRequest when this part of the model leads to no logits."""
     if not config.has_head or part == "encoder":
         raise BadRequest(
             "target: an encoder's stream leads to no logits; null is accepted, for norms alone.", param="target"
-        )
-    if config.norm_placement == "post":
-        raise BadRequest(
-            f"target: in this model ({config.architecture}) each sublayer's sum goes through a norm, so that its "
-            "logits are no sum of what the heads add; null is accepted, for norms alone.",
-            param="target",
-            code="not_supported_by_model",
         )
 
 
@@ -67,8 +60,7 @@ class LogitParts:
         for layer in range(self.config.num_layers):
             wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
             wanted += [("hook_mlp_out", layer)]
-            norm = output_norm(self.config, "decoder")
-            wanted += [(f"{norm}.hook_scale", layer)] if norm is not None else []
+            wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self._sum_norms)]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
         captures = [self._capture(point, layer, queries) for point, layer in wanted]
@@ -77,7 +69,7 @@ class LogitParts:
     def num_captured(self, num_queries: int) -> int:
         """Numbers of those captures."""
         config = self.config
-        per_layer = len(self.parts) * config.num_heads * config.head_dim + config.hidden_size + 1
+        per_layer = len(self.parts) * config.num_heads * config.head_dim + config.hidden_size + 3
         return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     @property
@@ -90,6 +82,7 @@ class LogitParts:
                 names += [f"{module}.head.{head}" for head in range(self.config.num_heads)]
                 names += [f"{module}.b_O"] if self.config.attention_out_bias else []
             names.append(self._name("hook_mlp_out", layer))
+            names += [self._name(f"{norm}.b", layer) for norm in self._sum_norms]
         return [*names, "bias"]
 
     def components(self, tensors: Tensors, readouts: Mapping[Part, Tensors]) -> Float64:
@@ -98,12 +91,10 @@ class LogitParts:
         return np.stack([self._of_target(tensors, readouts, t) for t in range(own["direction"].shape[-1])])
 
     def divisor(self, tensors: Tensors, part: Part, layer: int) -> Float64:
-        """[Q]: what stands between a head's output and the logit: the final norm's scale, times the output norm's."""
+        """[Q]: all scales between a head's output and the logit."""
+        behind = self._behind(tensors, layer, self.parts.index(part))
         norm = output_norm(self.config, part)
-        sigma = self.sigma(tensors)
-        if norm is None:
-            return sigma
-        return sigma * tensors[self._name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
+        return behind if norm is None else behind * self._scale(tensors, norm, layer)
 
     def sigma(self, tensors: Tensors) -> Float64:
         """[Q]: the final norm's scale; 1 without one."""
@@ -118,11 +109,37 @@ class LogitParts:
         logits = tensors[self._name("logits", None)][0]
         return float(np.abs(capped - logits[list(targets)]).max())
 
+    @property
+    def _output_norms(self) -> list[str]:
+        norm = output_norm(self.config, "decoder")
+        return [] if norm is None else [norm]
+
+    @property
+    def _sum_norms(self) -> list[str]:
+        """The norms after the sums of a block, in order; none where they stand elsewhere."""
+        if self.config.norm_placement != "post":
+            return []
+        return ["ln1", "ln_cross", "ln2"] if self.config.cross_attention else ["ln1", "ln2"]
+
+    def _scale(self, tensors: Tensors, norm: str, layer: int) -> Float64:
+        return tensors[self._name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
+
+    def _behind(self, tensors: Tensors, layer: int, sublayer: int) -> Float64:
+        """[Q]: the scales of all norms behind what a sublayer adds: of its sum, of later ones, and the final norm's."""
+        scales = self.sigma(tensors)
+        for later in range(layer, self.config.num_layers):
+            for norm in self._sum_norms[sublayer if later == layer else 0 :]:
+                scales = scales * self._scale(tensors, norm, later)
+        return scales
+
     def _of_target(self, tensors: Tensors, readouts: Mapping[Part, Tensors], t: int) -> Float64:
         """[Q, C]"""
-        config, sigma = self.config, self.sigma(tensors)
-        u = readouts["decoder"]["direction"][:, t]
-        columns = [stream_attributions(tensors[self._name(*point)], u, sigma) for point in self._start()]
+        config, own = self.config, readouts["decoder"]
+        sums = own.get("sum_directions")
+        mlp = len(self.parts)
+        start = own["direction"] if sums is None else sums[0, 0]
+        first = self._behind(tensors, 0, 0)
+        columns = [stream_attributions(tensors[self._name(*point)], start[:, t], first) for point in self._start()]
         for layer in range(config.num_layers):
             for part in self.parts:
                 found = readouts[part]
@@ -132,8 +149,12 @@ class LogitParts:
                 columns += list(head_attributions(z, found["readout"][heads, :, t], divisor).T)
                 if config.attention_out_bias:
                     columns.append(found[_BIASES[part]][layer, t] / divisor)
-            columns.append(stream_attributions(tensors[self._name("hook_mlp_out", layer)], u, sigma))
-        bias = np.full_like(sigma, readouts["decoder"]["bias"][t])
+            u = own["direction"] if sums is None else sums[layer, mlp]
+            behind = self._behind(tensors, layer, mlp)
+            columns.append(stream_attributions(tensors[self._name("hook_mlp_out", layer)], u[:, t], behind))
+            for i, _ in enumerate(self._sum_norms):
+                columns.append(own["norm_biases"][layer, i, t] / self._behind(tensors, layer, i + 1))
+        bias = np.full_like(first, own["bias"][t])
         return np.stack([*columns, bias], axis=-1)
 
     def _start(self) -> list[tuple[str, int | None]]:

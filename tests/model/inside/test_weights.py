@@ -269,6 +269,16 @@ def test_what_heads_write_towards_a_logit(name: str) -> None:
     added = added + (0.0 if head_bias is None else wide(head_bias)[list(targets)])
     np.testing.assert_allclose(found["bias"], np.broadcast_to(added, 3), atol=1e-4)
 
+    def behind(vector: np.ndarray, layer: int, sublayer: int) -> np.ndarray:
+        """Through the norms that follow the sums from this one on, their scales taken as 1 too, and without biases."""
+        if config.norm_placement != "post":
+            return vector
+        names = ["attn_norm", *(["cross_norm"] if config.cross_attention else []), "mlp_norm"]
+        order = [f"layers.{i}.{norm}.weight" for i in range(config.num_layers) for norm in names]
+        for gamma in order[layer * len(names) + sublayer :]:
+            vector = (vector - vector.mean(-1, keepdims=True)) * wide(weights[gamma])
+        return vector
+
     def through(vector: np.ndarray, layer: int) -> np.ndarray:
         if config.norm_placement not in ("sandwich", "output"):
             return vector
@@ -278,14 +288,19 @@ def test_what_heads_write_towards_a_logit(name: str) -> None:
     for i, (layer, head) in enumerate(pairs):
         moved = through(head_by_hand(name, layer, head)[3], layer)
         np.testing.assert_allclose(found["gram"][i], moved @ moved.T, rtol=1e-4, atol=1e-4)
-        expected = [[logit(row, token) for token in targets] for row in moved]
+        expected = [[logit(behind(row, layer, 0), token) for token in targets] for row in moved]
         np.testing.assert_allclose(found["readout"][i], expected, rtol=1e-3, atol=1e-3)
     for layer in range(config.num_layers):
         bias = weights.get(f"layers.{layer}.attn_out.bias")
         moved = np.zeros(config.hidden_size) if bias is None else through(wide(bias), layer)
-        read = [logit(moved, token) for token in targets]
+        read = [logit(behind(moved, layer, 0), token) for token in targets]
         np.testing.assert_allclose(found["attn_bias"][layer], read, rtol=1e-3, atol=1e-3)
     assert ("cross_bias" in found) == config.cross_attention
+    assert ("sum_directions" in found) == (config.norm_placement == "post")
+    if "sum_directions" in found:
+        last = found["sum_directions"].shape[1] - 1
+        read = [logit(behind(stream, 0, last), token) for token in targets]
+        np.testing.assert_allclose(stream @ found["sum_directions"][0, last], read, rtol=1e-3, atol=1e-3)
 
 
 def test_one_heads_output_matrix() -> None:

@@ -206,14 +206,6 @@ async def test_norms_are_the_lengths_of_the_moves(tmp_path: Path) -> None:
                 assert norms[0, i, j, k] == pytest.approx(length, rel=1e-4)
 
 
-async def test_a_stack_that_norms_its_sums_has_norms_but_no_parts_of_a_logit(tmp_path: Path) -> None:
-    engine = NetworkEngine(network=TinyNetwork(network_config(tiny_config(), norm_placement="post")))
-    async with at_site(tmp_path, engine) as at:
-        error = await at.error("/v1/contributions", {"input": TEXT, "target": "h"}, 400)
-        assert "norms" in (await ask(at, "contributions"))["arrays"]
-    assert error["param"] == "target"
-
-
 async def test_versus_needs_a_target(tmp_path: Path) -> None:
     async with at_site(tmp_path, engine_of()) as at:
         error = await at.error("/v1/contributions", {"input": TEXT, "versus": "h"}, 400)

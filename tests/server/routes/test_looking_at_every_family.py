@@ -103,13 +103,21 @@ async def test_an_intervention_shows_in_the_one_step_that_it_changes(at: Site) -
 async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
     config = at.context.config
     body = {**reading(config), "target": random.randrange(config.vocab_size)}
-    if config.norm_placement == "post":
-        error = await at.error("/v1/contributions", body, 400)
-        assert error["param"] == "target"
-        return
-    entry = await ask(at, "contributions", **body, versus=random.randrange(config.vocab_size), query_positions=[5, -1])
-    assert entry["difference"] < 2e-4
-    assert len(entry["component_names"]) == entry["arrays"]["components"]["shape"][1]
+    versus = random.randrange(config.vocab_size)
+    for part in parts(config):
+        if part == "encoder":
+            continue
+        entry = await ask(at, "contributions", **body, part=part, versus=versus, query_positions=[5, -1])
+        assert entry["difference"] < 2e-4
+        components = dict(zip(entry["component_names"], array(entry, "components").T, strict=True))
+        assert np.allclose(sum(components.values()), entry["logits"], atol=1e-4)
+        stack = "decoder." if config.kind == "encoder-decoder" else ""
+        module = "cross_attn" if part == "cross" else "attn"
+        by_head = array(entry, "attributions").sum(-1)
+        for layer, head in np.ndindex(by_head.shape[:2]):
+            assert np.allclose(
+                by_head[layer, head], components[f"{stack}blocks.{layer}.{module}.head.{head}"], atol=1e-4
+            )
 
 
 @every(*EVERY)
