@@ -168,7 +168,7 @@ def tree_lines(top: str, known: dict[str, str]) -> Iterator[str]:
 
 
 def described(entry: str, description: str) -> str:
-    return f"{entry:<26}{description}".rstrip()
+    return f"{entry:<25} {description}".rstrip()
 
 
 def opening(path: Path) -> str:
