@@ -11,13 +11,17 @@ from matplotlib import pyplot
 from safetensors.numpy import save
 
 from lightwell_client import (
+    Circuits,
     Client,
     Contributions,
+    Correlations,
     Explanation,
+    Geometry,
     HeadScores,
     InvalidResponse,
     LensResult,
     NextResult,
+    Parameters,
     Rollout,
     TraceResult,
     Trajectory,
@@ -204,6 +208,35 @@ HEADS_ARRAYS: Arrays = {"scores": (("layer", "head", "measure"), draw(2, 2, 2))}
 ROLLOUT = {"part": "decoder", "method": "rollout", "layers": [1], "query_positions": [0, 1, 2]}
 ROLLOUT_ARRAYS: Arrays = {"rollout": (("layer", "query", "key"), np.tri(3, dtype=np.float32)[None])}
 
+GEOMETRY = {
+    "matrix": "embed.W_E",
+    "axis": "rows",
+    "head": None,
+    "num_vectors": 5,
+    "dimension": 4,
+    "num_pairs": 10,
+    "num_compared": 10,
+    "sampled": False,
+    "norms": {"mean": 1.0},
+    "cosines": {"mean": 0.1, "std": 0.5, "smallest": -0.9, "largest": 0.8, "quantiles": {"0.5": 0.1}},
+    "baseline": {"mean": 0.0, "std": 0.5, "largest": 0.9, "welch_bound": 0.25},
+    "spectrum": None,
+}
+HISTOGRAM: Arrays = {"histogram": (("bin",), np.arange(4, dtype=np.int32))}
+CIRCUITS = {"part": "decoder", "layers": [0, 1], "heads": [0, 1], "kv_heads": [0, 0]}
+CIRCUITS_ARRAYS: Arrays = {"ov.effective_rank": (("layer", "head"), np.ones((2, 2), np.float32))}
+CORRELATIONS = {
+    "point": "blocks.0.mlp.hook_post",
+    "num_samples": 9,
+    "num_units": 4,
+    "num_constant_units": 0,
+    "num_pairs": 6,
+    "mean_correlation": 0.1,
+    "root_mean_square_correlation": 0.2,
+    "mean_information": 0.3,
+    "baseline": {"std": 0.35, "information": 0.07},
+}
+
 ROUTES: list[tuple[str, tuple[Any, ...], type[Any], dict[str, Any], Arrays]] = [
     ("next", ("The fox",), NextResult, NEXT, {}),
     ("lens", ("The fox",), LensResult, LENS, LENS_ARRAYS),
@@ -212,6 +245,9 @@ ROUTES: list[tuple[str, tuple[Any, ...], type[Any], dict[str, Any], Arrays]] = [
     ("trajectory", ("The fox",), Trajectory, TRAJECTORY, TRAJECTORY_ARRAYS),
     ("heads", (), HeadScores, HEADS, HEADS_ARRAYS),
     ("rollout", ("The fox",), Rollout, ROLLOUT, ROLLOUT_ARRAYS),
+    ("circuits", (), Circuits, CIRCUITS, CIRCUITS_ARRAYS),
+    ("correlations", (["The fox", "A goose"], "mlp.hook_post"), Correlations, CORRELATIONS, HISTOGRAM),
+    ("geometry", ("W_E",), Geometry, GEOMETRY, HISTOGRAM),
 ]
 
 
@@ -227,9 +263,12 @@ def test_every_look_arrives_typed_and_can_be_drawn(
     fields: dict[str, Any],
     arrays: Arrays,
 ) -> None:
+    if method == "geometry":  # which must first ask for the model's name
+        server.will(Reply(body={"data": [{"id": "org/toy"}]}))
     server.will(write("arrays", (fields_of(0, **fields), arrays)))
     result: Any = ask.call(method, *arguments)
-    assert server.seen[-1].path == f"/v1/{method}"
+    paths = {"correlations": "/v1/geometry", "geometry": "/v1/models/org/toy/geometry?matrix=W_E"}
+    assert server.seen[-1].path == paths.get(method, f"/v1/{method}")
     assert isinstance(result, result_type)
     for name, (axes, array) in arrays.items():
         assert (result[name] == array).all()
@@ -253,6 +292,27 @@ def test_selections_are_made_by_the_models_own_numbers(client: Client, server: W
     assert (rollout.matrix(1) == np.tri(3)).all()
     with pytest.raises(ValueError, match="layer is 7"):
         rollout.matrix(7)
+
+
+def test_parameters_are_counted_row_by_row(ask: Asker, server: WireServer) -> None:
+    row = {"stack": "decoder", "component": "query", "weight": "qkv.weight", "shape": [4, 8], "count": 2}
+    body = {
+        "object": "parameters",
+        "model": "toy",
+        "architecture": "ToyForCausalLM",
+        "tied": True,
+        "total": 64,
+        "matrices_untied": 64,
+        "num_matrices": 2,
+        "components": [{"component": "query", "count": 2, "parameters": 64, "share": 1.0}],
+        "rows": [{**row, "parameters": 64, "share": 1.0, "tied_to": None}],
+    }
+    server.will(Reply(body=body))
+    found = ask.call("parameters", "toy")
+    assert server.seen[-1].path == "/v1/models/toy/parameters"
+    assert isinstance(found, Parameters)
+    assert found.total == sum(one.parameters for one in found.rows) == 64
+    pyplot.close(found.plot().figure)
 
 
 def test_interventions_are_plain_data(ask: Asker, server: WireServer) -> None:

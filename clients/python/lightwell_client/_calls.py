@@ -42,7 +42,7 @@ HANDLED_HERE = ("timeout", "extra_body", "extra_headers", "include_usage")
 
 def generate(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Call[Completion]:
     body = body_of({"model": model, "prompt": prompt}, options, GenerateOptions)
-    return Call("POST", "/v1/completions", _reader(Completion), body, options=options)
+    return Call("POST", "/v1/completions", reader_of(Completion), body, options=options)
 
 
 def stream(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Call[CompletionChunk]:
@@ -52,7 +52,7 @@ def stream(model: str | None, prompt: Prompt, options: Mapping[str, Any]) -> Cal
 
 def chat(model: str | None, messages: str | Sequence[Message], options: Mapping[str, Any]) -> Call[ChatCompletion]:
     body = body_of({"model": model, "messages": as_messages(messages)}, options, ChatOptions)
-    return Call("POST", "/v1/chat/completions", _reader(ChatCompletion), body, options=options)
+    return Call("POST", "/v1/chat/completions", reader_of(ChatCompletion), body, options=options)
 
 
 def chat_stream(model: str | None, messages: str | Sequence[Message], options: Mapping[str, Any]) -> Call[ChatChunk]:
@@ -88,7 +88,7 @@ def embed(model: str | None, input: Prompt, options: Mapping[str, Any]) -> Call[
 def tokenize(model: str | None, text: str | Sequence[Message], options: Mapping[str, Any]) -> Call[Tokens]:
     source = {"prompt": text} if isinstance(text, str) else {"messages": text}
     body = body_of({"model": model, "return_token_strs": True, **source}, options, TokenizeOptions)
-    return Call("POST", "/tokenize", _reader(Tokens), body, options=options)
+    return Call("POST", "/tokenize", reader_of(Tokens), body, options=options)
 
 
 def detokenize(model: str | None, token_ids: Sequence[int], options: Mapping[str, Any]) -> Call[str]:
@@ -97,23 +97,23 @@ def detokenize(model: str | None, token_ids: Sequence[int], options: Mapping[str
 
 
 def models(options: Mapping[str, Any]) -> Call[list[Model]]:
-    _check_names(options, Options)
+    check_names(options, Options)
     return Call("GET", "/v1/models", _read_models, options=options)
 
 
 def capabilities(options: Mapping[str, Any]) -> Call[dict[str, Any]]:
-    _check_names(options, Options)
+    check_names(options, Options)
     return Call("GET", "/v1/capabilities", _object, options=options)
 
 
 def version(options: Mapping[str, Any]) -> Call[str]:
-    _check_names(options, Options)
+    check_names(options, Options)
     return Call("GET", "/version", lambda answer: _text(answer, "version"), options=options)
 
 
 def health(options: Mapping[str, Any]) -> Call[Health]:
     """Not ready is an answer here, so a 503 is read and not repeated."""
-    _check_names(options, Options)
+    check_names(options, Options)
     return Call("GET", "/health/ready", _read_health, options=options, accepted=frozenset({503}))
 
 
@@ -146,7 +146,7 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
     Raises:
         TypeError: an option that the method does not have.
     """
-    _check_names(options, kind)
+    check_names(options, kind)
     named = {name: value for name, value in options.items() if name not in HANDLED_HERE}
     given = {name: value for name, value in (dict(fields) | named).items() if value is not None}
     body = plain(given | dict(options.get("extra_body") or {}))
@@ -158,7 +158,7 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
     return body
 
 
-def _check_names(options: Mapping[str, Any], kind: type) -> None:
+def check_names(options: Mapping[str, Any], kind: type) -> None:
     known: frozenset[str] = kind.__optional_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     for name in options:
         if name not in known:
@@ -170,7 +170,7 @@ def _streaming(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"stream": True, **usage}
 
 
-def _reader(kind: type[R]) -> Any:
+def reader_of(kind: type[R]) -> Any:
     return lambda answer: _validated(kind, answer.json())
 
 

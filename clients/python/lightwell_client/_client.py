@@ -13,8 +13,11 @@ from lightwell_client._attention import AttentionResult
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._exceptions import LightwellError
 from lightwell_client._look_options import (
+    CircuitsOptions,
     ContributionsOptions,
+    CorrelationsOptions,
     ExplainOptions,
+    GeometryOptions,
     HeadsOptions,
     LensOptions,
     NextOptions,
@@ -40,6 +43,7 @@ from lightwell_client._predictions import LensResult, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._stream import EventReader, failure_of
 from lightwell_client._trace import TraceResult
+from lightwell_client._weights import Circuits, Correlations, Geometry, Parameters
 from lightwell_client._wire import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
@@ -226,6 +230,25 @@ class Client:
         """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
         return _calls.one_or_all(input, self._send(_look_calls.heads(self._config.model, input, options)))
 
+    def correlations(self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]) -> Correlations:
+        """How the numbers of a point run together over the positions of one or several texts (POST /v1/geometry)."""
+        return (self._send(_look_calls.correlations(self._config.model, input, point, options)))[0]
+
+    def parameters(self, model: str | None = None, **options: Unpack[Options]) -> Parameters:
+        """Where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
+        return self._send(_look_calls.parameters(self._name(model), options))
+
+    def geometry(self, matrix: str, **options: Unpack[GeometryOptions]) -> Geometry:
+        """How the rows or columns of a matrix stand to each other, against chance (GET /v1/models/NAME/geometry):
+        "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
+        """
+        name = self._name(options.get("model"))
+        return (self._send(_look_calls.geometry(name, matrix, options)))[0]
+
+    def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
+        """The OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
+        return (self._send(_look_calls.circuits(self._config.model, options)))[0]
+
     def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """A vector for each input (POST /v1/embeddings)."""
         return self._send(_calls.embed(self._config.model, input, options))
@@ -253,6 +276,10 @@ class Client:
     def health(self, **options: Unpack[Options]) -> Health:
         """Whether the server takes work now; raises only if it cannot be reached."""
         return self._send(_calls.health(options))
+
+    def _name(self, model: str | None) -> str:
+        """The model to name in a path: the one given, the client's, or the only one that the server has."""
+        return model or self._config.model or (self.models())[0].id
 
     def _send(self, call: Call[T]) -> T:
         """The whole answer, parsed."""

@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from lightwell_client._arrays import require_numpy
-from lightwell_client._calls import body_of, num_inputs
+from lightwell_client._calls import body_of, check_names, num_inputs, reader_of
 from lightwell_client._look_options import (
+    CircuitsOptions,
     ContributionsOptions,
+    CorrelationsOptions,
     ExplainOptions,
+    GeometryOptions,
     HeadsOptions,
     LensOptions,
     NextOptions,
@@ -17,8 +21,10 @@ from lightwell_client._look_options import (
 )
 from lightwell_client._looks import L, parse_looks
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Trajectory
+from lightwell_client._options import Options
 from lightwell_client._predictions import LensResult, NextResult
 from lightwell_client._trace import TraceResult
+from lightwell_client._weights import Circuits, Correlations, Geometry, Parameters
 from lightwell_client._wire import JSON, SAFETENSORS, Call
 
 
@@ -60,18 +66,46 @@ def rollout(model: str | None, input: Any, options: Mapping[str, Any]) -> Call[l
     return _look("rollout", Rollout, {"model": model, "input": input}, options, RolloutOptions)
 
 
+def circuits(model: str | None, options: Mapping[str, Any]) -> Call[list[Circuits]]:
+    return _look("circuits", Circuits, {"model": model}, options, CircuitsOptions)
+
+
+def correlations(model: str | None, input: Any, point: str, options: Mapping[str, Any]) -> Call[list[Correlations]]:
+    """One result for all inputs together."""
+    fields = {"model": model, "input": input, "point": point}
+    return _look("geometry", Correlations, fields, options, CorrelationsOptions, count=1)
+
+
+def parameters(model: str, options: Mapping[str, Any]) -> Call[Parameters]:
+    check_names(options, Options)
+    return Call("GET", f"/v1/models/{quote(model)}/parameters", reader_of(Parameters), options=options)
+
+
+def geometry(model: str, matrix: str, options: Mapping[str, Any]) -> Call[list[Geometry]]:
+    """Raises MissingDependency when numpy is not installed."""
+    require_numpy("geometry()")
+    check_names(options, GeometryOptions)
+    query = {"matrix": matrix} | {name: options[name] for name in _GEOMETRY_QUERY if options.get(name) is not None}
+    if "spectrum" in query:
+        query["spectrum"] = str(query["spectrum"]).lower()
+    path = f"/v1/models/{quote(model)}/geometry?{urlencode(query)}"
+    return Call("GET", path, lambda answer: parse_looks(answer, Geometry, 1), None, _ACCEPT, options)
+
+
+_GEOMETRY_QUERY = ("axis", "layer", "head", "pairs", "seed", "spectrum")
+_ACCEPT = f"{SAFETENSORS}, {JSON};q=0.1"
+
+
 def _look(
-    name: str, kind: type[L], fields: Mapping[str, Any], options: Mapping[str, Any], known: type
+    name: str,
+    kind: type[L],
+    fields: Mapping[str, Any],
+    options: Mapping[str, Any],
+    known: type,
+    count: int | None = None,
 ) -> Call[list[L]]:
     """Raises MissingDependency when numpy is not installed (said before anything is sent)."""
     require_numpy(f"{name}()")
     body = body_of(fields, options, known)
-    count = num_inputs(body["input"]) if "input" in body else 1
-    return Call(
-        "POST",
-        f"/v1/{name}",
-        lambda answer: parse_looks(answer, kind, count),
-        body,
-        f"{SAFETENSORS}, {JSON};q=0.1",
-        options,
-    )
+    due = count or (num_inputs(body["input"]) if "input" in body else 1)
+    return Call("POST", f"/v1/{name}", lambda answer: parse_looks(answer, kind, due), body, _ACCEPT, options)

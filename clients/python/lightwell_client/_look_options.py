@@ -101,3 +101,35 @@ class RolloutOptions(LookOptions, total=False):
     layers: Selection
     query_positions: Selection
     part: Literal["decoder", "encoder"]
+
+
+class GeometryOptions(ModelOptions, total=False):
+    """`geometry`."""
+
+    axis: Literal["rows", "columns"]
+    layer: int
+    head: int
+    pairs: int
+    """Compare so many pairs, drawn, where there are more."""
+    seed: int
+    spectrum: bool
+
+
+class CircuitsOptions(ModelOptions, total=False):
+    """`circuits`."""
+
+    part: Literal["decoder", "encoder", "cross"]
+    layers: Selection
+    heads: Selection
+    compose: bool
+    """Also how heads of later layers read what earlier ones write."""
+
+
+class CorrelationsOptions(LookOptions, total=False):
+    """`correlations`."""
+
+    layer: int
+    heads: Selection
+    positions: Selection
+    units: Selection
+    num_strongest: int

@@ -1,0 +1,191 @@
+"""What the weights are: where the parameters lie, how their vectors stand to each other, heads' circuits; and how a
+point's numbers run together over a text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from lightwell_client._looks import Look
+from lightwell_client._plots import axes_for, bars, heat_map
+from lightwell_client._result import Result
+
+if TYPE_CHECKING:
+    from lightwell_client._arrays import Array
+
+
+class ComponentCount(Result):
+    """All rows of one component, e.g. "query" or "norms"."""
+
+    component: str
+    count: int
+    """How many matrices or vectors."""
+    parameters: int
+    share: float
+    """Of the total; what is tied adds nothing."""
+
+
+class CensusRow(Result):
+    """Matrices or vectors of one kind and one shape."""
+
+    stack: str
+    component: str
+    weight: str
+    shape: tuple[int, ...]
+    count: int
+    parameters: int
+    share: float
+    tied_to: str | None = None
+    """The weight whose storage it shares."""
+
+
+class Parameters(Result):
+    """Where the parameters are."""
+
+    model: str = ""
+    architecture: str
+    tied: bool
+    """Whether the unembedding shares the token table's storage."""
+    total: int
+    """Every parameter, shared storage counted once."""
+    matrices_untied: int
+    """Matrices alone, the unembedding always one of its own: no biases, norms, positions."""
+    num_matrices: int
+    components: tuple[ComponentCount, ...]
+    rows: tuple[CensusRow, ...] = Field(repr=False)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the components as bars.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        return bars([(one.component, float(one.parameters)) for one in self.components], label="parameters", ax=ax)
+
+
+class Baseline(Result):
+    """What chance gives, and what no arrangement can beat."""
+
+    mean: float
+    std: float
+    largest: float
+    welch_bound: float | None = None
+
+
+class Cosines(Result):
+    """Of the pairs that were compared."""
+
+    mean: float | None = None
+    std: float | None = None
+    smallest: float | None = None
+    largest: float | None = None
+    quantiles: dict[str, float] = Field(default_factory=dict)
+
+
+class Spectrum(Result):
+    """What the singular values say."""
+
+    effective_rank: float
+    stable_rank: float
+    largest_singular_value: float
+    frobenius_norm: float
+
+
+class Geometry(Look):
+    """How the rows or columns of one matrix stand to each other. Arrays: histogram [bin] of the cosines over [-1, 1],
+    closest [pair] and closest_pairs [pair, 2], and singular_values [index], largest first.
+    """
+
+    matrix: str
+    axis: str
+    head: int | None = None
+    num_vectors: int
+    dimension: int
+    num_pairs: int
+    num_compared: int
+    sampled: bool
+    """Whether the compared pairs are a drawn sample; else they are all."""
+    norms: dict[str, float] = Field(default_factory=dict, repr=False)
+    cosines: Cosines
+    max_deviation_from_identity: float | None = None
+    baseline: Baseline
+    spectrum: Spectrum | None = None
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the cosines' histogram, with three standard deviations of random directions shaded.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        axes = _histogram(self["histogram"], ax)
+        axes.axvspan(-3 * self.baseline.std, 3 * self.baseline.std, alpha=0.15, color="C1", label="random, 3 std")
+        axes.set_xlabel(f"cosine of the {self.axis} of {self.matrix}")
+        axes.legend()
+        return axes
+
+
+class Circuits(Look):
+    """The OV and QK circuits of heads (Elhage et al. 2021).
+
+    Arrays: ov.singular_values and qk.singular_values [layer, head, d_head]; of each, [layer, head]: .effective_rank,
+    .stable_rank, .norm; ov.positivity, ov.trace, ov.eigenvalues; with compose=True composition [earlier, later, 3] (of
+    Q, K, V).
+    """
+
+    part: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    kv_heads: tuple[int, ...] = Field(default=(), repr=False)
+    pairs: tuple[tuple[int, int], ...] | None = Field(default=None, repr=False)
+    composition_baseline: float | None = None
+
+    def plot(self, name: str = "ov.effective_rank", ax: Any = None) -> Any:
+        """Draw one of the [layer, head] arrays.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+            KeyError: this answer has no such array.
+        """
+        rows, columns = [str(layer) for layer in self.layers], [str(head) for head in self.heads]
+        return heat_map(self[name], rows, columns, names=("layer", "head"), label=name, ax=ax)
+
+
+class Correlations(Look):
+    """How a point's units run together over the positions of all inputs.
+
+    Arrays: histogram of the correlations, equal bins over [-1, 1]; strongest_pairs [pair, 2] of units,
+    strongest_correlations [pair], strongest_information [pair] in nats.
+    """
+
+    point: str
+    heads: tuple[int, ...] | None = None
+    num_samples: int
+    num_units: int
+    num_constant_units: int
+    num_pairs: int
+    mean_correlation: float
+    root_mean_square_correlation: float
+    mean_information: float
+    """Nats: the mean of -1/2 ln(1 - rho^2)."""
+    baseline: dict[str, float] = Field(default_factory=dict, repr=False)
+    """What independent normal units would show in so few samples."""
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the correlations' histogram.
+
+        Raises:
+            MissingDependency: matplotlib is not installed.
+        """
+        axes = _histogram(self["histogram"], ax)
+        axes.set_xlabel(f"correlation of units of {self.point}")
+        return axes
+
+
+def _histogram(counts: Array, ax: Any) -> Any:
+    """Counts of equal bins over [-1, 1]."""
+    axes = axes_for(ax)
+    width = 2 / len(counts)
+    axes.bar([-1 + (i + 0.5) * width for i in range(len(counts))], counts, width)
+    axes.set_ylabel("pairs")
+    return axes
