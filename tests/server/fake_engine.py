@@ -91,6 +91,7 @@ class FakeEngine:
             shape = (len(task.capture.pairs), length, length)
             array = Array("float32", shape, os.urandom(4 * shape[0] * length * length))
             return RequestOutput(uid=uid, tensors={"attention": array}, finish_reason="done", timing=timing)
+        assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
         return self._next_token(request, task, timing)
 
     def _next_token(self, request: EngineRequest, task: GenerateTask, timing: Timing) -> RequestOutput:
