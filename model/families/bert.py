@@ -2,7 +2,8 @@
 arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2019, arXiv:1911.02116; Martin et al. 2019,
 arXiv:1911.03894.
 
-The encoder is read, whatever head the checkpoint has; heads are left out.
+The encoder is read, whatever head the checkpoint has; heads are left out. Positions count tokens. transformers does not
+count padding, and in RoBERTa and MPNet that shows in one case: a text that spells the padding token out, as "<pad>".
 """
 
 import re
