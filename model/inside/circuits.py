@@ -13,13 +13,14 @@ Axes: D numbers of a head.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Head:
-    """Factors of one head, float64."""
+    """Factors of one head, float64, and the R of each one's QR, computed once: ||factor X|| = ||R X|| for every X."""
 
     w_q: torch.Tensor
     """[d_model, D]"""
@@ -30,15 +31,42 @@ class Head:
     w_o: torch.Tensor
     """[D, d_model]"""
 
+    @cached_property
+    def r_q(self) -> torch.Tensor:
+        return _r(self.w_q)
+
+    @cached_property
+    def r_k(self) -> torch.Tensor:
+        return _r(self.w_k)
+
+    @cached_property
+    def r_v(self) -> torch.Tensor:
+        return _r(self.w_v)
+
+    @cached_property
+    def r_o(self) -> torch.Tensor:
+        """Of W_O^T."""
+        return _r(self.w_o.T)
+
+    @cached_property
+    def ov_norm(self) -> torch.Tensor:
+        """Frobenius."""
+        return _norm(self.r_v @ self.r_o.T)
+
+    @cached_property
+    def qk_norm(self) -> torch.Tensor:
+        """Frobenius."""
+        return _norm(self.r_q @ self.r_k.T)
+
 
 def ov_singular_values(head: Head) -> torch.Tensor:
     """[D], largest first."""
-    return _singular_values(head.w_v, head.w_o.T)
+    return _singular_values(head.r_v @ head.r_o.T)
 
 
 def qk_singular_values(head: Head) -> torch.Tensor:
     """[D], largest first."""
-    return _singular_values(head.w_q, head.w_k)
+    return _singular_values(head.r_q @ head.r_k.T)
 
 
 def ov_eigenvalues(head: Head) -> torch.Tensor:
@@ -54,27 +82,23 @@ def composition(earlier: Head, later: Head) -> torch.Tensor:
 
     Source: Elhage et al. 2021, "Composition scores"; of random matrices it is about 1/sqrt(d_model).
     """
-    r_v = _r(earlier.w_v)
-    written = _norm(r_v @ earlier.w_o)
-    pairs = ((later.w_q, later.w_k), (later.w_k, later.w_q), (later.w_v, later.w_o.T))
-    scores = []
-    for left, right in pairs:
-        r_right = _r(right)
-        size = written * _norm(_r(left) @ r_right.T)
-        through = _norm(r_v @ (earlier.w_o @ left) @ r_right.T)
-        scores.append(through / size if size > 0 else torch.zeros((), dtype=torch.float64))
-    return torch.stack(scores)
+    through = (
+        (earlier.w_o @ later.w_q @ later.r_k.T, later.qk_norm),
+        (earlier.w_o @ later.w_k @ later.r_q.T, later.qk_norm),
+        (earlier.w_o @ later.w_v @ later.r_o.T, later.ov_norm),
+    )
+    sizes = [(_norm(earlier.r_v @ inner), earlier.ov_norm * norm) for inner, norm in through]
+    return torch.stack([size / whole if whole > 0 else torch.zeros_like(size) for size, whole in sizes])
 
 
 def _r(factor: torch.Tensor) -> torch.Tensor:
-    """R of the QR: [min(d_model, D), D], and ||factor X|| = ||R X|| for every X."""
+    """R of the QR: [min(d_model, D), D]."""
     r: torch.Tensor = torch.linalg.qr(factor, mode="r").R
     return r
 
 
-def _singular_values(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Of left right^T, both [d_model, D]."""
-    values: torch.Tensor = torch.linalg.svdvals(_r(left) @ _r(right).T)
+def _singular_values(matrix: torch.Tensor) -> torch.Tensor:
+    values: torch.Tensor = torch.linalg.svdvals(matrix)
     return values
 
 
