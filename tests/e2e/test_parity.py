@@ -1,0 +1,102 @@
+"""The parity table as tests, and selections over HTTP: of every kind of checkpoint, with one server for each.
+
+The prompts and the selections are other ones in every run; the seed is printed when a test fails.
+"""
+
+import random
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import ModelConfig
+from model.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
+from model.points import Point, Stack
+from tests import parity, tiny
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    folder: Path
+    asked: parity.OverHttp
+    seed: int
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.asked.config
+
+
+@pytest.fixture(scope="module", params=parity.ROWS)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.make_variant(request.param, tmp_path_factory.mktemp("parity") / request.param)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(folder: Path) -> Iterator[Checkpoint]:
+    seed = secrets.randbits(32)
+    print(f"drawn from seed {seed}")  # shown when a test fails
+    with parity.served(folder) as asked:
+        yield Checkpoint(folder, asked, seed)
+
+
+def test_float64_in_process_is_within_its_bounds(folder: Path) -> None:
+    errors = parity.errors_in_process(folder, secrets.randbits(32))
+    assert parity.over_bound("float64", errors) == []
+
+
+def test_float32_over_http_is_within_its_bounds(checkpoint: Checkpoint) -> None:
+    errors = parity.errors_over_http(checkpoint.asked, checkpoint.folder, checkpoint.seed)
+    assert set(errors) == set(parity.QUANTITIES) - (set() if checkpoint.config.has_head else {"logits"})
+    assert parity.over_bound("float32", errors) == []
+
+
+def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint) -> None:
+    config, rng = checkpoint.config, random.Random(checkpoint.seed)
+    (prompt, *_) = parity.draw_prompts(config, checkpoint.seed)
+    asked: dict[str, Any] = {"input": prompt.ids}
+    if config.encoder is not None:
+        asked = {"input": prompt.encoder_ids, "decoder_input": prompt.ids}
+    for stack in stacks(config):
+        for point in rng.sample(points_of(config, stack), 8):
+            layer = _a_layer(config, stack, point, rng)
+            name = full_name(config, stack, point.name, layer)
+            length = len(asked["input"]) if stack == stacks(config)[0] else len(prompt.ids)
+            shape = sizes(config, stack, point, length, len(prompt.encoder_ids))
+            whole = checkpoint.asked.ask("/v1/trace", {**asked, "points": [name]})[name]
+            assert whole.shape == shape, name
+            chosen, expected = _drawn(point, whole, rng)
+            part = checkpoint.asked.ask("/v1/trace", {**asked, "points": [name], **chosen})[name]
+            assert torch.equal(part, expected), (name, chosen)
+
+
+def _a_layer(config: ModelConfig, stack: Stack, point: Point, rng: random.Random) -> int | None:
+    if not point.in_block:
+        return None
+    layers = range(stack_config(config, stack).num_layers)
+    return rng.choice([layer for layer in layers if why_absent(config, stack, point, layer) is None])
+
+
+def _drawn(point: Point, whole: torch.Tensor, rng: random.Random) -> tuple[dict[str, list[int]], torch.Tensor]:
+    """Indices of each axis that can be selected, in any order, some counted from the end; and what they should give."""
+    fields = {
+        "position": "positions",
+        "query": "positions",
+        "key": "key_positions",
+        "head": "heads",
+        "kv_head": "heads",
+    }
+    chosen: dict[str, list[int]] = {}
+    for axis, name in enumerate(point.axes):
+        if name not in fields:
+            continue
+        length = whole.shape[axis]
+        indices = rng.sample(range(length), rng.randint(1, min(length, 6)))
+        whole = whole.index_select(axis, torch.tensor(indices))
+        chosen[fields[name]] = [index - length if rng.random() < 0.3 else index for index in indices]
+    return chosen, whole

@@ -1,0 +1,343 @@
+"""How far every family's numbers are from those of transformers: `python -m tests.parity [--write FOLDER] [name ...]`.
+
+Small random checkpoints (`tests.tiny`), ordinary random tokens. Prints two tables in Markdown, family x quantity, each
+entry the largest absolute error over all layers, heads and positions of the prompts; `--write docs` puts them into
+docs/parity.md. Ends with status 1 when an entry is over its bound.
+
+What the two tables compare, and how, they say themselves.
+
+Knows the routes and the slow reference; refuses to know how the numbers are made.
+"""
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load
+
+from model.checkpoint import load_weights
+from model.config import ModelConfig
+from model.loader import load_model
+from model.registry import read_config
+from tests import reference, tiny
+from tests.network import CPU, look_at_everything
+from tests.server.running import RunningServer, running_server
+
+OVER_HTTP = """What a user receives from a server of its own, against transformers (eager) in float32. Scores, which
+transformers never gives, are centred in each row over the keys that are seen, and compared with the log of its pattern,
+centred likewise."""
+IN_PROCESS = """Two links, and the larger error of both: the network against the slow reference (tests/reference), and
+that reference, with the roundings to float32 that transformers keeps in its norms, rotary tables and softmaxes, against
+transformers in float64. Without those roundings transformers itself is off by 1e-5. Where its softmax is one of them,
+the log of its pattern has no more than seven digits; scores are then those of the first link alone."""
+QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
+BOUNDS = {
+    "float32": {"logits": 1e-4, "patterns": 1e-5, "scores": 1e-4, "hidden states": 1e-4, "embeddings": 1e-4},
+    "float64": dict.fromkeys(QUANTITIES, 1e-10),
+}
+ROWS = (
+    "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "gpt2", "gpt_neox",
+    "gpt_neox-sequential", "opt", "opt-post", "bert", "roberta", "distilbert", "mpnet", "modernbert", "t5",
+    "t5-gated-untied", "bart", "marian",
+)  # fmt: skip
+"""Of tests.tiny.VARIANTS."""
+NUM_PROMPTS, LENGTH, ENCODER_LENGTH = 2, 45, 38
+
+Errors = dict[str, float]
+"""Quantity -> largest absolute error; a quantity that the family does not have is not there."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is compared, of one input, from any source. Each list has one tensor a layer; no axis for a batch."""
+
+    patterns: list[torch.Tensor]
+    """Of all attentions: the encoder's layers, the decoder's, the decoder's across; [head, query, key]."""
+    scores: list[torch.Tensor]
+    """Likewise; -inf where a query does not look."""
+    hidden: list[torch.Tensor]
+    """The embedding, the stream after each block, and after the final norm where there is one; [position, d]."""
+    embedding: torch.Tensor
+    """The mean over positions of the last hidden states (an encoder-decoder: of its encoder), [d]."""
+    logits: torch.Tensor | None
+    """[position, vocab]; None without a head."""
+
+    def errors(self, expected: "Numbers") -> Errors:
+        """The largest differences from what is expected."""
+        found = {
+            "patterns": _largest(self.patterns, expected.patterns),
+            "scores": _largest([_centred(s) for s in self.scores], [_centred(s) for s in expected.scores]),
+            "hidden states": _largest(self.hidden, expected.hidden),
+            "embeddings": _largest([self.embedding], [expected.embedding]),
+        }
+        if self.logits is not None and expected.logits is not None:
+            found["logits"] = _largest([self.logits], [expected.logits])
+        return found
+
+
+def _largest(ours: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    pairs = list(zip(ours, expected, strict=True))
+    assert all(mine.shape == other.shape for mine, other in pairs)
+    return float(torch.stack([(mine.double() - other.double()).abs().max() for mine, other in pairs]).max())
+
+
+def _centred(scores: torch.Tensor) -> torch.Tensor:
+    """Each row less its mean over the keys that are seen; 0 where none is. Softmax does not know a row's constant."""
+    seen = scores.isfinite()
+    finite = scores.double().masked_fill(~seen, 0.0)
+    mean = finite.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    return (finite - mean).masked_fill(~seen, 0.0)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids; the encoder's are for encoder-decoders."""
+
+    ids: list[int]
+    encoder_ids: list[int]
+
+
+def draw_prompts(config: ModelConfig, seed: int) -> list[Prompt]:
+    """Ordinary tokens, longer than every window."""
+    rng = random.Random(seed)
+
+    def ids(length: int) -> list[int]:
+        return [rng.randrange(5, tiny.VOCAB_SIZE) for _ in range(length + rng.randrange(5))]
+
+    return [Prompt(ids(LENGTH), ids(ENCODER_LENGTH) if config.encoder else []) for _ in range(NUM_PROMPTS)]
+
+
+class Theirs:
+    """transformers, eager."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        self.config = read_config(folder)
+        self.network = tiny.theirs(folder, dtype)
+
+    def numbers(self, prompt: Prompt) -> Numbers:
+        given: dict[str, Any] = {"output_attentions": True, "output_hidden_states": True}
+        inputs = {"input_ids": torch.tensor([prompt.ids])}
+        if self.config.encoder is not None:
+            inputs = {
+                "input_ids": torch.tensor([prompt.encoder_ids]),
+                "decoder_input_ids": torch.tensor([prompt.ids]),
+            }
+        with torch.no_grad():
+            seen = self.network(**inputs, **given)
+        if self.config.encoder is not None:
+            attentions = (*seen.encoder_attentions, *seen.decoder_attentions, *seen.cross_attentions)
+            hidden, last = seen.decoder_hidden_states, seen.encoder_last_hidden_state
+        else:
+            attentions, hidden = seen.attentions, seen.hidden_states
+            last = hidden[-1]
+        patterns = [layer[0] for layer in attentions]
+        if self.config.embedding_size is not None:
+            # The last is projected to the token table's width; what we call the last is before that.
+            hidden = hidden[:-1]
+            last = hidden[-1]
+        return Numbers(
+            patterns=patterns,
+            scores=[pattern.log() for pattern in patterns],
+            hidden=[state[0] for state in hidden],
+            embedding=last[0].mean(0),
+            logits=seen.logits[0] if self.config.has_head else None,
+        )
+
+
+def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numbers:
+    """Of all points by full name, from the network or from the reference."""
+
+    def each(stack: ModelConfig, prefix: str, point: str) -> list[torch.Tensor]:
+        return [points[f"{prefix}blocks.{layer}.{point}"] for layer in range(stack.num_layers)]
+
+    def maps(point: str) -> list[torch.Tensor]:
+        if config.encoder is None:
+            return each(config, "", f"attn.{point}")
+        return [
+            *each(config.encoder, "encoder.", f"attn.{point}"),
+            *each(config, "decoder.", f"attn.{point}"),
+            *each(config, "decoder.", f"cross_attn.{point}"),
+        ]
+
+    def states(stack: ModelConfig, prefix: str) -> list[torch.Tensor]:
+        post = points[f"{prefix}blocks.{stack.num_layers - 1}.hook_resid_post"]
+        last = points[f"{prefix}ln_final.hook_normalized"] if stack.final_norm else post
+        return [*each(stack, prefix, "hook_resid_pre"), last]
+
+    prefix = "decoder." if config.encoder else ""
+    hidden = states(config, prefix)
+    if config.embedding_size is not None:
+        hidden.pop()
+    embedded = states(config.encoder, "encoder.")[-1] if config.encoder else hidden[-1]
+    return Numbers(
+        patterns=maps("hook_pattern"),
+        scores=maps("hook_attn_scores"),
+        hidden=hidden,
+        embedding=embedded.mean(0),
+        logits=points[f"{prefix}logits"] if config.has_head else None,
+    )
+
+
+class OverHttp:
+    """A server, as a user asks it."""
+
+    def __init__(self, server: RunningServer, config: ModelConfig) -> None:
+        self.server, self.config = server, config
+
+    def ask(self, path: str, body: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Tensors by name, without the number of the input."""
+        response = self.server.http.post(
+            self.server.url + path, json=body, headers={"Accept": "application/vnd.safetensors"}
+        )
+        assert response.status_code == 200, response.text
+        return {name.removeprefix("0/"): value for name, value in load(response.content).items()}
+
+    def numbers(self, prompt: Prompt) -> Numbers:
+        two = self.config.encoder is not None
+        asked = {"input": prompt.encoder_ids, "decoder_input": prompt.ids} if two else {"input": prompt.ids}
+        parts = ("encoder", "decoder", "cross") if two else (self.config.kind,)
+        maps = {
+            kind: [
+                layer
+                for part in parts
+                for layer in self.ask("/v1/attention", {**asked, "part": part, "kind": kind})["attention.0"]
+            ]
+            for kind in ("pattern", "scores")
+        }
+        points = ["hook_resid_pre", "hook_resid_post"]
+        points += ["ln_final.hook_normalized"] if self.config.final_norm else []
+        points += ["logits"] if self.config.has_head else []
+        traced = self.ask("/v1/trace", {**asked, "points": points})
+        prefix = "decoder." if two else ""
+        streams = [traced[f"{prefix}blocks.{layer}.hook_resid_pre"] for layer in range(self.config.num_layers)]
+        last = traced[f"{prefix}blocks.{self.config.num_layers - 1}.hook_resid_post"]
+        if self.config.final_norm:
+            last = traced[f"{prefix}ln_final.hook_normalized"]
+        projected = self.config.embedding_size is not None
+        embed = {"input": asked["input"], "pooling": "mean", "normalize": False}
+        if projected:
+            embed["layer"] = self.config.num_layers - 1
+        return Numbers(
+            patterns=maps["pattern"],
+            scores=maps["scores"],
+            hidden=streams if projected else [*streams, last],
+            embedding=self.ask("/v1/embeddings", embed)["embedding.0"],
+            logits=traced[f"{prefix}logits"] if self.config.has_head else None,
+        )
+
+
+def _worst(found: Sequence[Errors]) -> Errors:
+    return {name: max(errors[name] for errors in found if name in errors) for name in QUANTITIES if name in found[0]}
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[OverHttp]:
+    """A server of a checkpoint. Its steps are small, so that prompts are read in chunks."""
+    config = read_config(folder)
+    arguments = ["serve", str(folder), "--dtype", "float32", "--threads", "1", "--log-level", "warning"]
+    if config.kind != "encoder":  # which reads its input whole
+        arguments += ["--max-num-seqs", "8", "--max-num-batched-tokens", "16", "--block-size", "8"]
+    with running_server(*arguments, module="server") as server:
+        server.wait_ready()
+        yield OverHttp(server, config)
+
+
+def errors_over_http(asked: OverHttp, folder: Path, seed: int) -> Errors:
+    """float32: a server of the checkpoint against transformers."""
+    theirs = Theirs(folder, torch.float32)
+    prompts = draw_prompts(asked.config, seed)
+    return _worst([asked.numbers(prompt).errors(theirs.numbers(prompt)) for prompt in prompts])
+
+
+def errors_in_process(folder: Path, seed: int) -> Errors:
+    """float64: network - reference, and reference with casts - transformers."""
+    config = read_config(folder)
+    theirs, weights = Theirs(folder, torch.float64), load_weights(folder, config, torch.float64)
+    network = load_model(folder, config, torch.float64, CPU)
+    found = []
+    for prompt in draw_prompts(config, seed):
+        ours = from_points(config, look_at_everything(network, prompt.ids, prompt.encoder_ids))
+        plain, cast = (
+            from_points(config, reference.run(config, weights, prompt.ids, prompt.encoder_ids, hf_casts=casts).points)
+            for casts in (False, True)
+        )
+        found += [ours.errors(plain), cast.errors(theirs.numbers(prompt))]
+        if config.family in reference.formulas.SOFTMAX_IN_FLOAT32:
+            del found[-1]["scores"]
+    return _worst(found)
+
+
+def over_bound(precision: str, errors: Errors) -> list[str]:
+    """The entries that are too large, in words."""
+    bounds = BOUNDS[precision]
+    return [f"{name}: {value:.1e} > {bounds[name]:.0e}" for name, value in errors.items() if not value <= bounds[name]]
+
+
+def table(precision: str, rows: Mapping[str, Errors]) -> str:
+    """Markdown; `rows` by the name of the checkpoint."""
+    lines = ["| checkpoint | " + " | ".join(QUANTITIES) + " |", "|---" * (len(QUANTITIES) + 1) + "|"]
+    for name, errors in rows.items():
+        entries = [f"{errors[quantity]:.1e}" if quantity in errors else "" for quantity in QUANTITIES]
+        lines.append(f"| {name} | " + " | ".join(entries) + " |")
+    bounds = [f"{BOUNDS[precision][quantity]:.0e}" for quantity in QUANTITIES]
+    return "\n".join([*lines, "| *bound* | " + " | ".join(bounds) + " |"])
+
+
+def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> str:
+    """What `--write` writes."""
+    return "\n\n".join(
+        (
+            "# How far our numbers are from those of transformers",
+            "Made by `python -m tests.parity --write docs` and held by tests/e2e/test_parity.py. One small random "
+            "checkpoint a family, or two where its options differ (tests/tiny), ordinary random tokens; each entry is "
+            "the largest absolute error over all layers, heads and positions. Empty: a family without logits.",
+            "## float32, over HTTP",
+            _flat(OVER_HTTP),
+            table("float32", over_http),
+            "## float64, in process",
+            _flat(IN_PROCESS),
+            table("float64", in_process) + "\n",
+        )
+    )
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.parity", description="Errors against transformers.")
+    parser.add_argument("names", nargs="*", default=ROWS, help="checkpoints of tests.tiny")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="also write FOLDER/parity.md")
+    parser.add_argument("--seed", type=int, default=0, help="of the prompts")
+    given = parser.parse_args(arguments)
+    if unknown := [name for name in given.names if name not in tiny.VARIANTS]:
+        parser.error(f"no checkpoint {', '.join(unknown)}; there are {', '.join(tiny.VARIANTS)}")
+    over_http, in_process, failures = {}, {}, []
+    with tempfile.TemporaryDirectory() as top:
+        for name in given.names:
+            folder = tiny.make_variant(name, Path(top) / name)
+            with served(folder) as asked:
+                over_http[name] = errors_over_http(asked, folder, given.seed)
+            in_process[name] = errors_in_process(folder, given.seed)
+            print(f"{name}: {over_http[name]} {in_process[name]}", file=sys.stderr, flush=True)
+            for precision, errors in (("float32", over_http[name]), ("float64", in_process[name])):
+                failures += [f"{name}, {precision}, {problem}" for problem in over_bound(precision, errors)]
+    text = page(over_http, in_process)
+    print(text)
+    if given.write is not None:
+        (given.write / "parity.md").write_text(text, encoding="utf-8")
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
