@@ -152,6 +152,12 @@ class Settings:
     )
     max_num_seqs: int = _setting(64, _integer(1), "Most sequences that run at once.")
     max_num_batched_tokens: int = _setting(2048, _integer(1), "Most tokens of one engine step.")
+    max_look_tokens: int | None = _setting(
+        None,
+        _integer(1),
+        "Most tokens of one step for traces, attention, lenses and head scores while text is generated.",
+        shown_default="8; 256 on a GPU",
+    )
     kv_cache_memory: int | None = _setting(
         None, _bytes(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"
     )
@@ -217,6 +223,7 @@ class Settings:
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            max_look_tokens=self.max_look_tokens,
             kv_cache_bytes=self.kv_cache_memory,
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,

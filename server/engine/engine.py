@@ -46,6 +46,9 @@ from server.engine.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
+_LOOK_TOKENS = {"cpu": 8, "cuda": 256}
+"""Rows that a step of a few streams computes almost for nothing beside its own: it waits for the weights to be read."""
+
 
 @dataclass(slots=True)
 class _Tracked:
@@ -68,6 +71,7 @@ class Engine:
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
+                max_look_tokens=config.max_look_tokens,
                 enable_prefix_caching=config.enable_prefix_caching,
             ),
             self._blocks,
@@ -111,6 +115,7 @@ class Engine:
         )
         num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)
         cache = KVCache(model_config, num_blocks, config.block_size, dtype, device)
+        config = replace(config, max_look_tokens=config.max_look_tokens or _LOOK_TOKENS[device.type])
         warm_up(model, cache, max_model_len)
         return cls(model, cache, config, max_model_len)
 

@@ -8,6 +8,8 @@ The order of arrival is the order of priority, always:
 - A step gives one token to every running sequence that has just one left (decode), then the rest of its token budget
   to running prefills, then to new admissions, each first come, first served. So a long prompt never stalls running
   streams.
+- While text is being generated, what only looks inside (traces, attention, lenses, head scores) gets a few tokens of a
+  step: a client that looks without pause must not take the streams' time.
 - What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
   any others. More tokens than a whole budget run where they are the first to be given any after the decodes.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
@@ -41,9 +43,14 @@ class SchedulerConfig:
     """Most sequences running at once."""
     max_num_batched_tokens: int = 2048
     """The token budget of a step."""
+    max_look_tokens: int | None = None
+    """Of that budget, for all that only looks inside while tokens are generated: tokens through the whole network (a
+    look into its first half gets twice as many). None is no such bound."""
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
+        if self.max_look_tokens is not None and self.max_look_tokens < 1:
+            raise ValueError(f"max_look_tokens is {self.max_look_tokens}; at least 1 is needed")
         if self.max_num_seqs < 1:
             raise ValueError(f"max_num_seqs is {self.max_num_seqs}; at least 1 is needed")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -80,6 +87,8 @@ class Scheduler:
         self._running: OrderedDict[int, Sequence] = OrderedDict()
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
         self._deadlines: list[tuple[float, int]] = []
+        self._look_room: float | None = None
+        """What is left of `max_look_tokens` in the step that is being scheduled; None where nothing bounds it."""
 
     @property
     def num_running(self) -> int:
@@ -157,6 +166,8 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work."""
         chunks, prefills = self._schedule_decodes()
+        generates = any(chunk.sequence.sampling_params is not None for chunk in chunks)
+        self._look_room = self.config.max_look_tokens if generates else None
         whole = budget = self.config.max_num_batched_tokens - len(chunks)
         for seq in prefills:
             if not budget:
@@ -289,8 +300,11 @@ class Scheduler:
             seq.num_cached_tokens = num_hit_tokens
         return True
 
-    @staticmethod
-    def _append_chunk(chunks: list[Chunk], seq: Sequence, budget: int) -> int:
+    def _append_chunk(self, chunks: list[Chunk], seq: Sequence, budget: int) -> int:
         num_tokens = min(seq.num_uncomputed_tokens, budget)
-        chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
+        if seq.only_looks and self._look_room is not None:
+            num_tokens = min(num_tokens, int(self._look_room / seq.depth))
+            self._look_room -= num_tokens * seq.depth
+        if num_tokens:
+            chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
         return num_tokens

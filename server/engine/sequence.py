@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from server.engine.needs import Stacks, needs_of
 from server.engine.outputs import FinishReason
-from server.engine.request import EngineRequest, GenerateTask, Task
+from server.engine.request import (
+    AttentionTask,
+    EngineRequest,
+    GenerateTask,
+    HeadScoresTask,
+    LensTask,
+    Task,
+    TraceTask,
+)
 from server.engine.sampling_params import SamplingParams
 
 
@@ -35,6 +43,7 @@ class Sequence:
         "block_table",
         "captured_upto",
         "cross_block_table",
+        "depth",
         "encoder_is_captured",
         "encoder_is_computed",
         "encoder_token_ids",
@@ -48,6 +57,7 @@ class Sequence:
         "num_preemptions",
         "num_prompt_tokens",
         "num_published_blocks",
+        "only_looks",
         "publishes_prefix",
         "request",
         "sampling_params",
@@ -105,6 +115,10 @@ class Sequence:
         """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
         self.num_layers_needed = needs.decoder_layers
         """Blocks of the decoder to run for this sequence; its K/V exist in these layers only."""
+        self.depth = max(1, needs.decoder_layers) / max(1, stacks.decoder)
+        """The part of the decoder that runs for this sequence, over 0 up to 1."""
+        self.only_looks = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
+        """It neither writes text nor embeds it: while others do, it may wait."""
         self.num_encoder_layers_needed = needs.encoder_layers
         self.is_changed = bool(request.interventions)
         """Its numbers are its own: no other sequence may use them, nor it theirs."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from server.engine.request import EmbedTask
 from server.engine.scheduler import SchedulerConfig
 from server.engine.sequence import SequenceStatus
-from tests.server.engine.toy_runner import ToyRunner, answer_alone, attend, generate, scheduler, sequence
+from tests.server.engine.toy_runner import NUM_LAYERS, ToyRunner, answer_alone, attend, generate, scheduler, sequence
 
 
 def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
@@ -39,6 +39,30 @@ def test_one_step_mixes_decode_prefill_capture_and_embedding() -> None:
     sched.add(sequence(4, range(30, 37), EmbedTask()))
     assert chunk_sizes(runner) == {1: 1, 2: 5, 3: 6, 4: 7}
     assert (sched.num_running, sched.num_waiting) == (2, 0)
+
+
+def test_looks_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
+    sched = scheduler(budget=64, look_tokens=3)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=4)))
+    runner.step()
+    sched.add(sequence(2, range(20, 28), attend()))
+    sched.add(sequence(3, range(30, 35), EmbedTask()))
+    sched.add(sequence(4, range(40, 44), attend()))
+    sched.add(sequence(5, range(50, 56), generate(max_tokens=2)))
+    assert chunk_sizes(runner) == {1: 1, 2: 3, 3: 5, 5: 6}
+    assert chunk_sizes(runner) == {1: 1, 2: 3, 5: 1}
+    assert chunk_sizes(runner) == {1: 1, 2: 2, 4: 1}  # the streams end here
+    assert chunk_sizes(runner) == {4: 3}
+
+
+def test_a_look_into_the_first_layer_alone_gets_as_many_more_tokens() -> None:
+    sched = scheduler(budget=64, look_tokens=3)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=4)))
+    runner.step()
+    sched.add(sequence(2, range(20, 20 + 3 * NUM_LAYERS + 1), attend(layer=0)))
+    assert chunk_sizes(runner) == {1: 1, 2: 3 * NUM_LAYERS}
 
 
 def test_prompts_are_prefilled_in_order_of_arrival() -> None:

@@ -44,14 +44,24 @@ class AnyTraffic(RuleBasedStateMachine):
         block_size=st.integers(1, 5),
         max_num_seqs=st.integers(2, 6),
         extra_budget=st.integers(0, 12),
+        look_tokens=st.none() | st.integers(1, 4),
         caching=st.booleans(),
     )
-    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, extra_budget: int, caching: bool) -> None:
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        extra_budget: int,
+        look_tokens: int | None,
+        caching: bool,
+    ) -> None:
         self.scheduler = scheduler(
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             budget=max_num_seqs + extra_budget,
+            look_tokens=look_tokens,
             caching=caching,
         )
         self.runner = ToyRunner(self.scheduler)

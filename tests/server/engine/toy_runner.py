@@ -68,9 +68,20 @@ def sequence(
 
 
 def scheduler(
-    *, num_blocks: int = 64, block_size: int = 4, max_num_seqs: int = 8, budget: int = 64, caching: bool = True
+    *,
+    num_blocks: int = 64,
+    block_size: int = 4,
+    max_num_seqs: int = 8,
+    budget: int = 64,
+    look_tokens: int | None = None,
+    caching: bool = True,
 ) -> Scheduler:
-    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, enable_prefix_caching=caching)
+    config = SchedulerConfig(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        max_look_tokens=look_tokens,
+        enable_prefix_caching=caching,
+    )
     return Scheduler(config, BlockManager(num_blocks, block_size))
 
 
