@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from model.inside.census import Census, take_census
 from model.registry import read_config
 from model.weight_maps import weights_of
+from tests import tiny
 
 GPT2_SIZES = {
     "small": (768, 12, 12, 124_439_808),
@@ -99,3 +101,10 @@ def test_every_weight_of_the_table_is_counted_once(tmp_path: Path) -> None:
     assert census.total == sum(prod(weight.shape) for weight in weights_of(config))
     assert {row.stack for row in census.rows} == {"shared", "encoder", "decoder"}
     assert parameters(census, "cross key") == 3 * 32 * 24
+
+
+@pytest.mark.parametrize("name", [*tiny.DECODERS, "t5"])
+def test_every_family_has_as_many_parameters_as_transformers_says(name: str, tmp_path: Path) -> None:
+    folder = tiny.make_variant(name, tmp_path)
+    distinct = {id(parameter): parameter for parameter in tiny.theirs(folder, torch.float32).parameters()}
+    assert take_census(read_config(folder)).total == sum(parameter.numel() for parameter in distinct.values())
