@@ -18,7 +18,7 @@ from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.rows import RowWriter, check_rows, row_writer
 from server.routes.sampling import seed_of_choice
-from server.routes.tasks import count_rejection, deadline
+from server.routes.tasks import count_rejection, deadline, value_bytes
 from server.schemas import GenerationFields
 
 
@@ -67,7 +67,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     encoder_token_ids=job.prompt.encoder_ids,
                     interventions=changes[number],
                     deadline=ends,
-                    capture_bytes=capture_bytes[number],
+                    capture_bytes=capture_bytes[number] + value_bytes(changes[number]),
                 )
                 index = number * num_choices + choice
                 started.runs.append(_run(context, body, index, job, handle, arrival))

@@ -33,6 +33,11 @@ class Result:
     num_cached_tokens: int = 0
 
 
+def value_bytes(interventions: Sequence[Intervention]) -> int:
+    """What the worker keeps of them while the request runs: it counts as captured numbers do."""
+    return sum(len(change.value.data) for change in interventions if isinstance(change.value, Array))
+
+
 def deadline(context: AppContext) -> float | None:
     """When a request that arrives now must have ended, on CLOCK_MONOTONIC; None is never."""
     timeout = context.settings.request_timeout
@@ -75,7 +80,7 @@ async def _run_one(context: AppContext, work: Work, ends: float | None, arrival:
         encoder_token_ids=work.prompt.encoder_ids,
         interventions=work.interventions,
         deadline=ends,
-        capture_bytes=work.capture_bytes,
+        capture_bytes=work.capture_bytes + value_bytes(work.interventions),
     )
     result = Result()
     outcome: str | None = "abort"

@@ -285,3 +285,13 @@ async def test_heads_of_grouped_keys_are_the_key_heads(tmp_path: Path) -> None:
         )
     assert change.heads == (1,)
     assert "there is no key head 2; accepted are 0 to 1" in error["message"]
+
+
+async def test_values_count_against_the_budget_of_captures_while_the_request_runs(tmp_path: Path) -> None:
+    item = {"point": "resid_post.0", "op": "add", "value": [1.0] * 8}
+    async with site(tmp_path) as at:
+        await sent(at, item)
+        await sent(at, item, route="/v1/completions")
+        traced, generated = at.engine.submitted
+    assert traced.capture_bytes == tiny_config().vocab_size * 4 + 8 * 4
+    assert generated.capture_bytes == 8 * 4
