@@ -24,6 +24,7 @@ from server.engine.request import (
     HeadScoresTask,
     LensTask,
     PointCapture,
+    Task,
     TraceTask,
 )
 from server.engine.sequence import Sequence
@@ -62,7 +63,10 @@ class Findings:
 
     @classmethod
     def of(cls, seq: Sequence, model: Network) -> "Findings":
-        """Raises ValueError for an intervention that makes no sense; MemoryError or RuntimeError without memory."""
+        """Raises ValueError for an intervention that makes no sense, or for heads or positions that are not there;
+        MemoryError or RuntimeError without memory.
+        """
+        _check_heads(seq.task, model.config)
         scored = isinstance(seq.task, GenerateTask) and seq.task.sampling.prompt_logprobs is not None
         return cls(
             sinks=_sinks(seq, model),
@@ -141,6 +145,21 @@ class LooksBuilder:
         return Looks(self._reads, self._changes, self._taps, self._attention_changes)
 
 
+def _check_heads(task: Task, config: ModelConfig) -> None:
+    """The compiled attention looks a head up where it is told to: one that is not there would be another's memory."""
+    capture = task.capture if isinstance(task, AttentionTask) else getattr(task, "attention", None)
+    asked = task if isinstance(task, HeadScoresTask) else capture
+    if not isinstance(asked, HeadScoresTask | AttentionCapture):
+        return
+    own = stack_config(config, "encoder" if asked.part == "encoder" else "decoder")
+    for layer, head in asked.pairs:
+        if not (0 <= layer < own.num_layers and 0 <= head < own.num_heads):
+            raise ValueError(
+                f"there is no head {head} in layer {layer}; the {asked.part}'s layers are 0 to {own.num_layers - 1}, "
+                f"its heads 0 to {own.num_heads - 1}"
+            )
+
+
 def _sinks(seq: Sequence, model: Network) -> list[Sink]:
     task, config = seq.task, model.config
     length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
@@ -176,7 +195,10 @@ def _point_sink(
     if name not in _MAPS:
         return PointSink(capture, config, encoder_length if capture.stack == "encoder" else length, encoder_length)
     assert capture.layer is not None
-    heads = range(stack_config(config, capture.stack).num_heads) if capture.heads is None else capture.heads
+    num_heads = stack_config(config, capture.stack).num_heads
+    heads = range(num_heads) if capture.heads is None else capture.heads
+    if any(not 0 <= head < num_heads for head in heads):
+        raise ValueError(f"{capture.name} has heads 0 to {num_heads - 1}; asked for are {list(heads)}")
     return attention(
         AttentionCapture(
             pairs=tuple((capture.layer, head) for head in heads),

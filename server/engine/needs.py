@@ -53,11 +53,13 @@ class Needs:
 
 
 def needs_of(request: EngineRequest, stacks: Stacks) -> Needs:
-    """What `request` needs of a model with these stacks."""
+    """What `request` needs of a model with these stacks. Raises ValueError when it asks a stack that is not there."""
     task = request.task
     encoder_layers, decoder_layers = _depths(task, stacks)
-    generates = isinstance(task, GenerateTask)
-    runs_decoder = stacks.decoder > 0 and (generates or decoder_layers is not None)
+    for name, depth, has in (("encoder", encoder_layers, stacks.encoder), ("decoder", decoder_layers, stacks.decoder)):
+        if depth is not None and not has:
+            raise ValueError(f"request {request.uid}: {type(task).__name__} asks the {name}; this model has none")
+    runs_decoder = decoder_layers is not None
     runs_encoder = stacks.encoder > 0
     whole = stacks.encoder if runs_decoder else 0  # a decoder looks at the encoder's last word
     return Needs(
@@ -72,9 +74,9 @@ def needs_of(request: EngineRequest, stacks: Stacks) -> Needs:
 def _depths(task: Task, stacks: Stacks) -> tuple[int | None, int | None]:
     """Blocks that the answer is read from, of the encoder and of the decoder; None where it reads nothing there."""
     if isinstance(task, AttentionTask):
-        return _depth_of_part(task.capture.part, [layer for layer, _ in task.capture.pairs], stacks)
+        return _depth_of_part(task.capture.part, [layer for layer, _ in task.capture.pairs])
     if isinstance(task, HeadScoresTask):
-        return _depth_of_part(task.part, [layer for layer, _ in task.pairs], stacks)
+        return _depth_of_part(task.part, [layer for layer, _ in task.pairs])
     if isinstance(task, EmbedTask):
         read = stacks.encoder or stacks.decoder
         depth = read if task.layer is None else max(1, task.layer)
@@ -89,9 +91,9 @@ def _depths(task: Task, stacks: Stacks) -> tuple[int | None, int | None]:
     return None, stacks.decoder
 
 
-def _depth_of_part(part: str, layers: ReadOnlySequence[int], stacks: Stacks) -> tuple[int | None, int | None]:
+def _depth_of_part(part: str, layers: ReadOnlySequence[int]) -> tuple[int | None, int | None]:
     depth = max(layers, default=-1) + 1
-    return (depth, None) if part == "encoder" and stacks.encoder else (None, depth)
+    return (depth, None) if part == "encoder" else (None, depth)
 
 
 def _depth_of_points(points: ReadOnlySequence[PointCapture], num_layers: int) -> int | None:

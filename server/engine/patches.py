@@ -12,6 +12,7 @@ import torch
 
 from model.capture import AttentionChange, Change
 from model.config import ModelConfig
+from model.point_names import sizes
 from model.points import BY_NAME, is_cross
 from server.engine.needs import Stage, stage_of
 from server.engine.outputs import Array
@@ -24,7 +25,7 @@ _MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 class Patch:
     """One intervention of one request, over all of its steps.
 
-    Raises ValueError for an operation that its point does not have.
+    Raises ValueError for an operation or a head that its point does not have, or a value that does not fit it.
     """
 
     def __init__(self, wish: Intervention, config: ModelConfig, num_heads: int) -> None:
@@ -36,6 +37,8 @@ class Patch:
         self._kind = _MAPS.get(wish.point.rpartition(".")[2])
         self._part: Part = "cross" if is_cross(BY_NAME[wish.point]) else wish.stack
         self._heads = tuple(range(num_heads)) if wish.heads is None else wish.heads
+        if any(not 0 <= head < num_heads for head in self._heads):
+            raise ValueError(f"intervention on {wish.point}: heads are {self._heads}; it has 0 to {num_heads - 1}")
         self._value = _as_tensor(wish.value)
         num_axes = len(BY_NAME[wish.point].axes)
         along = num_axes - 2 if self._kind else 0  # the axis of positions: [head, query, key], or the first
@@ -47,6 +50,22 @@ class Patch:
             self._positions = np.array(wish.positions, np.int64)
         elif self._rows_axis is not None:
             self._positions = np.arange(self._value.shape[self._rows_axis])
+        self._check_shape()
+
+    def _check_shape(self) -> None:
+        """A value that does not fit must not fail the step that it is first used in: others run in it too."""
+        wish, value = self._wish, self._value
+        shape = list(sizes(self._config, wish.stack, BY_NAME[wish.point], 1, 1))
+        if self._kind is not None:
+            shape[0], shape[2] = len(self._heads), value.shape[-1] if value.dim() else 1
+        elif wish.heads is not None:
+            shape[1] = len(wish.heads)
+        shape[1 if self._kind else 0] = 1 if self._positions is None else len(self._positions)
+        fits = value.dim() <= len(shape) and all(
+            has in (1, wanted) for has, wanted in zip(reversed(value.shape), reversed(shape), strict=False)
+        )
+        if not fits:
+            raise ValueError(f"intervention on {wish.point}: the value's shape is {list(value.shape)}, not {shape}")
 
     def changes(self, window: Window) -> list[Change] | list[AttentionChange]:
         """What the network is to change in this window; [] when none of its rows is meant."""

@@ -35,7 +35,11 @@ def stream_read(layer: int, rows: Sequence[int], deliver: Callable[[torch.Tensor
 
 
 class PointSink:
-    """One point with a position axis: [position, ...], in the order asked for."""
+    """One point with a position axis: [position, ...], in the order asked for.
+
+    Raises ValueError for a position that the input does not have (no row would ever be written there), or a head that
+    the point does not have.
+    """
 
     def __init__(self, capture: PointCapture, config: ModelConfig, length: int, encoder_length: int) -> None:
         point = BY_NAME[capture.point]
@@ -43,8 +47,12 @@ class PointSink:
         self.stage = stage_of(capture.stack, capture.point)
         self._capture = capture
         self._positions = np.arange(shape[0]) if capture.positions is None else np.array(capture.positions, np.int64)
+        if np.any((self._positions < 0) | (self._positions >= shape[0])):
+            raise ValueError(f"{capture.name} has positions 0 to {shape[0] - 1}; asked for are {capture.positions}")
         shape[0] = len(self._positions)
         if capture.heads is not None:
+            if any(not 0 <= head < shape[1] for head in capture.heads):
+                raise ValueError(f"{capture.name} has heads 0 to {shape[1] - 1}; asked for are {capture.heads}")
             shape[1] = len(capture.heads)
         self._values = torch.empty(shape, dtype=TORCH_DTYPES[capture.dtype])
 

@@ -84,8 +84,6 @@ class Sequence:
         self.uid = request.uid
         self.sampling_params: SamplingParams | None = task.sampling if isinstance(task, GenerateTask) else None
         params = self.sampling_params
-        if params is not None and is_encoder:
-            raise ValueError(f"request {request.uid}: an encoder generates no tokens")
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
         if needs.runs_encoder and not self.encoder_token_ids:

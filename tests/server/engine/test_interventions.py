@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from model.point_names import full_name, points_of, stack_config, why_absent
 from model.point_names import stacks as stacks_of
-from model.points import BY_NAME, reads_encoder
+from model.points import BY_NAME, Stack, reads_encoder
 from model.transformer import Transformer
-from server.engine.request import AttentionCapture, EngineRequest, Intervention, PointCapture, TraceTask
+from server.engine.request import AttentionCapture, EngineRequest, Intervention, Op, PointCapture, TraceTask
 from tests import tiny
 from tests.server.engine.driving import alone, array, build, everything, generate, load, request, run
 
@@ -38,7 +38,7 @@ def trace(model: Transformer, *interventions: Intervention, prompt: tuple[int, .
     return request(0, prompt, everything(model.config), encoded=encoded, interventions=interventions)
 
 
-def changeable(model: Transformer) -> list[tuple[str, int | None, str]]:
+def changeable(model: Transformer) -> list[tuple[Stack, int | None, str]]:
     """(stack, layer, point) of everything that may be changed, one layer of each."""
     return [
         (stack, (1 if point.in_block else None), point.name)
@@ -53,9 +53,9 @@ def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: st
     model = model_of(name)
     before = run(build(model), [trace(model)])[0]
     for stack, layer, point in changeable(model):
-        capture = full_name(model.config, stack, point, layer)  # type: ignore[arg-type]
+        capture = full_name(model.config, stack, point, layer)
         wish = Intervention(
-            stack=stack,  # type: ignore[arg-type]
+            stack=stack,
             layer=layer,
             point=point,
             op="set",
@@ -77,7 +77,7 @@ def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: s
     for stack, layer, point in changeable(model):
         if point.endswith(("hook_attn_scores", "hook_pattern")):
             continue
-        capture = full_name(model.config, stack, point, layer)  # type: ignore[arg-type]
+        capture = full_name(model.config, stack, point, layer)
         heads = (0,) if "head" in point or point.split(".")[-1] in ("hook_q", "hook_k", "hook_v", "hook_z") else None
         wish = Intervention(
             stack=stack,
@@ -86,7 +86,7 @@ def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: s
             op="scale",
             value=-2.0,
             positions=(7,),
-            heads=heads,  # type: ignore[arg-type]
+            heads=heads,
         )
         after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, wish)])[0]
         found, expected = after.array(capture), before.array(capture)
@@ -189,8 +189,8 @@ def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: 
     victim = data.draw(st.integers(0, 31))
     wishes = []
     for stack, layer, point in data.draw(st.lists(st.sampled_from(changeable(model)), min_size=1, max_size=4)):
-        op = data.draw(st.sampled_from(["set", "scale", "add"]))
-        wishes.append(Intervention(stack=stack, layer=layer, point=point, op=op, value=data.draw(st.floats(-9, 9))))  # type: ignore[arg-type]
+        op: Op = data.draw(st.sampled_from(["set", "scale", "add"]))
+        wishes.append(Intervention(stack=stack, layer=layer, point=point, op=op, value=data.draw(st.floats(-9, 9))))
     changed = [replace(each, interventions=tuple(wishes)) if each.uid == victim else each for each in requests]
     expected = run(build(model, num_blocks=400, max_num_batched_tokens=64), requests)
     found = run(build(model, num_blocks=400, max_num_batched_tokens=64), changed)
@@ -199,9 +199,27 @@ def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: 
     }
 
 
-def test_an_operation_that_a_point_does_not_have_is_refused(model_of: Load) -> None:
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="temperature", value=2.0), "temperature"),
+        (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=0.0, heads=(4,)), "it has 0 to 3"),
+        (Intervention(stack="decoder", layer=0, point="hook_embed", op="add", value=array([1, 2])), r"not \[1, 48\]"),
+        (
+            Intervention(
+                stack="decoder",
+                layer=0,
+                point="hook_mlp_out",
+                op="set",
+                value=array(np.ones((3, 48))),
+                positions=(1, 2),
+            ),
+            r"is \[3, 48\], not \[2, 48\]",
+        ),
+    ],
+)
+def test_an_intervention_that_does_not_fit_its_point_is_refused(model_of: Load, wish: Intervention, says: str) -> None:
     engine = build(model_of("llama-gqa"))
-    wish = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="temperature", value=2.0)
-    with pytest.raises(ValueError, match="temperature"):
+    with pytest.raises(ValueError, match=says):
         engine.add_request(request(0, PROMPT, generate(3), interventions=(wish,)))
     assert not engine.has_work

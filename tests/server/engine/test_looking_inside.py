@@ -21,6 +21,7 @@ from server.engine.request import (
     HeadScoresTask,
     LensTask,
     PointCapture,
+    Task,
     TraceTask,
 )
 from tests import tiny
@@ -67,14 +68,14 @@ def test_every_point_has_the_same_bits_in_chunks_among_others(model_of: Load, na
                 length = len(each.prompt_token_ids)
             assert found.shape == sizes(model.config, capture.stack, point, length, len(each.encoder_token_ids))
             assert np.isfinite(found).all() or capture.point.endswith("scores")
-    others = [] if model.config.kind == "encoder" else [
+    others: list[EngineRequest] = [] if model.config.kind == "encoder" else [
         request(uid, text(20), generate(12, ignore_eos=True), encoded=traced[0].encoder_token_ids)
         for uid in range(10, 14)
     ]  # fmt: skip
     engine = build(model, max_num_seqs=8, max_num_batched_tokens=17)
-    found = run(engine, [*others[:2], *traced, *others[2:]])
+    answers = run(engine, [*others[:2], *traced, *others[2:]])
     for each in traced:
-        assert found[each.uid] == expected[each.uid]
+        assert answers[each.uid] == expected[each.uid]
     assert engine.stats().kv_cache_usage_ratio == 0
 
 
@@ -141,13 +142,13 @@ def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name:
         prefix = "decoder." if config.cross_attention else ""
         attn = "cross_attn" if uid % len(parts) else "attn"
         names = [f"{prefix}blocks.{layer}.{attn}.hook_pattern" for layer in (0, 1)]
-        task = TraceTask(
+        rows_of_prompt = TraceTask(
             points=tuple(
                 PointCapture(name=each, stack="decoder", layer=layer, point=f"{attn}.hook_pattern")
                 for layer, each in enumerate(names)
             )
         )
-        trace = run(build(model), [request(0, prompt + stream.tokens, task, encoded=encoded)])[0]
+        trace = run(build(model), [request(0, prompt + stream.tokens, rows_of_prompt, encoded=encoded)])[0]
         exact = np.stack([trace.array(names[0])[1], trace.array(names[1])[0]])
         in_prompt = stream.array("attention.prompt")
         assert (in_prompt == exact[:, :20, : in_prompt.shape[2]]).all()
@@ -211,7 +212,7 @@ def test_an_encoder_answers_a_batch_as_each_alone(model_of: Load, name: str) -> 
     model = model_of(name)
     last = model.config.num_heads - 1
     pairs = ((0, 1), (1, last))
-    tasks = [
+    tasks: list[Task] = [
         EmbedTask(pooling="mean"),
         EmbedTask(pooling="cls", layer=1),
         EmbedTask(pooling="none", layer=0),
@@ -277,3 +278,30 @@ def test_prefix_hits_of_a_decoder_need_the_same_text_encoded(model_of: Load, nam
         hits.append(engine.stats().prefix_cache_hits_total)
     assert hits[0] == hits[1] == 0
     assert hits[2] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "says"),
+    [
+        ("bert", LensTask(layers=(1,), positions=(0,), top_k=1), "asks the decoder; this model has none"),
+        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "asks the decoder"),
+        ("bert", generate(3), "asks the decoder"),
+        ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "asks the encoder; this model has none"),
+        ("llama", AttentionTask(capture=AttentionCapture(pairs=((0, 4),))), "no head 4 in layer 0.*heads 0 to 3"),
+        ("llama", HeadScoresTask(pairs=((2, 0),)), "no head 0 in layer 2"),
+        (
+            "llama",
+            TraceTask(
+                points=(PointCapture(name="x", stack="decoder", layer=0, point="hook_resid_pre", positions=(9,)),)
+            ),
+            "x has positions 0 to 4; asked for are .9",
+        ),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused_and_not_made_up(
+    model_of: Load, name: str, task: Task, says: str
+) -> None:
+    engine = build(model_of(name))
+    with pytest.raises(ValueError, match=says):
+        engine.add_request(request(0, text(5), task))
+    assert not engine.has_work
