@@ -39,16 +39,17 @@ class Embedding:
         *,
         context: int,
         packed: bool,
-        float32_casts: bool = False,
     ) -> "Embedding":
         """Build from the tables and norms of one stack, which leave the dict; `context` bounds computed positions.
 
         Raises KeyError when a weight is missing.
         """
-        scale = None
-        if config.embedding_scale != 1:
-            exact = torch.tensor(config.embedding_scale, dtype=torch.float32 if float32_casts else torch.float64)
-            scale = exact.to(tokens)
+        # Rounded to the model's dtype before it is used, as Gemma was trained.
+        scale = (
+            None
+            if config.embedding_scale == 1
+            else torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens)
+        )
         positions = weights.pop("pos_embed.weight", None)
         if positions is not None:
             positions = positions[config.position_offset :]
@@ -61,9 +62,7 @@ class Embedding:
             project=Linear.take(weights, "embed_in", packed=packed) if "embed_in.weight" in weights else None,
             positions=positions,
             token_type=None if types is None else types[0].clone(),
-            norm=take_norm(weights, "embed_norm", config, float32_casts=float32_casts)
-            if config.embedding_norm
-            else None,
+            norm=take_norm(weights, "embed_norm", config) if config.embedding_norm else None,
         )
 
     def __call__(self, batch: Batch, look: LayerLooks | None = None) -> torch.Tensor:

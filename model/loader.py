@@ -56,20 +56,19 @@ def load_model(
     *,
     max_model_len: int | None = None,
     batch_invariant: bool = True,
-    float32_casts: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Transformer:
     """Load a checkpoint of any family.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
-    embeddings and bounds computed positions; `float32_casts` makes a float64 network imitate transformers, which
-    computes norms, rotary tables and softmaxes in float32; `progress` is called with (bytes read, bytes in all).
+    embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `progress` is called
+    with (bytes read, bytes in all).
 
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
     weights = load_weights(folder, config, dtype, device, progress)
     context = max_model_len or config.max_model_len
-    return build_model(config, weights, context=context, batch_invariant=batch_invariant, float32_casts=float32_casts)
+    return build_model(config, weights, context=context, batch_invariant=batch_invariant)
 
 
 def build_model(
@@ -78,9 +77,12 @@ def build_model(
     *,
     context: int,
     batch_invariant: bool = True,
-    float32_casts: bool = False,
 ) -> Transformer:
-    """The network of `weights`, under our names (`model.checkpoint`), which leave the dict; `context` as above."""
+    """The network of `weights`, under our names (`model.checkpoint`), which leave the dict; `context` is the longest
+    sequence that will be run.
+
+    Raises KeyError when a weight is missing.
+    """
     tokens = weights.pop("embed.weight")
     head = project_out = None
     if config.has_head:
@@ -89,12 +91,15 @@ def build_model(
         if "embed_out.weight" in weights:
             project_out = Linear.take(weights, "embed_out", packed=batch_invariant)
 
-    def stack(own: ModelConfig, prefix: str) -> Stack:
+    def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-        make = StackBuilder(own, taken, tokens, context, packed=batch_invariant, float32_casts=float32_casts)
-        return make.stack()
+        return StackBuilder(own, taken, tokens, longest, packed=batch_invariant).stack()
 
-    encoder_config = config if config.kind == "encoder" else config.encoder
-    encoder = None if encoder_config is None else stack(encoder_config, "encoder." if config.encoder else "")
-    decoder = None if config.kind == "encoder" else stack(config, "")
+    encoder = decoder = None
+    if config.kind == "encoder":
+        encoder = stack(config, "", context)
+    else:
+        if config.encoder is not None:  # first: the decoder's names have no prefix
+            encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
+        decoder = stack(config, "", context)
     return Transformer(config, decoder=decoder, encoder=encoder, head=head, project_out=project_out)

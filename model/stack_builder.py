@@ -29,19 +29,17 @@ class StackBuilder:
         context: int,
         *,
         packed: bool,
-        float32_casts: bool,
     ) -> None:
         """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
 
-        `packed` and `float32_casts`: `batch_invariant` and `float32_casts` of `model.loader.load_model`.
+        `packed`: `batch_invariant` of `model.loader.load_model`.
         """
         self.config = config
         self.weights = weights
         self.tokens = tokens
         self.context = context
         self.packed = packed
-        self.float32_casts = float32_casts
-        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=packed, float32_casts=float32_casts)
+        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=packed)
 
     def stack(self) -> Stack:
         """Build it. Raises KeyError when a weight is missing; none may be left over."""
@@ -56,7 +54,6 @@ class StackBuilder:
                 config,
                 context=self.context,
                 packed=self.packed,
-                float32_casts=self.float32_casts,
             ),
             rope=self._rope(local=False),
             local_rope=self._rope(local=True),
@@ -71,7 +68,7 @@ class StackBuilder:
         if rope is None:
             return None
         dtype, device = self.tokens.dtype, self.tokens.device
-        return Rope(rope, self.config.head_dim, self.context, dtype, device, float32_casts=self.float32_casts)
+        return Rope(rope, self.config.head_dim, self.context, dtype, device)
 
     def _position_bias(self) -> torch.Tensor | None:
         if self.config.position_bias is None:
@@ -79,7 +76,7 @@ class StackBuilder:
         return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
 
     def _norm(self, name: str) -> Norm:
-        return take_norm(self.weights, name, self.config, float32_casts=self.float32_casts)
+        return take_norm(self.weights, name, self.config)
 
     def _linear(self, name: str) -> Linear:
         return Linear.take(self.weights, name, packed=self.packed)
@@ -150,7 +147,6 @@ class StackBuilder:
             self.weights.pop(f"{name}.weight"),
             self.config.norm_eps,
             weight_offset=self.config.norm_weight_offset,
-            float32_casts=self.float32_casts,
         )
 
     def _cross_attention(self, name: str) -> CrossAttention:

@@ -114,10 +114,6 @@ def _table(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
 class PlainAttention:
     """One sequence at a time, whole rows, torch operations."""
 
-    def __init__(self, *, float32_casts: bool = False) -> None:
-        """`float32_casts`: the softmax of float64 is made in float32 too, as transformers does, to compare with it."""
-        self._float32_casts = float32_casts
-
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
         heads = qkv.shape[1] - 2 * key_heads
@@ -203,8 +199,7 @@ class PlainAttention:
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
 
     def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
-        wide = torch.float32 if self._float32_casts else _at_least_float32(scores.dtype)
-        return torch.softmax(scores, -1, dtype=wide).to(_at_least_float32(scores.dtype))
+        return torch.softmax(scores, -1, dtype=_at_least_float32(scores.dtype))
 
     def mix(
         self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
@@ -312,16 +307,11 @@ class CompiledAttention:
         return out.to(cache.values.dtype)
 
 
-def attention_for(
-    dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = True, float32_casts: bool = False
-) -> Attention:
-    """The fastest way that can serve these, the invariant one where there is one.
-
-    `float32_casts`: see PlainAttention; it says nothing new where arithmetic is float32 anyway.
-    """
+def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = True) -> Attention:
+    """The fastest way that can serve these, the invariant one where there is one."""
     if batch_invariant and why_not_compiled(dtype, device) is None:
         return CompiledAttention()
-    return PlainAttention(float32_casts=float32_casts)
+    return PlainAttention()
 
 
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:

@@ -36,17 +36,15 @@ class Norm(Protocol):
 class RmsNorm:
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
-    def __init__(
-        self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0, float32_casts: bool = False
-    ) -> None:
+    def __init__(self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> None:
         """weight [d], of the model's dtype.
 
         `weight_offset` is added to it in float32, and the result is then rounded to the model's dtype once, after the
         product (Gemma). Without an offset the rounding comes before the product, the order in which Llama was trained.
-        `float32_casts`: normalise float64 in float32 too, as transformers does, to compare with it.
+        Low precisions are normalised in float32, float64 in float64.
         """
         self.eps = eps
-        self._wide = torch.float64 if weight.dtype == torch.float64 and not float32_casts else torch.float32
+        self._wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self._rounds_once = weight_offset != 0
         self.weight = weight.to(self._wide) + weight_offset if self._rounds_once else weight
         self._kernel: RowKernel | None = None
@@ -86,13 +84,12 @@ class LayerNorm:
         return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
 
 
-def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig, *, float32_casts: bool = False) -> Norm:
+def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig) -> Norm:
     """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which leave the dict.
 
     Raises KeyError when there is no such weight.
     """
     weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
     if config.norm == "rmsnorm":
-        offset = config.norm_weight_offset
-        return RmsNorm(weight, config.norm_eps, weight_offset=offset, float32_casts=float32_casts)
+        return RmsNorm(weight, config.norm_eps, weight_offset=config.norm_weight_offset)
     return LayerNorm(weight, bias, config.norm_eps)

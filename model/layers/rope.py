@@ -129,20 +129,10 @@ class Rope:
     """Tables of cos and sin for positions 0 .. max_len - 1."""
 
     def __init__(
-        self,
-        rope: RopeConfig,
-        head_dim: int,
-        max_len: int,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-        *,
-        float32_casts: bool = False,
+        self, rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
-        """`dtype` is the model's. The tables are float32, and float64 for float64.
-
-        `float32_casts`: make float64's tables in float32 too, as transformers does, to compare with it.
-        """
-        wide = torch.float64 if dtype == torch.float64 and not float32_casts else torch.float32
+        """`dtype` is the model's. The tables are float32, and float64 for float64."""
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
         turns = frequencies(rope, head_dim, max_len, wide)
         angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, R / 2]
         cos, sin = angles.cos() * turns.scaling, angles.sin() * turns.scaling
