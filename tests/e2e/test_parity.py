@@ -17,6 +17,7 @@ from model.config import ModelConfig
 from model.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
 from model.points import Point, Stack
 from tests import parity, tiny
+from tests.server.running import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +101,15 @@ def _drawn(point: Point, whole: torch.Tensor, rng: random.Random) -> tuple[dict[
         whole = whole.index_select(axis, torch.tensor(indices))
         chosen[fields[name]] = [index - length if rng.random() < 0.3 else index for index in indices]
     return chosen, whole
+
+
+def test_the_page_has_every_checkpoint_within_its_bounds() -> None:
+    text = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
+    http, process = text.split("## float64, in process")
+    for precision, part in (("float32", http), ("float64", process)):
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if "e-" in line]
+        written = {name: cells for name, *cells in rows if name in parity.ROWS}
+        assert tuple(written) == parity.ROWS
+        for name, cells in written.items():
+            errors = {what: float(cell) for what, cell in zip(parity.QUANTITIES, cells, strict=True) if cell}
+            assert parity.over_bound(precision, errors) == [], name

@@ -76,6 +76,6 @@ def _spread(name: str, noise: torch.Tensor, family: Family) -> torch.Tensor:
     is_table = any(part in name for part in ("wte", "wpe", "embed_tokens", "embeddings", "shared", "embed_positions"))
     if is_table or "embed_in" in name:
         return noise * family.table
-    is_query_or_key = "q_proj" in name or "k_proj" in name
+    is_query_or_key = "q_proj" in name or "k_proj" in name or "Wqkv" in name
     gain = family.gain if is_query_or_key or family.gain_of_values is None else family.gain_of_values
     return noise * (gain / math.sqrt(noise.shape[-1]))

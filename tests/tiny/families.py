@@ -217,6 +217,8 @@ FAMILIES: dict[str, Family] = {
         },
         FRAMED_TEXT,
         {**_FRAME_IDS, "cls_token_id": 0, "sep_token_id": 2},
+        gain=1.4,
+        gain_of_values=0.9,
     ),
     "t5": Family(
         "encoder-decoder",
