@@ -222,6 +222,14 @@ async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClien
     second.link.close()
 
 
+async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,))
+    worker.step(RequestOutput(uid=handle.uid, finish_reason="memory", error="no memory for what it captures"))
+    with pytest.raises(Unavailable, match="no memory for what it captures"):
+        await anext(handle)
+    assert client.num_inflight == 0
+
+
 async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineClient, worker: PlayedWorker) -> None:
     handles = [await client.submit(generate(), (1,)) for _ in range(4)]
     worker.step(
