@@ -17,8 +17,6 @@ from model.transformer import Transformer
 from tests import reference, tiny
 from tests.network import CPU, WHOLE, logits_alone, look_at_everything, value_heads, worst
 
-CHUNKS = {"whole": WHOLE, "chunks of 7": 7, "one by one": 1}
-
 
 def _drawn(count: int) -> list[int]:
     """Ordinary tokens, other ones in every run."""
@@ -54,28 +52,29 @@ def _encoder_tokens(folder: Path) -> list[int]:
     return ENCODER_TOKENS if read_config(folder).encoder else []
 
 
-@pytest.fixture(params=list(CHUNKS))
-def chunk(request: pytest.FixtureRequest, folder: Path) -> int:
-    if request.param != "whole" and read_config(folder).kind == "encoder":
-        pytest.skip("an encoder reads its input whole")
-    return CHUNKS[request.param]
+def _chunks(folder: Path) -> tuple[int, ...]:
+    """How many tokens a step reads, in turn; an encoder reads its input whole."""
+    return (WHOLE,) if read_config(folder).kind == "encoder" else (WHOLE, 7, 1)
 
 
-def test_every_point_equals_the_reference_in_float64(folder: Path, chunk: int) -> None:
-    assert worst(_looked(folder, torch.float64, chunk), _expected(folder)) <= 1e-10
+def test_every_point_equals_the_reference_in_float64(folder: Path) -> None:
+    for chunk in _chunks(folder):
+        assert worst(_looked(folder, torch.float64, chunk), _expected(folder)) <= 1e-10
 
 
-def test_patterns_and_logits_equal_the_reference_in_float32(folder: Path, chunk: int) -> None:
-    ours, expected = _looked(folder, torch.float32, chunk), _expected(folder)
-    assert worst(ours, expected, "hook_pattern") <= 1e-5
-    assert worst(ours, expected, "logits") <= 1e-4
-    assert worst(ours, expected, "hook_normalized") <= 1e-4
+def test_patterns_and_logits_equal_the_reference_in_float32(folder: Path) -> None:
+    for chunk in _chunks(folder):
+        ours, expected = _looked(folder, torch.float32, chunk), _expected(folder)
+        assert worst(ours, expected, "hook_pattern") <= 1e-5
+        assert worst(ours, expected, "logits") <= 1e-4
+        assert worst(ours, expected, "hook_normalized") <= 1e-4
 
 
-def test_chunks_do_not_change_a_bit_in_float32(folder: Path, chunk: int) -> None:
-    whole, chunked = _looked(folder, torch.float32), _looked(folder, torch.float32, chunk)
-    assert set(whole) == set(chunked)
-    assert [name for name in whole if not torch.equal(whole[name], chunked[name])] == []
+def test_chunks_do_not_change_a_bit_in_float32(folder: Path) -> None:
+    whole, *chunked = [_looked(folder, torch.float32, chunk) for chunk in _chunks(folder)]
+    for points in chunked:
+        assert set(whole) == set(points)
+        assert [name for name in whole if not torch.equal(whole[name], points[name])] == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
