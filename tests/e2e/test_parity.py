@@ -76,6 +76,26 @@ def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint)
             assert torch.equal(part, expected), (name, chosen)
 
 
+def test_rows_of_generated_tokens_are_those_of_the_exact_pass(checkpoint: Checkpoint) -> None:
+    config = checkpoint.config
+    if not config.has_head:
+        return  # an encoder generates nothing
+    (prompt, *_) = parity.draw_prompts(config, checkpoint.seed)
+    body = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "attention": {}}
+    server = checkpoint.asked.server
+    choice = server.post("/v1/completions", {**body, "prompt": prompt.encoder_ids or prompt.ids}).json()["choices"][0]
+    rows, generated = torch.tensor(choice["attention"]["attention"]), choice["token_ids"]
+    if config.encoder is None:
+        asked, first = {"input": prompt.ids + generated[:-1]}, len(prompt.ids) - 1
+    else:
+        asked, first = (
+            {"input": prompt.encoder_ids, "decoder_input": [config.decoder_start_token_id, *generated[:-1]]},
+            0,
+        )
+    exact = checkpoint.asked.ask("/v1/attention", asked)["attention.0"]
+    assert torch.equal(rows, exact[:, :, first:, :])
+
+
 def _a_layer(config: ModelConfig, stack: Stack, point: Point, rng: random.Random) -> int | None:
     if not point.in_block:
         return None
