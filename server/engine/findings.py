@@ -22,6 +22,7 @@ from server.engine.request import (
     EmbedTask,
     GenerateTask,
     HeadScoresTask,
+    Intervention,
     LensTask,
     PointCapture,
     Task,
@@ -68,12 +69,13 @@ class Findings:
         """
         _check_heads(seq.task, model.config)
         scored = isinstance(seq.task, GenerateTask) and seq.task.sampling.prompt_logprobs is not None
+        patches = [
+            (wish, Patch(wish, model.config, stack_config(model.config, wish.stack).num_heads))
+            for wish in seq.request.interventions
+        ]
         return cls(
             sinks=_sinks(seq, model),
-            patches=[
-                Patch(wish, model.config, stack_config(model.config, wish.stack).num_heads)
-                for wish in seq.request.interventions
-            ],
+            patches=[patch for wish, patch in patches if _is_reached(wish, seq)],
             prompt_logprobs=[None] if scored else None,
         )
 
@@ -143,6 +145,12 @@ class LooksBuilder:
         if not (self._reads or self._taps or self._changes or self._attention_changes):
             return None
         return Looks(self._reads, self._changes, self._taps, self._attention_changes)
+
+
+def _is_reached(wish: Intervention, seq: Sequence) -> bool:
+    """Whether the sequence runs the layer of an intervention. In deeper ones, which others may need, it has no rows."""
+    depth = seq.num_encoder_layers_needed if wish.stack == "encoder" else seq.num_layers_needed
+    return wish.layer is None or wish.layer < depth
 
 
 def _check_heads(task: Task, config: ModelConfig) -> None:

@@ -12,7 +12,15 @@ from model.point_names import full_name, points_of, stack_config, why_absent
 from model.point_names import stacks as stacks_of
 from model.points import BY_NAME, Stack, reads_encoder
 from model.transformer import Transformer
-from server.engine.request import AttentionCapture, EngineRequest, Intervention, Op, PointCapture, TraceTask
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EngineRequest,
+    Intervention,
+    Op,
+    PointCapture,
+    TraceTask,
+)
 from tests import tiny
 from tests.server.engine.driving import alone, array, build, everything, generate, load, request, run
 
@@ -197,6 +205,30 @@ def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: 
     assert {uid: a for uid, a in found.items() if uid != victim} == {
         uid: a for uid, a in expected.items() if uid != victim
     }
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "bert", "t5"])
+def test_a_change_behind_what_is_asked_for_is_nobody_elses(model_of: Load, name: str) -> None:
+    """A neighbour runs the layers that a shallow request does not: there the shallow one has no rows to change."""
+    model, config = model_of(name), model_of(name).config
+    first, encoded = stacks_of(config)[0], PROMPT if config.kind == "encoder-decoder" else ()
+    wishes = [
+        Intervention(
+            stack=stack,
+            layer=None if layer is None else stack_config(config, stack).num_layers - 1,
+            point=point,
+            op="scale",
+            value=0.5,
+        )
+        for stack, layer, point in changeable(model)
+        if (stack, layer) != (first, None)
+    ]
+    shallow = AttentionTask(capture=AttentionCapture(pairs=((0, 0),), part=first))
+    deep = request(0, range(5, 50), everything(config), encoded=encoded)
+    for wish in wishes:
+        changed = request(1, range(6, 36), shallow, encoded=encoded, interventions=(wish,))
+        found = run(build(model), [deep, changed])
+        assert found == alone(model, [deep, replace(changed, interventions=())]), wish.point
 
 
 @pytest.mark.parametrize(
