@@ -6,9 +6,14 @@ same for attention alone.
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from model.config import ModelConfig
 from model.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
@@ -22,6 +27,7 @@ from server.tensors import Wire
 _ITEM_BYTES = {"float32": 4, "float16": 2}
 _JSON_BYTES = {"float32": 14.0, "float16": 13.0}
 """Characters of one number and its comma in JSON."""
+_Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +123,25 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
             raise BadRequest(f"points: layer {layer} has no {point.name}: {absent}.", param="points")
 
 
-def plan_points(
-    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, length: int, encoder_length: int
-) -> list[PlannedPoint]:
-    """The plan for one input of `length` tokens (the decoder's, where there are two). Raises BadRequest."""
-    return [_plan(request, one, config, length, encoder_length) for one in chosen]
+Lengths = tuple[int, int]
+"""Tokens of one input: those of the only stack or of the decoder, and those of an encoder before it."""
+
+
+def plan_inputs(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
+) -> list[list[PlannedPoint]]:
+    """The plan for each input; inputs of the same lengths share theirs. Raises BadRequest.
+
+    Takes some 10 microseconds for each point of each different length: many of both are for a thread.
+    """
+    plans = {each: [_plan(request, one, config, *each) for one in chosen] for each in dict.fromkeys(lengths)}
+    return [plans[each] for each in lengths]
 
 
 def _plan(
     request: TraceRequest, one: ChosenPoint, config: ModelConfig, length: int, encoder_length: int
 ) -> PlannedPoint:
-    is_encoders = one.stack == "encoder" and config.kind == "encoder-decoder"
-    own_length = encoder_length if is_encoders else length
+    own_length = encoder_length if _is_of_encoder(one, config) else length
     num_rows = encoder_length if reads_encoder(one.point) else own_length
     num_keys = encoder_length if is_cross(one.point) else own_length
     positions = _positions(request.positions, num_rows, "positions")
@@ -158,8 +171,19 @@ def _plan(
     return PlannedPoint(capture, one.point.axes, tuple(lengths), described)
 
 
+def _is_of_encoder(one: ChosenPoint, config: ModelConfig) -> bool:
+    """Whether the point's own positions are those of an encoder before a decoder."""
+    return one.stack == "encoder" and config.kind == "encoder-decoder"
+
+
 def _named(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
-    return tuple(range(count)) if indices is None else indices
+    return _first(count) if indices is None else indices
+
+
+@lru_cache(maxsize=256)
+def _first(count: int) -> tuple[int, ...]:
+    """0 to count - 1: one object for all points of one length."""
+    return tuple(range(count))
 
 
 def _positions(selector: Any, count: int, field: str) -> tuple[int, ...] | None:
@@ -173,26 +197,30 @@ def value_bytes(dtype: str, wire: Wire) -> float:
     return _ITEM_BYTES[dtype] * (4 / 3 if wire == "base64" else 1.0)
 
 
-Planner = Callable[[TraceRequest], list[list[PlannedPoint]]]
-"""The plans of all inputs for a changed request; raises BadRequest."""
-
-
-def check_trace_size(request: TraceRequest, plan: Planner, wire: Wire, limit: int) -> list[list[PlannedPoint]]:
-    """The plans of all inputs. Raises PayloadTooLarge, with selectors that fit, when the answer is over `limit`."""
-    plans = plan(request)
-    size = _estimate(request, plans, wire)
+def check_trace_size(
+    request: TraceRequest,
+    chosen: Sequence[ChosenPoint],
+    config: ModelConfig,
+    lengths: Sequence[Lengths],
+    wire: Wire,
+    limit: int,
+) -> None:
+    """Raise PayloadTooLarge, with selectors that fit, when the answer for inputs of these lengths is over `limit`."""
+    size = _estimate(request, chosen, config, lengths, wire)
     if size <= limit:
-        return plans
+        return
 
     def fits(field: str, value: Any) -> bool:
         changed = request.model_copy(update={field: value})
         try:
-            return _estimate(changed, plan(changed), wire) <= limit
+            return _estimate(changed, choose_points(changed, config), config, lengths, wire) <= limit
         except BadRequest:  # none of the points takes this selector
             return False
 
-    ways = ["Accept: application/vnd.safetensors"] if _estimate(request, plans, "binary") <= limit else []
-    for field, values in _smaller(request, plans):
+    ways = []
+    if _estimate(request, chosen, config, lengths, "binary") <= limit:
+        ways.append("Accept: application/vnd.safetensors")
+    for field, values in _smaller(request, chosen, config, lengths):
         value = next((value for value in values if fits(field, value)), None)
         if value is not None:
             ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
@@ -203,26 +231,63 @@ def check_trace_size(request: TraceRequest, plan: Planner, wire: Wire, limit: in
     )
 
 
-def _estimate(request: TraceRequest, plans: Sequence[Sequence[PlannedPoint]], wire: Wire) -> int:
-    values = sum(point.num_values for points in plans for point in points)
+def _estimate(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths], wire: Wire
+) -> int:
+    """Bytes of the numbers. Made without the plans: of many points and inputs those would take seconds."""
+    values = 0
+    alike = Counter(replace(one, name="", layer=None) for one in chosen)  # every layer's is as large
+    for one, number in alike.items():
+        rows, keys = _rows_and_keys(one, config, lengths)
+        counts = _count(request.positions, rows)
+        if "key" in one.point.axes:
+            counts = counts * _count(request.key_positions, keys)
+        one_position = math.prod(sizes(config, one.stack, one.point, 1, 1))
+        if one.heads is not None:
+            own = stack_config(config, one.stack)
+            one_position = one_position // (own.num_heads if "head" in one.point.axes else own.num_kv_heads)
+            one_position *= len(one.heads)
+        values += number * one_position * int(counts.sum())
     return math.ceil(values * value_bytes(request.dtype, wire))
 
 
-def _smaller(request: TraceRequest, plans: Sequence[Sequence[PlannedPoint]]) -> Iterator[tuple[str, list[Any]]]:
+def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths]) -> tuple[_Counts, _Counts]:
+    """Positions of the point, and keys where it has any, in each input."""
+    length, encoder_length = np.array(lengths, np.int64).T
+    own_length = encoder_length if _is_of_encoder(one, config) else length
+    return (
+        encoder_length if reads_encoder(one.point) else own_length,
+        encoder_length if is_cross(one.point) else own_length,
+    )
+
+
+def _count(selector: Any, lengths: _Counts) -> _Counts:
+    """How many of so many positions a selector takes."""
+    if selector == "all":
+        return lengths
+    return np.full_like(lengths, 1 if isinstance(selector, int) else len(selector))
+
+
+def _smaller(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
+) -> Iterator[tuple[str, list[Any]]]:
     """Fields that make the answer smaller, with values from the mildest to the hardest."""
     yield "dtype", ["float16"]
-    described = [point.described for point in plans[0]]
-    layers = dict.fromkeys(each["layer"] for each in described if each["layer"] is not None)
+    layers = dict.fromkeys(one.layer for one in chosen if one.layer is not None)
     yield "layers", _halves(list(layers))
-    yield "heads", _halves(_shortest(each["heads"] for each in described if "heads" in each))
-    positions = _shortest(point.described["positions"] for points in plans for point in points)
-    if request.positions == "all":
-        positions = list(range(-len(positions), 0))  # the last ones, in inputs of any length
+    heads = [list(_heads(one, config)) for one in chosen if head_axis(one.point) is not None]
+    yield "heads", _halves(min(heads, key=len, default=[]))
+    if request.positions == "all":  # the last ones, in inputs of any length
+        shortest = min(int(_rows_and_keys(one, config, lengths)[0].min()) for one in chosen)
+        positions = list(range(-shortest, 0))
+    else:
+        positions = [request.positions] if isinstance(request.positions, int) else request.positions
     yield "positions", [part[::-1] for part in _halves(positions[::-1])]
 
 
-def _shortest(lists: Iterable[Sequence[int]]) -> list[int]:
-    return min((list(each) for each in lists), key=len, default=[])
+def _heads(one: ChosenPoint, config: ModelConfig) -> tuple[int, ...]:
+    own = stack_config(config, one.stack)
+    return _named(one.heads, own.num_heads if head_axis(one.point) == "head" else own.num_kv_heads)
 
 
 def _halves(items: list[int]) -> list[list[int]]:

@@ -1,5 +1,6 @@
 """POST /v1/trace: the numbers of any named points of an exact pass over whole inputs."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -17,7 +18,7 @@ from server.schemas import TraceAnswer, TraceRequest
 from server.sse import unless_disconnected
 from server.tensors import Format, as_numpy, check_npy, negotiate, paced
 from server.trace_body import DescribedArray, DescribedEntry, described_body
-from server.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_points
+from server.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_inputs
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -43,25 +44,22 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inputs = await read_inputs(context, body)
         if wanted is Format.NPY:
             check_npy(len(inputs) * len(chosen))
+        lengths = [(len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
         with counted_refusals(context):
-            plans = check_trace_size(
+            check_trace_size(
                 body,
-                lambda changed: _plans(context, changed, inputs),
+                chosen,
+                context.config,
+                lengths,
                 wire_of(wanted, body.encoding_format),
                 context.settings.max_response_bytes,
             )
+        plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
-        entries = [
-            _entry(context, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))
-        ]
+        entries = await asyncio.to_thread(_entries, context, inputs, plans, results)
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
         pieces = described_body(wanted, head, entries, body.encoding_format)
         return StreamingResponse(paced(pieces), media_type=wanted.value)
-
-
-def _plans(context: AppContext, body: TraceRequest, inputs: list[Prompt]) -> list[list[PlannedPoint]]:
-    chosen = choose_points(body, context.config)
-    return [plan_points(body, chosen, context.config, len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
 
 
 async def _run(
@@ -78,6 +76,12 @@ async def _run(
         for prompt, points, interventions in zip(inputs, plans, changes, strict=True)
     ]
     return await run_all(context, works, arrival)
+
+
+def _entries(
+    context: AppContext, inputs: list[Prompt], plans: list[list[PlannedPoint]], results: list[Result]
+) -> list[DescribedEntry]:
+    return [_entry(context, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))]
 
 
 def _entry(context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: Result) -> DescribedEntry:
