@@ -187,8 +187,10 @@ def _tells_positions(value: NumpyArray, place: Place) -> bool:
 
 
 def read_value(value: float | Sequence[Any] | EncodedArray, field: str) -> float | NumpyArray:
-    """The numbers of a body's value. Raises BadRequest for what is no array of finite numbers."""
+    """The numbers of a body's value. Raises BadRequest for what is no number or array finite in float32."""
     if isinstance(value, int | float):
+        if abs(value) > float(np.finfo(np.float32).max):
+            raise _wrong(f"{field}.value: {shown(value)} is not finite in float32; a number that is, is accepted.")
         return float(value)
     if isinstance(value, EncodedArray):
         array = _decoded(value, field)

@@ -12,13 +12,14 @@ from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.errors import ApiError, BadRequest
+from server.routes.answers import counted_refusals
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext, Handle
 from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.rows import RowWriter, check_rows, row_writer
 from server.routes.sampling import seed_of_choice
-from server.routes.tasks import count_rejection, deadline, value_bytes
+from server.routes.tasks import check_capture, count_rejection, deadline, value_bytes
 from server.schemas import GenerationFields
 
 
@@ -48,11 +49,14 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     num_choices = body.n or 1
     _check_number(context, len(jobs), num_choices)
     writer = None if body.attention is None else row_writer(context, body.attention)
+    with counted_refusals(context):
+        row_bytes = [_row_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
     changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
+    capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
+    check_capture(context, num_choices * sum(capture_bytes))
     ends = deadline(context)
     started = Started([], writer)
     try:
-        capture_bytes = [_capture_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
         for number, job in enumerate(jobs):
             for choice in range(num_choices):
                 sampling = replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
@@ -67,7 +71,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     encoder_token_ids=job.prompt.encoder_ids,
                     interventions=changes[number],
                     deadline=ends,
-                    capture_bytes=capture_bytes[number] + value_bytes(changes[number]),
+                    capture_bytes=capture_bytes[number],
                 )
                 index = number * num_choices + choice
                 started.runs.append(_run(context, body, index, job, handle, arrival))
@@ -91,7 +95,7 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
         )
 
 
-def _capture_bytes(
+def _row_bytes(
     context: AppContext, body: GenerationFields, job: Job, writer: RowWriter | None, num_choices: int
 ) -> int:
     if writer is None:

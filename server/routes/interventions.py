@@ -165,12 +165,17 @@ async def _read_source(context: AppContext, source: InterventionSource, field: s
 
 async def _means(context: AppContext, sources: Sequence[tuple[Prompt, Place]]) -> list[NumpyArray]:
     """The mean over all positions of all sources, [1, ...] for each layer; every position weighs the same."""
-    traced = [await _trace(context, source) for source in sources]
-    means = []
-    for of_layer in zip(*traced, strict=True):
-        total = sum(value.sum(axis=0, keepdims=True, dtype=np.float64) for value in of_layer)
-        means.append(np.asarray(total / sum(len(value) for value in of_layer), np.float32))
-    return means
+    totals: list[NumpyArray] = []
+    for source in sources:
+        sums = await asyncio.to_thread(_sums, await _trace(context, source))
+        totals = [total + new for total, new in zip(totals, sums, strict=True)] if totals else sums
+    num_positions = sum(place.shape[place.row_axis] for _, place in sources)
+    return [np.asarray(total / num_positions, np.float32) for total in totals]
+
+
+def _sums(traced: Sequence[NumpyArray]) -> list[NumpyArray]:
+    """Over positions, [1, ...] for each layer, in float64."""
+    return [value.sum(axis=0, keepdims=True, dtype=np.float64) for value in traced]
 
 
 async def _trace(context: AppContext, source: tuple[Prompt, Place]) -> list[NumpyArray]:

@@ -23,7 +23,7 @@ from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt, check_model
-from server.routes.tasks import Result, Work, run_all
+from server.routes.tasks import Result, Work, check_capture, run_all
 from server.schemas import LookRequest
 from server.sse import unless_disconnected
 from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate, paced
@@ -59,7 +59,11 @@ class Look:
                 )
 
     async def run(self, asked: Sequence[tuple[Task, int]]) -> list[dict[str, NumpyArray]]:
-        """One task and its captured bytes for each input: the tensors of each, while the client waits."""
+        """One task and its captured bytes for each input: the tensors of each, while the client waits.
+
+        Raises PayloadTooLarge, before anything runs, when they are over what may be captured.
+        """
+        check_capture(self.context, sum(capture_bytes for _, capture_bytes in asked))
         return await unless_disconnected(self.request, self._run(asked))
 
     async def weights(self, question: str, num_values: int, **options: Any) -> dict[str, NumpyArray]:

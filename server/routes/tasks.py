@@ -24,6 +24,11 @@ class Work:
     capture_bytes: int
     interventions: tuple[Intervention, ...] = ()
 
+    @property
+    def num_bytes(self) -> int:
+        """What it counts for in the capture budget."""
+        return self.capture_bytes + value_bytes(self.interventions)
+
 
 @dataclass(slots=True)
 class Result:
@@ -52,9 +57,28 @@ def count_rejection(context: AppContext, error: ApiError) -> None:
         context.metrics.capture_rejections.labels("budget_full").inc()
 
 
+def check_capture(context: AppContext, num_bytes: int) -> None:
+    """Raise PayloadTooLarge for more captured bytes than are ever accepted.
+
+    All inputs of one HTTP request count together: what was taken from the first waits here for the last.
+    """
+    limit = context.settings.max_capture_bytes
+    if num_bytes > limit:
+        error = PayloadTooLarge(
+            f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
+            "(--max-capture-bytes). Ask for fewer layers, heads or positions, or send fewer or shorter inputs.",
+            code="capture_too_large",
+        )
+        count_rejection(context, error)
+        raise error
+
+
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:
     """The results of all works, in their order. Raises the first ApiError; then the others are aborted."""
-    places = asyncio.Semaphore(min(_MAX_TOGETHER, context.settings.max_num_seqs))
+    check_capture(context, sum(work.capture_bytes for work in works))
+    largest = max((work.num_bytes for work in works), default=0)
+    fitting = context.settings.max_capture_bytes // max(1, largest)  # or its own inputs would fill the budget for it
+    places = asyncio.Semaphore(max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting)))
     ends = deadline(context)
 
     async def run(work: Work) -> Result:
@@ -80,7 +104,7 @@ async def _run_one(context: AppContext, work: Work, ends: float | None, arrival:
         encoder_token_ids=work.prompt.encoder_ids,
         interventions=work.interventions,
         deadline=ends,
-        capture_bytes=work.capture_bytes + value_bytes(work.interventions),
+        capture_bytes=work.num_bytes,
     )
     result = Result()
     outcome: str | None = "abort"

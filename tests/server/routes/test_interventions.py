@@ -224,6 +224,7 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "patch", "value": []}, "nested lists of numbers"),
         ({"point": "z.0", "op": "patch", "value": [True]}, "nested lists of numbers"),
         ({"point": "z.0", "op": "patch", "value": [1e39]}, "not finite in float32"),
+        ({"point": "z.0", "op": "scale", "value": -1e39}, "not finite in float32"),
         ({"point": "z.0", "op": "patch", "value": {"data": "AAAA", "shape": [2]}}, "3 bytes; 8 are accepted"),
         ({"point": "z.0", "op": "patch", "value": {"data": "A*==", "shape": [2]}}, "no base64"),
         ({"point": "z.0", "op": "patch", "from": {"input": ["ab", "cd"]}}, "2 inputs; one is accepted"),
@@ -295,3 +296,13 @@ async def test_values_count_against_the_budget_of_captures_while_the_request_run
         traced, generated = at.engine.submitted
     assert traced.capture_bytes == tiny_config().vocab_size * 4 + 8 * 4
     assert generated.capture_bytes == 8 * 4
+
+
+async def test_values_of_all_choices_are_413_when_they_never_fit(tmp_path: Path) -> None:
+    value = {"point": "resid_pre.0", "op": "add", "value": [1.0] * 8}
+    prompt = {"prompt": "abcd", "max_tokens": 2, "interventions": [value]}
+    async with site(tmp_path, max_capture_bytes=32 * 5) as at:
+        error = await at.error("/v1/completions", {**prompt, "n": 6, "temperature": 1.0}, 413)
+        assert at.engine.submitted == []
+        assert (await at.post("/v1/completions", {**prompt, "n": 5, "temperature": 1.0})).status_code == 200
+    assert error["code"] == "capture_too_large"

@@ -342,6 +342,22 @@ async def test_a_full_budget_is_429_and_too_large_an_answer_413(route: str, tmp_
     assert (full.status_code, full.headers["retry-after"]) == (429, "1")
 
 
+@pytest.mark.parametrize("route", sorted(set(ROUTES) - {"lens"}))
+async def test_inputs_that_capture_too_much_together_are_413_before_any_runs(route: str, tmp_path: Path) -> None:
+    """Each of them fits; but what is taken from the first lies in memory until the last is there."""
+    engine = engine_of()
+    body = {"input": ["a" * 60] * 12, **NEEDED.get(route, {})}
+    async with at_site(tmp_path, engine) as at:
+        assert (await at.post(f"/v1/{route}", body)).status_code == 200
+        budget = 2 * max(each.capture_bytes for each in engine.submitted)
+    engine.submitted.clear()
+    async with at_site(tmp_path, engine, max_capture_bytes=budget) as at:
+        error = await at.error(f"/v1/{route}", body, 413)
+        assert engine.submitted == []
+        assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
+    assert error["code"] == "capture_too_large"
+
+
 @pytest.mark.parametrize(
     ("route", "fields", "param"),
     [
