@@ -140,10 +140,17 @@ class Patch:
 
 
 def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """Scores [head, query, key] divided by the temperature; 0 leaves the first of the largest alone."""
+    """Scores [head, query, key] divided by the temperature; 0 leaves the first of the largest alone.
+
+    So does a temperature so near to 0 that a quotient overflows: infinite scores have no softmax.
+    """
+    tempered = scores / temperature
+    overflows = (scores.isfinite() & ~tempered.isfinite()).any(-1, keepdim=True)
+    if not overflows.any():
+        return tempered
     first = scores.sort(dim=-1, descending=True, stable=True).indices[..., :1]
     greedy = torch.full_like(scores, float("-inf")).scatter(-1, first, 0.0)
-    return torch.where(temperature == 0, greedy, scores / temperature)
+    return torch.where(overflows, greedy, tempered)
 
 
 def _as_tensor(value: float | Array) -> torch.Tensor:

@@ -109,7 +109,7 @@ def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: s
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5", "bert"])
-@pytest.mark.parametrize("temperature", [0.0, 0.5])
+@pytest.mark.parametrize("temperature", [0.0, 1e-39, 0.5])
 def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: str, temperature: float) -> None:
     model = model_of(name)
     stack = stacks_of(model.config)[0]
@@ -121,7 +121,7 @@ def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: st
     before, after = (run(build(model), [each])[0] for each in (trace(model), trace(model, wish)))
     raw = before.array(scores).astype(np.float64)
     expected = before.array(pattern).astype(np.float64)
-    if temperature:
+    if temperature > 1e-30:  # below, float32 cannot hold the quotients: all weight goes to the largest
         weights = np.exp(raw[1] / temperature - (raw[1] / temperature).max(-1, keepdims=True))
         expected[1] = weights / weights.sum(-1, keepdims=True)
     else:
