@@ -88,13 +88,13 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
 
 
 def _spellings() -> dict[str, Point]:
-    """What TransformerLens's users write: "attn.hook_q", "attn.q", and of attention "q" alone."""
+    """What TransformerLens's users write: "attn.hook_q", "attn.q", and of attention "hook_q" and "q" alone."""
     found: dict[str, Point] = {}
     for point in POINTS:
         short = point.name.replace("hook_", "")
         found |= {point.name: point, short: point}
         if short.startswith("attn."):
-            found[short.removeprefix("attn.")] = point
+            found |= {point.name.removeprefix("attn."): point, short.removeprefix("attn."): point}
     return found
 
 

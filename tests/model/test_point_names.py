@@ -44,7 +44,8 @@ def test_every_point_can_be_written_in_full_short_and_without_hook(point: Any) -
 
 def test_short_names_of_transformer_lens_mean_attention() -> None:
     for short in ("q", "k", "v", "z", "pattern", "attn_scores", "result", "rot_q"):
-        assert read_name(BOTH, short).point.name == f"attn.hook_{short}"
+        for written in (short, f"hook_{short}"):
+            assert read_name(BOTH, written).point.name == f"attn.hook_{short}"
 
 
 def test_a_name_without_prefix_means_the_decoder_of_two_stacks() -> None:
