@@ -150,15 +150,17 @@ class ModelRunner:
         last = min(chunk.end, seq.num_prompt_tokens)
         for start in range(chunk.capture_start, last, _LOGIT_ROWS):
             end = min(last, start + _LOGIT_ROWS)
+            reads = [read for sink in sinks if (read := sink.look(Window(at.span, 0, start, end - start))) is not None]
+            first = 0
+            if found.prompt_logprobs is None:  # then only the rows between the first and the last that somebody reads
+                if not reads:
+                    continue
+                first, end = min(read.rows[0] for read in reads), start + 1 + max(read.rows[-1] for read in reads)
             row = at.first_row + start - chunk.start
-            reads = [sink.look(Window(at.span, 0, start, end - start)) for sink in sinks]
-            if found.prompt_logprobs is None and not any(reads):
-                continue
-            logits = self.model.logits(hidden[row : row + end - start])
-            found.change_logits(logits, start)
+            logits = self.model.logits(hidden[row + first : row + end - start])
+            found.change_logits(logits, start + first)
             for read in reads:
-                if read is not None:
-                    read.deliver(logits[list(read.rows)])
+                read.deliver(logits[[each - first for each in read.rows]])
             if found.prompt_logprobs is not None:
                 self._add_prompt_logprobs(seq, start, logits, found.prompt_logprobs)
 

@@ -116,6 +116,23 @@ def test_a_trace_holds_what_was_asked_for_in_the_order_asked_for(model_of: Load)
     assert (part.array("words") == whole.array("logits")[[28, 7]]).all()
 
 
+def test_logits_are_made_of_no_rows_before_the_first_that_is_asked_for(
+    model_of: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large vocabulary's logits of a whole prompt cost as much as many layers; the last position's cost nothing."""
+    model = model_of("llama-gqa")
+    make, rows = model.logits, []
+
+    def counted(hidden: torch.Tensor) -> torch.Tensor:
+        rows.append(len(hidden))
+        return make(hidden)
+
+    monkeypatch.setattr(model, "logits", counted)
+    point = PointCapture(name="words", stack="decoder", layer=None, point="logits", positions=(21, 24, 24))
+    run(build(model), [request(0, text(30), TraceTask(points=(point,)))])
+    assert rows == [4]
+
+
 def test_what_was_asked_for_is_computed_though_the_prefix_is_cached(model_of: Load) -> None:
     model = model_of("llama-gqa")
     prompt = text(40)
