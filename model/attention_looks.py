@@ -139,7 +139,7 @@ def look_at_results(
     heads = range(z.shape[1]) if place.heads is None else place.heads
     rows = torch.tensor(place.rows, device=z.device)
     # One head's columns at a time: unpacking them for these rows is cheaper than the whole product once a head.
-    columns = projection.to_dense().unflatten(1, z.shape[1:])  # [d, H, D]
+    columns = projection.to_dense().reshape(-1, *z.shape[1:])  # [d, H, D]
     parts = [Linear(columns[:, head], packed=projection.packed)(z[rows, head]) for head in heads]
     found = torch.stack(parts, 1)  # [n, heads, d]
     wanted = look(point, found, place)
