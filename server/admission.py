@@ -68,6 +68,10 @@ class Admission:
         self.num_tokens -= num_tokens
         self._ends.append(time.monotonic())
 
+    def hold_capture(self, capture_bytes: int) -> None:
+        """Tensors of an admitted request, handed on already, stay in memory."""
+        self.capture_bytes += capture_bytes
+
     def release_capture(self, capture_bytes: int) -> None:
         """The request's tensors were handed on or dropped."""
         self.capture_bytes -= capture_bytes

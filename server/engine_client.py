@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 
 from server import link, messages
 from server.admission import Admission
@@ -228,6 +229,16 @@ class EngineClient:
         )
         self._send(worker, messages.new_request(request))
         return handle
+
+    def hold_capture(self, num_bytes: int) -> None:
+        """Let bytes that were read from a handle count as in flight until the HTTP request that runs now is over.
+
+        A client that reads slowly keeps its answer in memory: it must not make room for the next one.
+        """
+        record = current_record.get()
+        if record is not None:
+            self.admission.hold_capture(num_bytes)
+            record.at_end.append(partial(self.admission.release_capture, num_bytes))
 
     def _pick_worker(self) -> WorkerState:
         if self.draining:

@@ -9,8 +9,9 @@ import logging
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,11 +23,13 @@ _MAX_ID_LENGTH = 128
 
 @dataclass(slots=True)
 class RequestRecord:
-    """What the log line of one request will say."""
+    """What the log line of one request will say, and what is left to do when it is over."""
 
     request_id: str
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called once the answer is sent, or its client gone."""
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
@@ -59,6 +62,8 @@ class RequestLog:
             await self._app(scope, receive, send_with_id)
         finally:
             current_record.reset(token)
+            for call in record.at_end:
+                call()
             _log_end(scope, record, status, time.monotonic() - started)
 
 

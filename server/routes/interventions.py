@@ -182,6 +182,6 @@ async def _trace(context: AppContext, source: tuple[Prompt, Place]) -> list[Nump
     """The numbers of a place of one input, as they are without interventions, one array for each layer."""
     prompt, place = source
     captures = place.captures(context.config)
-    work = Work(TraceTask(points=captures), prompt, 4 * math.prod(place.shape) * len(captures))
+    work = Work(TraceTask(points=captures), prompt, 4 * math.prod(place.shape) * len(captures), is_sent=False)
     (result,) = await run_all(context, [work], time.monotonic())
     return [as_numpy(result.tensors[capture.name]) for capture in captures]

@@ -23,6 +23,8 @@ class Work:
     prompt: Prompt
     capture_bytes: int
     interventions: tuple[Intervention, ...] = ()
+    is_sent: bool = True
+    """Whether what is taken stays in memory until the answer is sent; else it is used up at once."""
 
     @property
     def num_bytes(self) -> int:
@@ -75,9 +77,10 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
 
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:
     """The results of all works, in their order. Raises the first ApiError; then the others are aborted."""
-    check_capture(context, sum(work.capture_bytes for work in works))
-    largest = max((work.num_bytes for work in works), default=0)
-    fitting = context.settings.max_capture_bytes // max(1, largest)  # or its own inputs would fill the budget for it
+    captured = sum(work.capture_bytes for work in works)
+    values = max((value_bytes(work.interventions) for work in works), default=0)
+    check_capture(context, captured + values)
+    fitting = (context.settings.max_capture_bytes - captured) // max(1, values)  # or it would fill its own budget
     places = asyncio.Semaphore(max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting)))
     ends = deadline(context)
 
@@ -115,6 +118,8 @@ async def _run_one(context: AppContext, work: Work, ends: float | None, arrival:
             if output.finish_reason is not None:
                 outcome = None
                 context.metrics.observe_end(output.finish_reason, time.monotonic() - arrival, output.timing)
+                if work.is_sent:
+                    context.engine.hold_capture(work.capture_bytes)
                 return result
         outcome = None
         raise EngineError("The engine ended this request without an answer.", code="engine_error")

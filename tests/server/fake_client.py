@@ -99,6 +99,8 @@ class FakeEngine:
     config: ModelConfig | None = None
     """Of the network, for the sizes of traced points; a site sets it."""
     submitted: list[Submitted] = field(default_factory=list)
+    held: list[int] = field(default_factory=list)
+    """Bytes that count as captured until the answer is sent."""
     counters: EngineStats = field(default_factory=EngineStats)
 
     async def submit(
@@ -120,6 +122,9 @@ class FakeEngine:
         handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
         self.submitted.append(Submitted(task, ids, deadline, capture_bytes, handle, encoder_ids, tuple(interventions)))
         return handle
+
+    def hold_capture(self, num_bytes: int) -> None:
+        self.held.append(num_bytes)
 
     def ready(self) -> bool:
         return self.is_ready

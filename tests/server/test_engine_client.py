@@ -17,6 +17,7 @@ from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooL
 from server.link import WorkerLink
 from server.messages import Abort, Hello, NewRequest, Ready, Refusal, ToWorker
 from server.request_handle import RequestHandle
+from server.request_log import RequestRecord, current_record
 from server.settings import Settings
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
@@ -177,6 +178,24 @@ async def test_captured_bytes_count_until_they_are_read(client: EngineClient, wo
     await until(lambda: client.num_inflight == 0)
     assert client.stats().inflight_capture_bytes == 900
     await outputs_of(first)
+    assert client.stats().inflight_capture_bytes == 0
+
+
+async def test_what_is_held_counts_until_the_http_request_is_over(client: EngineClient, worker: PlayedWorker) -> None:
+    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
+    record = RequestRecord("a")
+    token = current_record.set(record)
+    first = await client.submit(capture, (1,), capture_bytes=900)
+    worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
+    await outputs_of(first)
+    client.hold_capture(900)
+    current_record.reset(token)
+    with pytest.raises(QueueFull, match="900 bytes"):
+        await client.submit(capture, (1,), capture_bytes=200)
+    for call in record.at_end:
+        call()
+    assert client.stats().inflight_capture_bytes == 0
+    client.hold_capture(900)  # nobody's answer
     assert client.stats().inflight_capture_bytes == 0
 
 

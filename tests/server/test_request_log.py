@@ -2,12 +2,13 @@
 
 import json
 import logging
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from server.request_log import JsonFormatter, RequestLog, current_record
@@ -59,6 +60,30 @@ async def test_a_path_cannot_begin_a_line_of_its_own(caplog: pytest.LogCaptureFi
     _, lines = await log_of(caplog, "/a%0AERROR%20made%20up")
     assert len(lines) == 1
     assert "\n" not in lines[0]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_left_to_do_is_done_when_the_answer_was_sent(fails: bool) -> None:
+    happened: list[str] = []
+
+    async def body() -> AsyncIterator[str]:
+        yield "a"
+        happened.append("sent")
+        if fails:
+            raise ValueError
+
+    async def hold(request: Request) -> Response:
+        record = current_record.get()
+        assert record is not None
+        record.at_end.append(lambda: happened.append("end"))
+        return StreamingResponse(body())
+
+    app = RequestLog(Starlette(routes=[Route("/", hold)]))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=app, raise_app_exceptions=False), base_url="http://test"
+    ) as http:
+        await http.get("/")
+    assert happened == ["sent", "end"]
 
 
 async def test_json_lines_hold_the_fields(caplog: pytest.LogCaptureFixture) -> None:

@@ -272,6 +272,7 @@ async def test_the_budget_is_asked_for_the_bytes_of_the_arrays_and_a_full_one_is
     async with site(tmp_path) as at:
         await ask(at, points=["pattern.0", "hook_embed"], dtype="float16")
         assert at.engine.submitted[0].capture_bytes == (4 * 3 * 3 + 3 * 8) * 2
+        assert at.engine.held == [(4 * 3 * 3 + 3 * 8) * 2]
     engine = FakeEngine(refuse=QueueFull("full", code="capture_budget_full", retry_after=1))
     async with site(tmp_path, engine) as at:
         answer = await at.post(PATH, {"input": "abc", "points": ["q.0"]})
