@@ -51,13 +51,12 @@ def _geometry(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
 def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     own, reader = _stack(config, lookup, options["part"])
     pairs = options["pairs"]
-    heads = []
+    heads: list[circuits.Head] = []  # kept to be composed alone: a head's factors are as large as its weights, twice
+    ov, qk, eigenvalues = [], [], []
     for layer, head in pairs:
         check()
-        heads.append(reader.head(own, layer, head, is_cross=options["part"] == "cross"))
-    ov, qk, eigenvalues = [], [], []
-    for one in heads:
-        check()
+        one = reader.head(own, layer, head, is_cross=options["part"] == "cross")
+        heads += [one] if options.get("compose") else []
         ov.append(circuits.ov_singular_values(one))
         qk.append(circuits.qk_singular_values(one))
         if one.w_o.shape[1] == one.w_v.shape[0]:

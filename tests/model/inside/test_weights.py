@@ -1,5 +1,6 @@
 """Answers about the weights, against the plain definitions on the checkpoint's own tensors."""
 
+import gc
 import math
 from functools import cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from model.checkpoint import load_weights
 from model.config import ModelConfig
+from model.inside.circuits import Head
 from model.inside.live_weights import LiveWeights
 from model.inside.matrices import UnknownMatrix, find_matrix, names_of
 from model.inside.weight_geometry import BINS, QUANTILES, geometry
@@ -210,6 +212,20 @@ def head_by_hand(name: str, layer: int, head: int, module: str = "attn") -> tupl
 
     w_o = matrix_by_hand(name, f"{prefix}blocks.{layer}.{module}.W_O")[head * size : (head + 1) * size]
     return columns("W_Q", head), columns("W_K", group), columns("W_V", group), w_o
+
+
+def test_circuits_hold_one_head_at_a_time() -> None:
+    """The float64 factors of all heads together are twice as large as the attention's weights, or four times."""
+    config, _, lookup = network("llama-gqa")
+    pairs = tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
+    alive: list[int] = []
+
+    def check() -> None:
+        alive.append(sum(type(each) is Head for each in gc.get_objects()))
+
+    before = sum(type(each) is Head for each in gc.get_objects())
+    answer(config, lookup, "circuits", {"part": "decoder", "pairs": pairs}, check)
+    assert max(alive) - before <= 1
 
 
 @pytest.mark.parametrize(("name", "part"), [("llama-gqa", "decoder"), ("bert", "encoder"), ("bart", "cross")])
