@@ -21,8 +21,8 @@ from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapt
 from server.engine.sinks import TORCH_DTYPES, as_array
 from server.engine.window import Window
 
-_LENS_NUMBERS = 1 << 24
-"""Logits held at once while a lens is read: 64 MB in float32."""
+_LENS_NUMBERS = 1 << 22
+"""Logits held at once while a lens is read: 16 MB in float32, and some 100 MB with what is computed from them."""
 NUM_MEASURES = 6
 """Of a row of attention, before the offsets asked for: see HeadScoresTask."""
 
@@ -239,13 +239,14 @@ class HeadScoresSink:
         ids = self._ids[: len(keys)]
         before[:, 1:] = (ids[:-1] == self._ids[queries][:, None]) & (keys[:-1] < queries[:, None])
         distance = (queries[:, None] - keys).abs()
+        wide = rows.double()
         found = [
             self._at(rows, queries - 1),
             self._at(rows, queries),
             rows[:, :, 0],
-            torch.special.entr(rows.double()).sum(-1),
-            (rows.double() * distance).sum(-1),
-            (rows.double() * before).sum(-1),
+            torch.special.entr(wide).sum(-1),
+            (wide * distance).sum(-1),
+            (wide * before).sum(-1),
             *(self._at(rows, queries - offset) for offset in self._offsets),
         ]
         return torch.stack([each.float() for each in found], -1)

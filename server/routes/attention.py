@@ -1,5 +1,6 @@
 """POST /v1/attention: patterns or scores of whole inputs, for any selection of layers, heads and positions."""
 
+import asyncio
 import time
 from typing import Any
 
@@ -49,9 +50,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         with counted_refusals(context):
             check_answer_size(plans, wire_of(wanted, body.encoding_format), context.settings.max_response_bytes)
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
-        entries = [
-            _entry(context, body, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))
-        ]
+        entries = await asyncio.to_thread(_entries, context, body, inputs, plans, results)
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
         return StreamingResponse(paced(pieces), media_type=wanted.value)
@@ -76,6 +75,18 @@ async def _run(
         for prompt, plan, interventions in zip(inputs, plans, changes, strict=True)
     ]
     return await run_all(context, works, arrival)
+
+
+def _entries(
+    context: AppContext,
+    body: AttentionRequest,
+    inputs: list[Prompt],
+    plans: list[AttentionPlan],
+    results: list[Result],
+) -> list[Entry]:
+    return [
+        _entry(context, body, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))
+    ]
 
 
 def _entry(
