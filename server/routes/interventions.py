@@ -38,20 +38,15 @@ _Known = dict[int, Sequence[float | NumpyArray]]
 request takes the same."""
 
 
-async def read_interventions(
-    context: AppContext, items: Sequence[InterventionField] | None, prompt: Prompt
-) -> tuple[Intervention, ...]:
-    """The interventions for one input. Values from other inputs are captured first, by traces through the engine.
-
-    Raises BadRequest for what the model, the input or the point's shape does not allow; ApiError when a trace fails.
-    """
-    return (await read_all_interventions(context, items, [prompt]))[0]
-
-
 async def read_all_interventions(
     context: AppContext, items: Sequence[InterventionField] | None, prompts: Sequence[Prompt]
 ) -> list[tuple[Intervention, ...]]:
-    """The same for each of many inputs; a source is captured once. Everything is checked before any trace runs."""
+    """The interventions for each input. Values from other inputs are captured first, by traces through the engine.
+
+    A source is captured once for all inputs, and everything is checked before any trace runs.
+
+    Raises BadRequest for what the model, an input or a point's shape does not allow; ApiError when a trace fails.
+    """
     if not items:
         return [()] * len(prompts)
     known = await asyncio.to_thread(_given, items)
