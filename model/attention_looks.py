@@ -7,7 +7,8 @@ Axes: T rows of the batch, H query heads, D head dimension, S keys of one sequen
 """
 
 import time
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,8 @@ from model.layers.attention import Attention, AttentionRule
 from model.layers.linear import Linear
 
 TAP_BYTES = 64 << 20
-"""Most bytes of attention rows in flight at a time: a long prompt's rows are handed out in pieces of this size."""
+"""Most bytes of attention rows in flight at a time: a long prompt's rows are handed out, and changed, in pieces of
+this size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +41,14 @@ class Attended:
         """[heads, rows, S] of one span: pattern, scores or dots."""
         return self.attention.rows(self.q, rows, heads, self.cache, self.sight, span, self.rule, kind)
 
+    def piece(self, span: int, num_heads: int) -> int:
+        """How many rows of one span are looked at together."""
+        return max(1, TAP_BYTES // (4 * num_heads * max(1, self.sight.num_keys(span))))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Changed:
-    """Scores and patterns of one span, some rows and heads of which somebody changed."""
+    """Scores and patterns of a piece of one span's rows, some of which somebody changed."""
 
     rows: Sequence[int]
     heads: Sequence[int]
@@ -71,58 +77,66 @@ def _corner(
 def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Tensor:
     """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for, and return what z is now."""
     began = time.perf_counter()
-    changed: dict[int, _Changed] = {}
-    for span in dict.fromkeys(c.span for c in look.attention_changes if c.cross == attended.cross):
-        changes = [c for c in look.attention_changes if c.cross == attended.cross and c.span == span]
-        changed[span] = _change(attended, span, changes)
-        z = _mix_again(attended, span, changed[span], z)
+    taps = [tap for tap in look.attention if tap.cross == attended.cross]
+    all_changes = [change for change in look.attention_changes if change.cross == attended.cross]
+    z = z.clone() if all_changes else z
+    changed: dict[int, list[_Changed]] = {}
+    for span in dict.fromkeys(change.span for change in all_changes):
+        changes = [change for change in all_changes if change.span == span]
+        pieces = _change(attended, span, changes, z)
+        changed[span] = [piece for piece in pieces if any(tap.span == span for tap in taps)]
     assert look.layer is not None
-    for tap in look.attention:
-        if tap.cross == attended.cross:
-            _serve(attended, tap, look.layer, changed.get(tap.span))
+    for tap in taps:
+        _serve(attended, tap, look.layer, changed.get(tap.span, ()))
     look.attention_seconds += time.perf_counter() - began
     return z
 
 
-def _change(attended: Attended, span: int, changes: Sequence[AttentionChange]) -> _Changed:
-    rows = sorted({row for change in changes for row in change.rows})
+def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z: torch.Tensor) -> Iterator[_Changed]:
+    """Change z [T, H, D] in place, a bounded piece of rows at a time, and say what was changed in each."""
+    every_row = sorted({row for change in changes for row in change.rows})
     heads = sorted({head for change in changes for head in change.heads})
-    scores = attended.rows(rows, heads, span, "scores")
-    _apply([change for change in changes if change.kind == "scores"], rows, heads, scores)
-    pattern = attended.attention.softmax(scores, attended.sight)
-    _apply([change for change in changes if change.kind == "pattern"], rows, heads, pattern)
-    return _Changed(rows, heads, {"scores": scores, "pattern": pattern})
+    size = attended.piece(span, len(heads))
+    for i in range(0, len(every_row), size):
+        rows = every_row[i : i + size]
+        scores = attended.rows(rows, heads, span, "scores")
+        _apply([change for change in changes if change.kind == "scores"], rows, heads, scores)
+        pattern = attended.attention.softmax(scores, attended.sight)
+        _apply([change for change in changes if change.kind == "pattern"], rows, heads, pattern)
+        changed = _Changed(rows, heads, {"scores": scores, "pattern": pattern})
+        _mix_again(attended, span, changed, z)
+        yield changed
 
 
 def _apply(
     changes: Sequence[AttentionChange], rows: Sequence[int], heads: Sequence[int], numbers: torch.Tensor
 ) -> None:
-    """Change numbers [heads, rows, S] in place."""
+    """Change numbers [heads, rows, S] of a piece of rows in place."""
     for change in changes:
-        at = _corner(rows, change.rows, heads, change.heads)
-        numbers[at] = change.apply(numbers[at]).to(numbers.dtype)
+        own = slice(bisect_left(change.rows, rows[0]), bisect_right(change.rows, rows[-1]))
+        if own.start < own.stop:
+            at = _corner(rows, change.rows[own], heads, change.heads)
+            numbers[at] = change.apply(numbers[at], own).to(numbers.dtype)
 
 
-def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> torch.Tensor:
-    """z [T, H, D] with the values of the changed rows and heads mixed by their changed pattern."""
+def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> None:
+    """Write to z [T, H, D] the values of the changed rows and heads, mixed by their changed pattern."""
     pattern, num_heads = changed.numbers["pattern"], z.shape[1]
     mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.sight, span)
-    z = z.clone()
     z[torch.tensor(changed.rows)[:, None], torch.tensor(changed.heads)] = mixed.transpose(0, 1).to(z.dtype)
-    return z
 
 
-def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: _Changed | None) -> None:
+def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[_Changed]) -> None:
     """Recompute the rows of a tap, a bounded piece at a time."""
     heads = tap.heads[layer]
     if not heads:
         return
-    piece = max(1, TAP_BYTES // (4 * len(heads) * max(1, attended.sight.num_keys(tap.span))))
+    piece = attended.piece(tap.span, len(heads))
     for i in range(0, len(tap.rows), piece):
         rows = tap.rows[i : i + piece]
         found = attended.rows(rows, heads, tap.span, tap.kind)
-        if changed is not None:
-            changed.write_over(found, rows, heads, tap.kind)
+        for each in changed:
+            each.write_over(found, rows, heads, tap.kind)
         tap.deliver(layer, i, found)
 
 

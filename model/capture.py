@@ -72,12 +72,14 @@ class AttentionChange:
     span: int
     layer: int
     rows: Sequence[int]
+    """Ascending."""
     positions: Sequence[int]
     heads: Sequence[int]
     kind: str
     """scores | pattern"""
-    apply: Callable[[torch.Tensor], torch.Tensor]
-    """[heads, rows, keys] -> the same shape; unseen keys of scores are -inf and must stay so."""
+    apply: Callable[[torch.Tensor, slice], torch.Tensor]
+    """[heads, n, keys] of the rows in this slice of `rows` -> the same shape; unseen keys of scores are -inf and must
+    stay so."""
     cross: bool = False
 
 

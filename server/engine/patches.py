@@ -107,15 +107,15 @@ class Patch:
         return apply
 
     def _map_change(self, window: Window, rows: list[int], positions: Positions, places: Positions) -> AttentionChange:
-        value = self._of_rows(places)
         layer, kind = self._wish.layer, self._kind
         assert layer is not None
         assert kind is not None
 
-        def apply(x: torch.Tensor) -> torch.Tensor:
+        def apply(x: torch.Tensor, some: slice) -> torch.Tensor:
+            value = self._of_rows(places[some])
             changed = _tempered(x, value.to(x)) if self._wish.op == "temperature" else self._combined(x, value)
             keys = torch.arange(x.shape[-1], device=x.device)
-            seen = seen_keys(self._config, self._part, layer, positions, keys)
+            seen = seen_keys(self._config, self._part, layer, positions[some], keys)
             return torch.where(seen, changed, float("-inf") if kind == "scores" else 0.0).to(x.dtype)
 
         return AttentionChange(

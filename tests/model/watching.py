@@ -140,10 +140,15 @@ def _looks(
                 taps.append(AttentionTap(span, rows, positions, heads, kind, _keep(found, kind, cross), cross))
         for (kind, layer, cross), edit in each.map_edits.items():
             heads_of_edit = all_heads if each.heads is None else each.heads
-            map_changes.append(AttentionChange(span, layer, edited_rows, edited, heads_of_edit, kind, edit, cross))
+            apply = _of_a_piece(edit)
+            map_changes.append(AttentionChange(span, layer, edited_rows, edited, heads_of_edit, kind, apply, cross))
     if not reads and not changes and not taps and not map_changes:
         return None
     return Looks(reads, changes, taps, map_changes)
+
+
+def _of_a_piece(edit: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, slice], torch.Tensor]:
+    return lambda x, _: edit(x)
 
 
 def _append(points: dict[Key, torch.Tensor], key: Key) -> Callable[[torch.Tensor], None]:

@@ -12,6 +12,7 @@ from model.point_names import full_name, points_of, stack_config, why_absent
 from model.point_names import stacks as stacks_of
 from model.points import BY_NAME, Stack, reads_encoder
 from model.transformer import Transformer
+from server.engine.outputs import Array
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -130,6 +131,31 @@ def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: st
     own = stack_config(model.config, stack)
     values = np.repeat(after.array(f"{kind}blocks.0.attn.hook_v"), own.num_heads // own.num_kv_heads, axis=1)
     assert np.allclose(after.array(z), np.einsum("hqk,khd->qhd", expected, values), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "bart"])
+def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
+    model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long prompt's rows would take more memory than anybody was asked for."""
+    model = model_of(name)
+    rows = np.random.default_rng().uniform(0, 1, (1, 4, LENGTH)).astype(np.float32)
+    maps: tuple[tuple[str, Op, float | Array, tuple[int, ...] | None], ...] = (
+        ("attn.hook_attn_scores", "temperature", 0.5, None),
+        ("attn.hook_attn_scores", "add", array(rows), (1, 2, 7, 9)),
+        ("attn.hook_pattern", "set", array(rows), (0, 2, 6, 11)),
+    )
+    wishes = [
+        Intervention(stack=stack, layer=0, point=point, op=op, value=value, heads=(2, 0), positions=positions)
+        for stack in stacks_of(model.config)
+        for point, op, value, positions in maps
+    ]
+    whole = run(build(model), [trace(model, *wishes)])[0]
+    for size in (1, 4 * LENGTH * 2 * 5):
+        monkeypatch.setattr("model.attention_looks.TAP_BYTES", size)
+        cut = run(build(model), [trace(model, *wishes)])[0]
+        for capture in everything(model.config).points:
+            assert (cut.array(capture.name) == whole.array(capture.name)).all(), f"{capture}"
 
 
 def test_a_pattern_may_not_look_ahead(model_of: Load) -> None:
