@@ -33,7 +33,8 @@ own, and over the scales of all norms behind it. Then readout and biases above a
     sum_directions [layer, sublayer, d_model, target]   of attention, cross attention where there is some, and mlp
     norm_biases [layer, sublayer, target]               beta . u of the norm after each sum
 
-and WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and b_o [d_model], where there is one.
+and WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and, where
+there are such, b_o [d_model] and position_bias (by distance, see `head_readout.head_output`).
 
 Axes: Q queries, K keys, D numbers of a head, T targets.
 """

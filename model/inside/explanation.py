@@ -74,20 +74,17 @@ class Steps:
         return float(self.exponentials.sum())
 
 
-def explain(observed: Observed, w_o: Floats, scale: float, softcap: float | None, has_position_bias: bool) -> Steps:
-    """The steps from `observed`, with W_O of the head [D, d_model].
-
-    The bias of a distance is read off: the network's scores less the capped ones here (nothing else is between them).
-    """
+def explain(
+    observed: Observed, w_o: Floats, scale: float, softcap: float | None, position_bias: Floats | None
+) -> Steps:
+    """The steps from `observed`, with W_O of the head [D, d_model] and what is added for each key's distance [K]."""
     q, keys, values = (x.astype(np.float64) for x in (observed.q, observed.keys, observed.values))
     visible = ~np.isneginf(observed.scores)
     products = keys * q
     dots = products.sum(-1)
     scaled = dots * scale
     capped = scaled if softcap is None else softcap * np.tanh(scaled / softcap)
-    bias = np.zeros_like(capped)
-    if has_position_bias:
-        bias[visible] = observed.scores[visible].astype(np.float64) - capped[visible]
+    bias = np.zeros_like(capped) if position_bias is None else np.where(visible, position_bias, 0.0)
     scores = np.where(visible, capped + bias, -np.inf)
     went_on = observed.scores.astype(np.float64)
     exponentials = np.exp(went_on - went_on.max())

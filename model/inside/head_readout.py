@@ -122,12 +122,17 @@ def head_readout(
 
 
 def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
-    """w_o [D, d_model] of one head and, where there is one, b_o [d_model]: as they are, before any norm."""
+    """w_o [D, d_model] of one head and, where there is one, b_o [d_model]: as they are, before any norm. Also, where a
+    bias by distance is added to its scores, position_bias [2 reach - 1]: column key - query + reach - 1.
+    """
     name = _output_name(part)
     found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim)[head]}
     bias = reader.get(f"layers.{layer}.{name}.bias")
     if bias is not None:
         found["b_o"] = bias
+    by_distance = None if part == "cross" else reader.get("position_bias.by_distance")
+    if by_distance is not None:
+        found["position_bias"] = by_distance[head]
     return {key: tensor.to(torch.float32) for key, tensor in found.items()}
 
 

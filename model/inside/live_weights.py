@@ -1,10 +1,10 @@
 """The weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their offset.
 
 Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
-it is tied), pos_embed.weight (from position 0), final_norm.gain and .bias, and of each block `layers.{i}.` qkv,
-attn_out, cross_q, cross_kv, cross_out, gate, up, down (.weight [out, in] and .bias), attn_post_norm.gain (of the
-attention's output, where it is normed before it is added), and where each sum is normed attn_norm, cross_norm and
-mlp_norm (.gain and .bias).
+it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
+layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
+up, down (.weight [out, in] and .bias), attn_post_norm.gain (of the attention's output, where it is normed before it is
+added), and where each sum is normed attn_norm, cross_norm and mlp_norm (.gain and .bias).
 """
 
 import re
@@ -52,13 +52,20 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         return _of_linear(_linears(block).get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
+    if owner == "position_bias":
+        return _attention(stack.blocks[0]).heads.rule.bias
     return stack.embedding.positions if owner == "pos_embed" else None
+
+
+def _attention(block: Block) -> SelfAttention:
+    attention = block.attention.f
+    assert isinstance(attention, SelfAttention)
+    return attention
 
 
 def _linears(block: Block) -> dict[str, Linear | None]:
     """A block's matrices by their names."""
-    attention, feedforward = block.attention.f, block.mlp.f
-    assert isinstance(attention, SelfAttention)
+    attention, feedforward = _attention(block), block.mlp.f
     assert isinstance(feedforward, Feedforward)
     mlp = feedforward.mlp
     found = {

@@ -53,10 +53,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             for one, count in zip(heads, numbers, strict=True)
         ]
         found = await look.run(asked)
-        w_o = await look.weights("head_output", (own.head_dim + 1) * own.hidden_size, part=part, layer=layer, head=head)
+        count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
+        weights = await look.weights("head_output", count, part=part, layer=layer, head=head)
 
         def tell() -> list[DescribedEntry]:
-            return [_entry(look, i, one, found[i], w_o) for i, one in enumerate(heads)]
+            return [_entry(look, i, one, found[i], weights) for i, one in enumerate(heads)]
 
         return look.answer(await in_thread(tell))
 
@@ -90,10 +91,6 @@ class _Head:
     def causal(self) -> bool:
         return self.part == "decoder"
 
-    @property
-    def has_position_bias(self) -> bool:
-        return self.part != "cross" and self.config.position_bias is not None
-
     def points(self, context: AppContext) -> dict[str, PointCapture]:
         """What is traced, by the last part of its name."""
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
@@ -124,7 +121,8 @@ def _entry(
     )
     config = head.config
     cap = config.attn_logit_softcap
-    steps = take_steps(observed, weights["w_o"], config.attention_scale, cap, head.has_position_bias)
+    bias = _at_distances(weights.get("position_bias"), head.query, len(observed.keys))
+    steps = take_steps(observed, weights["w_o"], config.attention_scale, cap, bias)
     fields: dict[str, Any] = {
         "part": head.part,
         "layer": head.layer,
@@ -148,7 +146,7 @@ def _entry(
         "k_projected": described(keys["hook_k"], "key", "d_head"),
         "q": described(observed.q, "d_head"),
         "k": described(observed.keys, "key", "d_head"),
-        **_step_arrays(steps, observed.scores, cap is not None, head.has_position_bias),
+        **_step_arrays(steps, observed.scores, cap is not None, bias is not None),
         "v": described(observed.values, "key", "d_head"),
         "weighted_v": described(steps.weighted_values, "key", "d_head"),
         "z": described(steps.z, "d_head"),
@@ -157,6 +155,14 @@ def _entry(
     if "b_o" in weights:
         arrays["output_bias"] = described(weights["b_o"], "d_model")
     return look.entry(index, "explanation", fields, arrays)
+
+
+def _at_distances(bias: NumpyArray | None, query: int, num_keys: int) -> NumpyArray | None:
+    """What is added for each key [K], from a head's bias by distance."""
+    if bias is None:
+        return None
+    distance_0 = len(bias) // 2
+    return bias[distance_0 - query : distance_0 - query + num_keys]
 
 
 def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:

@@ -44,7 +44,7 @@ def observe(
 )
 def test_every_step_is_what_the_loops_give(seed: int, keys: int, size: int, cap: float | None, bias: bool) -> None:
     observed, w_o, scale, distance = observe(np.random.default_rng(seed), keys, size, 5, cap, bias)
-    steps = explain(observed, w_o, scale, cap, bias)
+    steps = explain(observed, w_o, scale, cap, distance if bias else None)
     assert max(differences(steps, observed).values()) < 1e-12
     assert np.allclose(steps.products.sum(-1) * scale, steps.scaled)
     assert np.allclose(steps.position_bias, distance)
@@ -56,13 +56,11 @@ def test_every_step_is_what_the_loops_give(seed: int, keys: int, size: int, cap:
 
 def test_a_network_that_did_something_else_is_found_out() -> None:
     observed, w_o, scale, _ = observe(np.random.default_rng(0), 6, 4, 5, None, False)
-    wrong = differences(explain(observed, w_o, scale * 1.01, None, False), observed)
+    wrong = differences(explain(observed, w_o, scale * 1.01, None, None), observed)
     assert wrong["scores"] > 1e-3
     assert max(wrong[name] for name in ("pattern", "z", "result")) < 1e-12  # each from what the network had before it
     moved = replace(observed, pattern=np.roll(observed.pattern, 1))
-    assert {
-        name for name, far in differences(explain(moved, w_o, scale, None, False), moved).items() if far > 1e-6
-    } == {
+    assert {name for name, far in differences(explain(moved, w_o, scale, None, None), moved).items() if far > 1e-6} == {
         "pattern",
         "z",
     }

@@ -89,7 +89,7 @@ async def test_the_steps_of_a_head_are_the_networks(at: Site) -> None:
         assert np.allclose(array(entry, "weighted_v").sum(0), array(entry, "z"), atol=1e-5)
 
 
-@every("llama-gqa")
+@every("llama-gqa", "t5", "mpnet")
 async def test_an_intervention_shows_in_the_one_step_that_it_changes(at: Site) -> None:
     body = {**reading(at.context.config), "layer": 0, "head": 1}
     softened = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0.5}
