@@ -74,6 +74,7 @@ def questions() -> list[Question]:
             Question("attention, JSON", "/v1/attention", {"input": [story, story[::-1]], **heads, "reduce": "mean"}),
             Question("embeddings", "/v1/embeddings", {"input": [story, story.upper()]}),
             Question("tokenize", "/tokenize", {"prompt": story}),
+            *looks(story, index),
         ]
     long = " ".join(STORIES)
     pool.append(
@@ -81,6 +82,22 @@ def questions() -> list[Question]:
     )
     pool.append(Question("attention, long", "/v1/attention", {"input": long * 2, "layers": "all", "heads": 0}))
     return pool
+
+
+def looks(story: str, index: int) -> list[Question]:
+    """Requests that look inside, and one that changes what it sees."""
+    binary = "application/vnd.safetensors"
+    points = ["hook_resid_post", "attn.hook_z", "mlp.hook_post", "attn.hook_pattern"]
+    ablation = [{"point": "attn.hook_z", "layer": index % 6, "head": [0, 3], "op": "zero"}]
+    changed = {"prompt": story, "max_tokens": 20, "temperature": 0, "interventions": ablation}
+    return [
+        Question("trace", "/v1/trace", {"input": story, "points": points, "layers": index % 6}, binary),
+        Question("next, changed", "/v1/next", {"input": story, "full": True, "interventions": ablation}, binary),
+        Question("lens", "/v1/lens", {"input": story, "target": " king"}, binary),
+        Question("contributions", "/v1/contributions", {"input": story, "target": " king", "layers": 2}, binary),
+        Question("heads", "/v1/heads", {"input": story}, binary),
+        Question("completion, changed", "/v1/completions", changed),
+    ]
 
 
 async def ask(client: httpx.AsyncClient, question: Question) -> object:
