@@ -55,9 +55,9 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Float64:
 
 
 def entropy(probabilities: Floats) -> float:
-    """-sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0."""
-    p = probabilities[probabilities > 0]
-    return float(max(0.0, -(p * np.log(p)).sum()))
+    """-sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0. NaN where a probability is."""
+    p = probabilities[probabilities != 0]
+    return float(np.maximum(0.0, -(p * np.log(p)).sum()))
 
 
 def distribution(

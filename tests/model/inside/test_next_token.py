@@ -61,3 +61,9 @@ def test_what_is_kept_is_what_the_sampler_draws_from(
     found = distribution(logits, temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert np.abs(found.kept - expected).max() < 1e-9
     assert found.kept.sum() == pytest.approx(1)
+
+
+def test_logits_that_are_no_numbers_are_not_called_certain() -> None:
+    found = distribution(np.array([1.0, np.nan, 0.0]), 1.0)
+    assert np.isnan(found.entropy)
+    assert np.isnan(found.kept_entropy)
