@@ -4,12 +4,14 @@ Decides and keeps the books; never sees a tensor, a clock or a socket. Standard 
 
 The order of arrival is the order of priority, always:
 
-- `running` and `waiting` are each ordered by arrival, and everything running arrived before everything waiting.
+- `running` and `waiting` are each ordered by arrival, and everything running arrived before everything waiting, but for
+  the looks that text has overtaken (below).
 - A step gives one token to every running sequence that has just one left (decode), then the rest of its token budget
   to running prefills, then to new admissions, each first come, first served. So a long prompt never stalls running
   streams.
 - While text is being generated, what only looks inside (traces, attention, lenses, head scores) gets a few tokens of a
-  step: a client that looks without pause must not take the streams' time.
+  step and a quarter of the seats; text overtakes the looks that wait for more. So neither one client that looks without
+  pause nor a flood of looks takes the streams' time, and looks still end in their order.
 - What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
   any others. More tokens than a whole budget run where they are the first to be given any after the decodes.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
@@ -87,6 +89,8 @@ class Scheduler:
         self._running: OrderedDict[int, Sequence] = OrderedDict()
         self._waiting: OrderedDict[int, Sequence] = OrderedDict()
         self._deadlines: list[tuple[float, int]] = []
+        self._num_texts = 0
+        """Unfinished sequences that generate."""
         self._look_room: float | None = None
         """What is left of `max_look_tokens` in the step that is being scheduled; None where nothing bounds it."""
 
@@ -129,6 +133,7 @@ class Scheduler:
                 f"({blocks.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
             )
         self._waiting[seq.uid] = seq
+        self._num_texts += seq.sampling_params is not None
         if seq.request.deadline is not None:
             heappush(self._deadlines, (seq.request.deadline, seq.uid))
 
@@ -157,6 +162,7 @@ class Scheduler:
             return
         self._running.pop(seq.uid, None)
         self._waiting.pop(seq.uid, None)
+        self._num_texts -= seq.sampling_params is not None
         self.block_manager.free(seq)
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
@@ -263,8 +269,10 @@ class Scheduler:
         taken from the budget yet. Returns whose encoder part runs.
         """
         encodes: list[Sequence] = []
-        while self._waiting and budget and len(self._running) < self.config.max_num_seqs:
-            seq = next(iter(self._waiting.values()))
+        while budget and len(self._running) < self.config.max_num_seqs:
+            seq = self._next_waiting()
+            if seq is None:
+                break
             num_encoded = 0 if seq.encoder_is_computed else len(seq.encoder_token_ids)
             # No one overtakes a sequence that does not fit yet: it would wait for ever behind smaller ones.
             if (num_encoded > budget and not is_whole) or not self._allocate_admitted(seq):
@@ -279,6 +287,19 @@ class Scheduler:
             if budget and seq.num_uncomputed_tokens:
                 budget -= self._append_chunk(chunks, seq, budget)
         return encodes
+
+    def _next_waiting(self) -> Sequence | None:
+        """The oldest that may come in; while looks have all the seats they may, the oldest that does not only look."""
+        seq = next(iter(self._waiting.values()), None)
+        if seq is None or not seq.only_looks or self._looks_have_room():
+            return seq
+        return next((other for other in self._waiting.values() if not other.only_looks), None)
+
+    def _looks_have_room(self) -> bool:
+        """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats."""
+        if self.config.max_look_tokens is None or not self._num_texts:
+            return True
+        return sum(seq.only_looks for seq in self._running.values()) < max(1, self.config.max_num_seqs // 4)
 
     def _allocate_admitted(self, seq: Sequence) -> bool:
         blocks = self.block_manager

@@ -56,6 +56,19 @@ def test_looks_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
     assert chunk_sizes(runner) == {4: 3}
 
 
+def test_text_overtakes_the_looks_that_wait_for_a_seat() -> None:
+    sched = scheduler(budget=64, look_tokens=2, max_num_seqs=4)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=30)))
+    runner.step()
+    for uid in range(2, 8):
+        sched.add(sequence(uid, range(10 * uid, 10 * uid + 4), attend()))
+    assert chunk_sizes(runner) == {1: 1, 2: 2}
+    sched.add(sequence(8, range(90, 93), generate(max_tokens=30)))
+    assert chunk_sizes(runner) == {1: 1, 2: 2, 8: 3}
+    assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 8, 3], [1, 8, 3], [1, 8, 4], [1, 8, 4]]
+
+
 def test_a_look_into_the_first_layer_alone_gets_as_many_more_tokens() -> None:
     sched = scheduler(budget=64, look_tokens=3)
     runner = ToyRunner(sched)
