@@ -165,7 +165,8 @@ class Batch:
 
         [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of one row come with all their heads,
         so that whole blocks are read in memory order; tiles of many rows, or too few tiles for the threads, head by
-        head.
+        head. Each thread takes an equal number of neighbours, so they are dealt out, the most work first: a row late in
+        a text costs many times what an early one does.
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
@@ -176,7 +177,9 @@ class Batch:
             items[:, :3] = tiles.repeat(counts, 0)
             items[:, 3] = np.arange(len(items)) - (counts.cumsum() - counts).repeat(counts)
             items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
-            self._attention_items[key] = items
+            num_keys = self.positions_array[items[:, 1] + items[:, 2] - 1] + 1
+            order = np.argsort(-num_keys * items[:, 2] * items[:, 4], kind="stable")
+            self._attention_items[key] = items[np.concatenate([order[i::num_threads] for i in range(num_threads)])]
         return self._attention_items[key]
 
     def sight(self, causal: bool = True, window: int | None = None) -> Sight:

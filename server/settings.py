@@ -156,7 +156,7 @@ class Settings:
         None,
         _integer(1),
         "Most tokens of one step for traces, attention, lenses and head scores while text is generated.",
-        shown_default="8; 256 on a GPU",
+        shown_default="2; 256 on a GPU",
     )
     kv_cache_memory: int | None = _setting(
         None, _bytes(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"

@@ -46,7 +46,7 @@ from server.engine.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
-_LOOK_TOKENS = {"cpu": 8, "cuda": 256}
+_LOOK_TOKENS = {"cpu": 2, "cuda": 256}
 """Rows that a step of a few streams computes almost for nothing beside its own: it waits for the weights to be read."""
 
 
