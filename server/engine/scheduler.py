@@ -46,8 +46,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     """The token budget of a step."""
     max_look_tokens: int | None = None
-    """Of that budget, for all that only looks inside while tokens are generated: tokens through the whole network (a
-    look into its first half gets twice as many). None is no such bound."""
+    """Of that budget, for all that only looks inside while tokens are generated; None is no such bound."""
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
@@ -91,7 +90,7 @@ class Scheduler:
         self._deadlines: list[tuple[float, int]] = []
         self._num_texts = 0
         """Unfinished sequences that generate."""
-        self._look_room: float | None = None
+        self._look_room: int | None = None
         """What is left of `max_look_tokens` in the step that is being scheduled; None where nothing bounds it."""
 
     @property
@@ -324,8 +323,8 @@ class Scheduler:
     def _append_chunk(self, chunks: list[Chunk], seq: Sequence, budget: int) -> int:
         num_tokens = min(seq.num_uncomputed_tokens, budget)
         if seq.only_looks and self._look_room is not None:
-            num_tokens = min(num_tokens, int(self._look_room / seq.depth))
-            self._look_room -= num_tokens * seq.depth
+            num_tokens = min(num_tokens, self._look_room)
+            self._look_room -= num_tokens
         if num_tokens:
             chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
         return num_tokens

@@ -43,7 +43,6 @@ class Sequence:
         "block_table",
         "captured_upto",
         "cross_block_table",
-        "depth",
         "encoder_is_captured",
         "encoder_is_computed",
         "encoder_token_ids",
@@ -113,8 +112,6 @@ class Sequence:
         """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
         self.num_layers_needed = needs.decoder_layers
         """Blocks of the decoder to run for this sequence; its K/V exist in these layers only."""
-        self.depth = max(1, needs.decoder_layers) / max(1, stacks.decoder)
-        """The part of the decoder that runs for this sequence, over 0 up to 1."""
         self.only_looks = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
         """It neither writes text nor embeds it: while others do, it may wait."""
         self.num_encoder_layers_needed = needs.encoder_layers

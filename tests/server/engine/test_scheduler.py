@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from server.engine.request import EmbedTask
 from server.engine.scheduler import SchedulerConfig
 from server.engine.sequence import SequenceStatus
-from tests.server.engine.toy_runner import NUM_LAYERS, ToyRunner, answer_alone, attend, generate, scheduler, sequence
+from tests.server.engine.toy_runner import ToyRunner, answer_alone, attend, generate, scheduler, sequence
 
 
 def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
@@ -67,15 +67,6 @@ def test_text_overtakes_the_looks_that_wait_for_a_seat() -> None:
     sched.add(sequence(8, range(90, 93), generate(max_tokens=30)))
     assert chunk_sizes(runner) == {1: 1, 2: 2, 8: 3}
     assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 8, 3], [1, 8, 3], [1, 8, 4], [1, 8, 4]]
-
-
-def test_a_look_into_the_first_layer_alone_gets_as_many_more_tokens() -> None:
-    sched = scheduler(budget=64, look_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=4)))
-    runner.step()
-    sched.add(sequence(2, range(20, 20 + 3 * NUM_LAYERS + 1), attend(layer=0)))
-    assert chunk_sizes(runner) == {1: 1, 2: 3 * NUM_LAYERS}
 
 
 def test_prompts_are_prefilled_in_order_of_arrival() -> None:
