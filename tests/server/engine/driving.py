@@ -1,7 +1,7 @@
 """Runs requests through an engine in process and gathers what each was told, in a form that compares bit for bit."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from server.engine.request import EngineRequest, GenerateTask, Intervention, Poi
 from server.engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
+Load = Callable[[str], Transformer]
+"""The network of one of `tiny.VARIANTS`."""
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Interventions change what they name, in every chunk and after preemption alike, and nothing of anybody else."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -22,24 +21,10 @@ from server.engine.request import (
     PointCapture,
     TraceTask,
 )
-from tests import tiny
-from tests.server.engine.driving import alone, array, build, everything, generate, load, request, run
+from tests.server.engine.driving import Load, alone, array, build, everything, generate, request, run
 
 LENGTH = 12
 PROMPT = tuple(range(5, 5 + LENGTH))
-Load = Callable[[str], Transformer]
-
-
-@pytest.fixture(scope="module")
-def model_of(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    models: dict[str, Transformer] = {}
-
-    def get(name: str) -> Transformer:
-        if name not in models:
-            models[name] = load(tiny.make_variant(name, tmp_path_factory.mktemp("model")))
-        return models[name]
-
-    return get
 
 
 def trace(model: Transformer, *interventions: Intervention, prompt: tuple[int, ...] = PROMPT) -> EngineRequest:

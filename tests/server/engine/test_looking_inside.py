@@ -3,7 +3,6 @@ others, for every family.
 """
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,22 +24,9 @@ from server.engine.request import (
     TraceTask,
 )
 from tests import tiny
-from tests.server.engine.driving import alone, build, everything, generate, load, request, run
+from tests.server.engine.driving import Load, alone, build, everything, generate, request, run
 
 ALL = (*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS)
-Load = Callable[[str], Transformer]
-
-
-@pytest.fixture(scope="module")
-def model_of(tmp_path_factory: pytest.TempPathFactory) -> Load:
-    models: dict[str, Transformer] = {}
-
-    def get(name: str) -> Transformer:
-        if name not in models:
-            models[name] = load(tiny.make_variant(name, tmp_path_factory.mktemp("model")))
-        return models[name]
-
-    return get
 
 
 def text(length: int) -> list[int]:

@@ -1,0 +1,20 @@
+"""Tiny networks, each loaded once for all tests of the engine that ask for it."""
+
+import pytest
+
+from model.transformer import Transformer
+from tests import tiny
+from tests.server.engine.driving import Load, load
+
+
+@pytest.fixture(scope="session")
+def model_of(tmp_path_factory: pytest.TempPathFactory) -> Load:
+    """The network of a variant, by its name."""
+    models: dict[str, Transformer] = {}
+
+    def get(name: str) -> Transformer:
+        if name not in models:
+            models[name] = load(tiny.make_variant(name, tmp_path_factory.mktemp("model")))
+        return models[name]
+
+    return get
