@@ -14,6 +14,7 @@ from model.capture import AttentionChange, Change
 from model.config import ModelConfig
 from model.point_names import sizes
 from model.points import BY_NAME, is_cross
+from model.row_search import argmax
 from server.engine.needs import Stage, stage_of
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Op, Part
@@ -148,7 +149,7 @@ def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     overflows = (scores.isfinite() & ~tempered.isfinite()).any(-1, keepdim=True)
     if not overflows.any():
         return tempered
-    first = scores.sort(dim=-1, descending=True, stable=True).indices[..., :1]
+    first = argmax(scores.flatten(0, 1)).view(*scores.shape[:2], 1)
     greedy = torch.full_like(scores, float("-inf")).scatter(-1, first, 0.0)
     return torch.where(overflows, greedy, tempered)
 

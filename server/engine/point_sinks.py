@@ -4,6 +4,7 @@ Knows requests and tensors; knows no scheduling and no wire. As with attention (
 depends on its own row alone.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -37,8 +38,8 @@ def stream_read(layer: int, rows: Sequence[int], deliver: Callable[[torch.Tensor
 class PointSink:
     """One point with a position axis: [position, ...], in the order asked for.
 
-    Raises ValueError for a position that the input does not have (no row would ever be written there), or a head that
-    the point does not have.
+    Raises ValueError for a position that the input does not have (no row would ever be written there), or a head or
+    unit that the point does not have.
     """
 
     def __init__(self, capture: PointCapture, config: ModelConfig, length: int, encoder_length: int) -> None:
@@ -54,6 +55,11 @@ class PointSink:
             if any(not 0 <= head < shape[1] for head in capture.heads):
                 raise ValueError(f"{capture.name} has heads 0 to {shape[1] - 1}; asked for are {capture.heads}")
             shape[1] = len(capture.heads)
+        if capture.units is not None:
+            num_units = math.prod(shape[1:])
+            if any(not 0 <= unit < num_units for unit in capture.units):
+                raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; asked for are {capture.units}")
+            shape[1:] = [len(capture.units)]
         self._values = torch.empty(shape, dtype=TORCH_DTYPES[capture.dtype])
 
     @property
@@ -68,11 +74,13 @@ class PointSink:
         # A position may be asked for twice; the network hands each row out once, in order.
         positions, inverse = np.unique(self._positions[places], return_inverse=True)
         where, source = torch.from_numpy(places), torch.from_numpy(inverse)
+        capture = self._capture
 
         def deliver(found: torch.Tensor) -> None:
+            if capture.units is not None:
+                found = found.flatten(1)[:, list(capture.units)]
             self._values[where] = found.cpu().to(self._values.dtype)[source]
 
-        capture = self._capture
         return Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)
 
     def arrays(self) -> dict[str, Array]:

@@ -80,6 +80,9 @@ class PointCapture:
     """Rows: positions, or query positions of scores and patterns; None is all. Absolute, in the order of the answer."""
     keys: tuple[int, ...] | None = None
     """Of scores and patterns."""
+    units: tuple[int, ...] | None = None
+    """Of each position's numbers, heads side by side (numbered after `heads` chose): the answer is then
+    [position, unit]. None is all, with the point's own axes. Not of scores and patterns."""
     dtype: Literal["float32", "float16"] = "float32"
 
 

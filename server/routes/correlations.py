@@ -48,12 +48,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         units = resolve(body.units, chosen.num_units, "units", "unit")
         _check_amount(num_samples, len(units))
         look.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest")
-        asked = [(TraceTask(points=(chosen.capture(rows),)), 4 * len(rows) * chosen.num_units) for rows in positions]
+        asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
         found = await look.run(asked)
 
         def tell() -> DescribedEntry:
-            rows = [tensors[chosen.name].reshape(-1, chosen.num_units) for tensors in found]
-            return _entry(body, chosen, np.concatenate(rows)[:, units], units)
+            return _entry(body, chosen, np.concatenate([tensors[chosen.name] for tensors in found]), units)
 
         return look.answer([await in_thread(tell)])
 
@@ -69,7 +68,7 @@ class _Chosen:
     heads: tuple[int, ...] | None
     num_units: int
 
-    def capture(self, positions: tuple[int, ...]) -> PointCapture:
+    def capture(self, positions: tuple[int, ...], units: tuple[int, ...]) -> PointCapture:
         return PointCapture(
             name=self.name,
             stack=self.stack,
@@ -77,6 +76,7 @@ class _Chosen:
             point=self.point.name,
             heads=self.heads,
             positions=positions,
+            units=units,
         )
 
 

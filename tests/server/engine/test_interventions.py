@@ -118,6 +118,17 @@ def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: st
     assert np.allclose(after.array(z), np.einsum("hqk,khd->qhd", expected, values), atol=1e-4)
 
 
+@pytest.mark.parametrize("length", [LENGTH, 128])
+def test_temperature_zero_takes_the_first_of_equal_scores(model_of: Load, length: int) -> None:
+    model = model_of("llama-gqa")
+    prompt = tuple(5 + i % 50 for i in range(length))
+    q = Intervention(stack="decoder", layer=0, point="attn.hook_q", op="set", value=0.0)
+    cold = Intervention(stack="decoder", layer=0, point="attn.hook_attn_scores", op="temperature", value=0.0)
+    pattern = run(build(model), [trace(model, q, cold, prompt=prompt)])[0].array("blocks.0.attn.hook_pattern")
+    assert (pattern[..., 0] == 1).all()
+    assert (pattern[..., 1:] == 0).all()
+
+
 @pytest.mark.parametrize("name", ["gemma2", "bart"])
 def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
     model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch

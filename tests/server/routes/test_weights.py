@@ -268,6 +268,20 @@ async def test_correlations_of_chosen_heads_and_units(at: Site) -> None:
     assert pairs == {(0, 3), (0, 5), (3, 5)}
 
 
+async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at: Site) -> None:
+    """They took every unit of the point from the worker, and so the whole point had to fit in the capture budget."""
+    prompt = ids(at, 20)
+    body = {"input": prompt, "point": "attn.hook_z", "layer": 0, "heads": [3, 1]}
+    size = at.context.config.head_dim
+    told = entry(await at.post("/v1/geometry", {**body, "units": [size + 2, 0, size], "num_strongest": 3}))
+    assert at.engine.submitted[-1].capture_bytes == 4 * len(prompt) * 3
+    traced = (await at.post("/v1/trace", {"input": prompt, "points": ["blocks.0.attn.hook_z"]})).json()["data"][0]
+    z = np.array(traced["points"]["blocks.0.attn.hook_z"]["data"])
+    samples = {size + 2: z[:, 1, 2], 0: z[:, 3, 0], size: z[:, 1, 0]}
+    for (i, j), rho in zip(array(told, "strongest_pairs"), array(told, "strongest_correlations"), strict=True):
+        assert np.corrcoef(samples[int(i)], samples[int(j)])[0, 1] == pytest.approx(rho, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
