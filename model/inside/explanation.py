@@ -3,7 +3,8 @@
 Order: products, their sum, scale, soft cap, position bias, mask, softmax, weighted values, their sum, W_O (Vaswani et
 al. 2017, arXiv:1706.03762, equation 1; cap: Gemma Team 2024, arXiv:2408.00118; bias: Raffel et al. 2020,
 arXiv:1910.10683). Each step is computed again in float64 from what the network had before it, and compared with what it
-had after: where an intervention changes a step, that one step differs.
+had after: where an intervention changes a step, that one step differs. A score of -inf is not the same as a mask:
+temperature 0 gives it to every key but one, all of which the query may look at.
 
 Axes: K keys, D numbers of a head, d_model.
 """
@@ -29,7 +30,7 @@ class Observed:
     values: Floats
     """[K, D]"""
     scores: Floats
-    """[K], -inf where masked."""
+    """[K], -inf where masked, and where an intervention made it so."""
     pattern: Floats
     """[K]"""
     z: Floats
@@ -74,12 +75,25 @@ class Steps:
         return float(self.exponentials.sum())
 
 
+@np.errstate(invalid="ignore", over="ignore")  # what overflowed in the network is inf or NaN here too, and shown so
 def explain(
-    observed: Observed, w_o: Floats, scale: float, softcap: float | None, position_bias: Floats | None
+    observed: Observed,
+    visible: npt.NDArray[np.bool_],
+    w_o: Floats,
+    scale: float,
+    softcap: float | None,
+    position_bias: Floats | None,
 ) -> Steps:
-    """The steps from `observed`, with W_O of the head [D, d_model] and what is added for each key's distance [K]."""
+    """The steps from `observed`.
+
+    Args:
+        visible: [K], the keys that the mask lets the query look at.
+        w_o: [D, d_model], W_O of the head.
+        scale: what the dots are multiplied by.
+        softcap: None for none.
+        position_bias: [K], what is added for each key's distance; None for nothing.
+    """
     q, keys, values = (x.astype(np.float64) for x in (observed.q, observed.keys, observed.values))
-    visible = ~np.isneginf(observed.scores)
     products = keys * q
     dots = products.sum(-1)
     scaled = dots * scale
@@ -107,7 +121,10 @@ def explain(
 
 
 def differences(steps: Steps, observed: Observed) -> dict[str, float]:
-    """The largest distance between a step here and the network's own number, for the four that it has."""
+    """The largest distance between a step here and the network's own number, for the four that it has.
+
+    Infinite where one of them alone is infinite, NaN where one is NaN or both are infinite.
+    """
     seen = steps.visible
     return {
         "scores": _furthest(steps.scores[seen], observed.scores[seen]),
@@ -118,4 +135,5 @@ def differences(steps: Steps, observed: Observed) -> dict[str, float]:
 
 
 def _furthest(ours: Float64, theirs: Floats) -> float:
-    return float(np.abs(ours - theirs).max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(ours - theirs).max(initial=0.0))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -91,6 +92,12 @@ class _Head:
     def causal(self) -> bool:
         return self.part == "decoder"
 
+    def visible(self, num_keys: int) -> NumpyArray:
+        """The keys [K] that the query may look at."""
+        distance = np.arange(num_keys) - self.query
+        seen = distance <= 0 if self.causal else np.ones(num_keys, bool)
+        return seen if self.window is None else seen & (np.abs(distance) < self.window)
+
     def points(self, context: AppContext) -> dict[str, PointCapture]:
         """What is traced, by the last part of its name."""
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
@@ -122,7 +129,8 @@ def _entry(
     config = head.config
     cap = config.attn_logit_softcap
     bias = _at_distances(weights.get("position_bias"), head.query, len(observed.keys))
-    steps = take_steps(observed, weights["w_o"], config.attention_scale, cap, bias)
+    visible = head.visible(len(observed.keys))
+    steps = take_steps(observed, visible, weights["w_o"], config.attention_scale, cap, bias)
     fields: dict[str, Any] = {
         "part": head.part,
         "layer": head.layer,

@@ -25,11 +25,11 @@ class ExplainRequest(LookRequest):
 
 
 class Softmax(AnswerModel):
-    """The two numbers that turn scores into weights."""
+    """The two numbers that turn scores into weights. Null: a score overflowed."""
 
-    largest_score: float = Field(description="Taken from every score first, so that no exponential overflows.")
-    sum_of_exponentials: float = Field(description="What every exponential is divided by.")
-    sum_of_weights: float = Field(description="1, but for rounding.")
+    largest_score: float | None = Field(description="Taken from every score first, so that no exponential overflows.")
+    sum_of_exponentials: float | None = Field(description="What every exponential is divided by.")
+    sum_of_weights: float | None = Field(description="1, but for rounding.")
 
 
 class ExplainEntry(LookEntry):
@@ -37,8 +37,9 @@ class ExplainEntry(LookEntry):
 
     Arrays, in the order in which they are made: q_projected and k_projected (before norm and rotation), q and k
     (after), products [key, d_head] (their sum is the dot), dots, scaled, capped (only with a cap), position_bias (only
-    with one), scores (null where masked), exponentials, weights, v, weighted_v [key, d_head], z [d_head], output
-    [d_model] (z W_O), and output_bias [d_model] (b_O, of all heads together) where there is one.
+    with one), scores (null where masked, and where temperature 0 left the key nothing), exponentials, weights, v,
+    weighted_v [key, d_head], z [d_head], output [d_model] (z W_O), and output_bias [d_model] (b_O, of all heads
+    together) where there is one.
     """
 
     part: Part = Field(description="Which attention.")
@@ -52,9 +53,10 @@ class ExplainEntry(LookEntry):
     window: int | None = Field(description="Keys nearer than this are seen; null sees all.")
     causal: bool = Field(description="Whether keys after the query are masked.")
     softmax: Softmax = Field(description="How scores become weights.")
-    differences: dict[str, float] = Field(
+    differences: dict[str, float | None] = Field(
         description="Each step computed again (float64) from what the network had before it: largest distance from its "
-        "own scores, pattern, z and result. An intervention on one of these shows here."
+        "own scores, pattern, z and result. An intervention on one of these shows here; null where the distance is not "
+        "finite (after temperature 0 that of the scores, after an overflow any)."
     )
 
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class Softmax(Result):
-    """The numbers that turn scores into weights."""
+    """The numbers that turn scores into weights; None where a score overflowed."""
 
-    largest_score: float
-    sum_of_exponentials: float
-    sum_of_weights: float
+    largest_score: float | None
+    sum_of_exponentials: float | None
+    sum_of_weights: float | None
 
 
 class Explanation(Look):
@@ -41,8 +41,8 @@ class Explanation(Look):
     window: int | None = None
     causal: bool
     softmax: Softmax
-    differences: dict[str, float] = Field(default_factory=dict, repr=False)
-    """Largest distance between these steps and the network's own numbers."""
+    differences: dict[str, float | None] = Field(default_factory=dict, repr=False)
+    """Largest distance between these steps and the network's own numbers; None where it is not finite."""
 
     @property
     def key_labels(self) -> list[str]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ def observe(
     z = [sum(pattern[j] * v[j][d] for j in range(keys)) for d in range(size)]
     result = [sum(z[d] * w_o[d][m] for d in range(size)) for m in range(width)]
     arrays = [np.array(x) for x in (q, k, v, scores, pattern, z, result)]
-    return Observed(*arrays), w_o, scale, distance * seen
+    return Observed(*arrays), seen, w_o, scale, distance * seen
 
 
 @settings(max_examples=50, deadline=None)
@@ -43,8 +44,8 @@ def observe(
     bias=st.booleans(),
 )
 def test_every_step_is_what_the_loops_give(seed: int, keys: int, size: int, cap: float | None, bias: bool) -> None:
-    observed, w_o, scale, distance = observe(np.random.default_rng(seed), keys, size, 5, cap, bias)
-    steps = explain(observed, w_o, scale, cap, distance if bias else None)
+    observed, seen, w_o, scale, distance = observe(np.random.default_rng(seed), keys, size, 5, cap, bias)
+    steps = explain(observed, seen, w_o, scale, cap, distance if bias else None)
     assert max(differences(steps, observed).values()) < 1e-12
     assert np.allclose(steps.products.sum(-1) * scale, steps.scaled)
     assert np.allclose(steps.position_bias, distance)
@@ -55,12 +56,43 @@ def test_every_step_is_what_the_loops_give(seed: int, keys: int, size: int, cap:
 
 
 def test_a_network_that_did_something_else_is_found_out() -> None:
-    observed, w_o, scale, _ = observe(np.random.default_rng(0), 6, 4, 5, None, False)
-    wrong = differences(explain(observed, w_o, scale * 1.01, None, None), observed)
+    observed, seen, w_o, scale, _ = observe(np.random.default_rng(0), 6, 4, 5, None, False)
+    wrong = differences(explain(observed, seen, w_o, scale * 1.01, None, None), observed)
     assert wrong["scores"] > 1e-3
     assert max(wrong[name] for name in ("pattern", "z", "result")) < 1e-12  # each from what the network had before it
     moved = replace(observed, pattern=np.roll(observed.pattern, 1))
-    assert {name for name, far in differences(explain(moved, w_o, scale, None, None), moved).items() if far > 1e-6} == {
-        "pattern",
-        "z",
-    }
+    far = differences(explain(moved, seen, w_o, scale, None, None), moved)
+    assert {name for name, distance in far.items() if distance > 1e-6} == {"pattern", "z"}
+
+
+def test_a_key_that_temperature_zero_empties_is_not_masked() -> None:
+    """It was taken for masked: its own score was left out, and the change to the scores went untold."""
+    observed, _, w_o, scale, distance = observe(np.random.default_rng(1), 6, 4, 5, None, True)
+    seen = np.array([True] * 4 + [False] * 2)
+    plain = np.where(seen, scale * (observed.keys @ observed.q) + distance, -np.inf)
+    first = int(plain.argmax())
+    pattern = np.eye(6)[first]
+    cold = replace(
+        observed, scores=np.where(pattern == 1, 0.0, -np.inf), pattern=pattern, z=observed.values[first],
+        result=observed.values[first] @ w_o,
+    )  # fmt: skip
+    steps = explain(cold, seen, w_o, scale, None, distance)
+    assert np.allclose(steps.scores[seen], plain[seen])
+    assert np.isneginf(steps.scores[~seen]).all()
+    assert steps.visible.tolist() == seen.tolist()
+    assert steps.weights.tolist() == pattern.tolist()
+    found = differences(steps, cold)
+    assert found.pop("scores") == np.inf
+    assert max(found.values()) < 1e-12
+
+
+@pytest.mark.parametrize("overflow", [np.inf, np.nan])
+def test_a_score_that_overflowed_makes_no_weights_up(overflow: float) -> None:
+    observed, _, w_o, scale, _ = observe(np.random.default_rng(2), 5, 3, 4, None, False)
+    broken = replace(observed, scores=np.array([0.5, overflow, 1.0, -1.0, -np.inf]), pattern=np.full(5, np.nan))
+    steps = explain(broken, np.array([True] * 4 + [False]), w_o, scale, None, None)
+    assert np.isnan(steps.weights).all()
+    assert np.isnan(steps.sum_of_exponentials)
+    found = differences(steps, broken)
+    assert not np.isfinite([found["scores"], found["pattern"]]).any()
+    assert found["result"] < 1e-12  # of the z that the network had

@@ -99,6 +99,20 @@ async def test_an_intervention_shows_in_the_one_step_that_it_changes(at: Site) -
         assert {name for name, far in differences.items() if far > 1e-4} == {step}
 
 
+@every("llama-gqa", "mistral", "t5", "mpnet")
+async def test_temperature_zero_empties_keys_and_masks_none(at: Site) -> None:
+    """All but one score is minus infinity then, as if those keys were masked; what leads to the scores is not."""
+    cold = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0}
+    body = {**reading(at.context.config), "layer": 0, "head": 1, "query_position": 8}
+    plain, changed = await ask(at, "explain", **body), await ask(at, "explain", **body, interventions=[cold])
+    for name in plain["arrays"].keys() & {"dots", "scaled", "position_bias"}:
+        assert np.allclose(array(changed, name), array(plain, name), atol=1e-5)
+    largest = int(array(plain, "weights").argmax())
+    assert array(changed, "weights").tolist() == [float(key == largest) for key in changed["key_positions"]]
+    assert changed["differences"].pop("scores") is None
+    assert max(changed["differences"].values()) < 2e-4
+
+
 @every(*GENERATING)
 async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
     config = at.context.config
