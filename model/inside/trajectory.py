@@ -15,7 +15,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Cosines of a vector of length 0 are NaN."""
+    """Cosines of a vector of length 0 are NaN; so is what an overflow left without a number."""
 
     norms: Float64
     """[P, L + 1]"""
@@ -29,6 +29,7 @@ class Trajectory:
     """[P, L + 1, O]: to the other positions at the same state."""
 
 
+@np.errstate(invalid="ignore")  # 0 / 0 and inf - inf are NaN, and said to be
 def trajectory(states: Floats, others: Floats) -> Trajectory:
     """Of states [L + 1, P, d], beside other positions' [L + 1, O, d]."""
     x, y = states.astype(np.float64), others.astype(np.float64)
@@ -45,6 +46,5 @@ def trajectory(states: Floats, others: Floats) -> Trajectory:
 def _cosine(a: Float64, b: Float64) -> Float64:
     """Along the last axis."""
     lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, and said to be
-        cosine: Float64 = (a * b).sum(-1) / lengths
+    cosine: Float64 = (a * b).sum(-1) / lengths
     return cosine

@@ -51,8 +51,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
         found = await look.run(asked)
 
+        samples = [tensors[chosen.name] for tensors in found]
+        for index, numbers in enumerate(samples):
+            if not np.isfinite(numbers).all():
+                raise look.not_finite(f"the numbers of input {index} at {chosen.name}")
+
         def tell() -> DescribedEntry:
-            return _entry(body, chosen, np.concatenate([tensors[chosen.name] for tensors in found]), units)
+            return _entry(body, chosen, np.concatenate(samples), units)
 
         return look.answer([await in_thread(tell)])
 

@@ -3,6 +3,7 @@
 Each state goes through the model's own final norm and head; the last one gives the model's own logits.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,18 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         # In JSON each of the top tokens is spelt out too, which is about as long as another number.
         look.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
         found = await look.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
+        _check_finite(look, tasks, found)
         entries = await in_thread(lambda: [_entry(look, i, task, target, found[i]) for i, task in enumerate(tasks)])
         return look.answer(entries)
+
+
+def _check_finite(look: Look, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:
+    """Raise BadRequest for logits that overflowed: they have no order, and so no likeliest tokens and no ranks."""
+    for index, (task, tensors) in enumerate(zip(tasks, found, strict=True)):
+        broken = np.argwhere(~np.isfinite(tensors["lens.entropy"]))
+        if len(broken):
+            state, position = task.layers[broken[0, 0]], task.positions[broken[0, 1]]
+            raise look.not_finite(f"the logits of input {index} in state {state} at position {position}")
 
 
 def _entry(

@@ -88,6 +88,15 @@ class Look:
         pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
         return StreamingResponse(paced(pieces), media_type=self.wanted.value)
 
+    def not_finite(self, what: str) -> BadRequest:
+        """The error that `what`, of which an answer would be made, is NaN or infinite."""
+        if self.body.interventions:
+            advice = "the interventions make the network's numbers overflow; smaller changes are accepted"
+        else:
+            advice = "this input makes the model's numbers overflow, or its weights are broken; other inputs may do"
+        param = "interventions" if self.body.interventions else "input"
+        return BadRequest(f"{param}: {what} are not finite: {advice}.", param=param, code="not_finite")
+
     def entry(
         self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
     ) -> DescribedEntry:

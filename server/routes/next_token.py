@@ -42,6 +42,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
         found = await look.run(asked)
         logits = [tensors[point.name][0] for tensors, point in zip(found, points, strict=True)]
+        for index, row in enumerate(logits):
+            if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
+                raise look.not_finite(f"the logits of input {index} at position {positions[index][0]}")
         told = await in_thread(lambda: [_told(context, body, row) for row in logits])
         return look.answer(
             [

@@ -1,5 +1,6 @@
 """POST /v1/rollout: attention through all layers, multiplied (rollout) or as a maximum flow."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             )
         )
         found = await look.run([(task, 4 * len(needed) * length * length) for length in lengths])
+        _check_finite(look, [tensors["attention"] for tensors in found])
 
         def tell() -> list[DescribedEntry]:
             return [_entry(look, i, body, layers, queries[i], tensors["attention"]) for i, tensors in enumerate(found)]
@@ -89,6 +91,14 @@ def _check_work(
             param="method",
             code="too_much_work",
         )
+
+
+def _check_finite(look: Look, patterns: Sequence[NumpyArray]) -> None:
+    """Raise BadRequest for patterns [layer, query, key] that overflowed: nothing flows through them."""
+    for index, pattern in enumerate(patterns):
+        broken = np.flatnonzero(~np.isfinite(pattern).all((1, 2)))
+        if len(broken):
+            raise look.not_finite(f"the patterns of input {index} in layer {broken[0]}")
 
 
 def _entry(

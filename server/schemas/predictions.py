@@ -74,7 +74,7 @@ class NextToken(AnswerModel):
 
     token_id: int = Field(description="Its id.")
     token: str = Field(description="The token decoded alone.")
-    logit: float = Field(description="Before the temperature.")
+    logit: float | None = Field(description="Before the temperature; null is minus infinity.")
     probability: float = Field(description="At this temperature, over the whole vocabulary.")
     kept_probability: float = Field(description="After top_k, min_p and top_p; 0 when it was dropped.")
 

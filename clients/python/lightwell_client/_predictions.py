@@ -16,8 +16,8 @@ class NextToken(Result):
 
     token_id: int
     token: str
-    logit: float
-    """Before the temperature."""
+    logit: float | None
+    """Before the temperature; None is minus infinity."""
     probability: float
     """At this temperature, over the whole vocabulary."""
     kept_probability: float

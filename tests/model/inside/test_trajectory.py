@@ -30,3 +30,14 @@ def test_every_position_goes_its_own_way() -> None:
         alone = trajectory(states[:, p : p + 1], others)
         assert np.allclose(together.cosine_to_others[p], alone.cosine_to_others[0])
         assert np.allclose(together.norms[p], alone.norms[0])
+
+
+def test_a_vector_that_overflowed_has_no_direction_and_the_others_keep_theirs() -> None:
+    states = np.ones((3, 2, 4), np.float32)
+    states[1:, 0] = np.inf
+    found = trajectory(states, states[:, 1:])
+    assert found.norms.tolist() == [[2, np.inf, np.inf], [2, 2, 2]]
+    assert np.isnan(found.cosine_to_start[0, 1:]).all()
+    assert np.isnan(found.cosine_to_others[0, 1:]).all()
+    assert np.allclose(found.cosine_to_others[1], 1)
+    assert found.steps[0, :2].tolist() == [0, np.inf]

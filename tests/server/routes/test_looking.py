@@ -92,6 +92,18 @@ async def test_next_gives_the_whole_vocabulary_when_asked(tmp_path: Path) -> Non
     assert np.allclose(tensors["0/kept"], tensors["0/probabilities"])
 
 
+async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(tmp_path: Path) -> None:
+    """A checkpoint may rule out tokens so; it is no overflow."""
+    engine = engine_of()
+    engine.network.head_bias[5:] = -np.inf
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "next", num_tokens=6, temperatures=[0, 1], top_k=3, full=True)
+    for each in entry["temperatures"]:
+        assert each["tokens"][5] == {**each["tokens"][5], "logit": None, "probability": 0, "kept_probability": 0}
+        assert sum(token["probability"] for token in each["tokens"]) == pytest.approx(1)
+    assert entry["arrays"]["logits"]["data"][5:8] == [None] * 3
+
+
 # ---- lens
 
 

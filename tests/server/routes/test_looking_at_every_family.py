@@ -4,6 +4,7 @@ The numbers of a pass are proved elsewhere; here is proved that each route's ari
 network: grouped heads, caps, biases by distance, windows, norms before and behind, parallel blocks, cross attention.
 """
 
+import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -223,3 +224,47 @@ async def test_random_tokens_show_induction_in_any_model(at: Site) -> None:
         entry = await ask(at, "heads", part=part, repeat_length=5, num_sequences=2, seed=random.randrange(2**31))
         assert np.isfinite(array(entry, "scores")).all()
         assert (entry["repeat_length"], entry["num_sequences"]) == (5, 2)
+
+
+OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", "value": 3e38}
+"""The stream of one position is infinite from then on, and what is made of it is no number."""
+
+
+@every("llama-gqa")
+@pytest.mark.parametrize(
+    ("route", "fields", "says"),
+    [
+        ("next", {}, "logits of input 0 at position 5"),
+        ("lens", {"positions": [1, 4]}, "logits of input 0 in state 2 at position 4"),
+        ("rollout", {}, "patterns of input 0 in layer 1"),
+        ("rollout", {"method": "flow"}, "patterns of input 0 in layer 1"),
+        ("geometry", {"point": "hook_resid_post", "layer": 1}, "numbers of input 0 at blocks.1.hook_resid_post"),
+    ],
+)
+async def test_what_cannot_be_made_of_an_overflow_is_refused(
+    at: Site, route: str, fields: dict[str, Any], says: str
+) -> None:
+    """NaN was ranked first by the lens, called constant by the geometry, and let nothing flow."""
+    body = {"input": ids(at.context.config, 6), **fields}
+    error = await at.error(f"/v1/{route}", {**body, "interventions": [OVERFLOW]}, 400)
+    assert (error["param"], error["code"]) == ("interventions", "not_finite")
+    assert says in error["message"]
+    assert (await at.post(f"/v1/{route}", body)).status_code == 200
+
+
+@every("llama-gqa")
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [
+        ("trajectory", {"positions": "all", "compare_positions": "all"}),
+        ("heads", {}),
+        ("explain", {"layer": 1, "head": 0}),
+        ("contributions", {"target": 5, "query_positions": "all"}),
+    ],
+)
+async def test_numbers_that_overflowed_are_null(at: Site, route: str, fields: dict[str, Any]) -> None:
+    body = {"input": ids(at.context.config, 6), **fields, "interventions": [OVERFLOW]}
+    answer = await at.post(f"/v1/{route}", body)
+    assert answer.status_code == 200
+    told = json.loads(answer.content, parse_constant=pytest.fail)["data"][0]  # NaN is no JSON
+    assert any("null" in json.dumps(each["data"]) for each in told["arrays"].values())
