@@ -90,9 +90,14 @@ def geometry(
         quantiles [QUANTILES] to within 0.0005, histogram [BINS] over [-1, 1], closest [k] the largest |cosine| of those
         compared and closest_pairs int64 [k, 2], norms [smallest, mean, largest length], and singular_values, largest
         first.
+
+    Raises ValueError for vectors that hold NaN or infinite numbers: no cosine is the largest then.
     """
     count, dimension = vectors.shape
     norms = torch.cat([block.norm(dim=1) for block in _blocks(vectors, check)])
+    broken = (~norms.isfinite()).nonzero().flatten()
+    if len(broken):
+        raise ValueError(f"the weights are broken: {len(broken)} of {count} vectors have no finite length")
     is_there = norms.nonzero().flatten()
     num_pairs = len(is_there) * (len(is_there) - 1) // 2
     affordable = min(MAX_PAIRS, MAX_PRODUCTS // dimension)

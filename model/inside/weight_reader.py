@@ -59,7 +59,10 @@ class WeightReader:
         return part.T if place.is_turned else part
 
     def head(self, config: ModelConfig, layer: int, head: int, *, is_cross: bool = False) -> Head:
-        """The factors of one query head, its key head's W_K and W_V, in float64."""
+        """The factors of one query head, its key head's W_K and W_V, in float64.
+
+        Raises ValueError for NaN and infinite numbers, which have no singular values.
+        """
         size, group = config.head_dim, head // (config.num_heads // config.num_kv_heads)
         q, kv = config.num_heads * size, config.num_kv_heads * size
         name = f"layers.{layer}."
@@ -70,14 +73,18 @@ class WeightReader:
             queries = keys = self.need(f"{name}qkv.weight")
             start = q
 
-        def rows(weight: torch.Tensor, first: int) -> torch.Tensor:
-            return weight[first : first + size].T.to(torch.float64)
+        def wide(part: torch.Tensor) -> torch.Tensor:
+            if not part.isfinite().all():
+                raise ValueError(f"the weights of layer {layer}, head {head}, are broken: NaN or infinite")
+            return part.to(torch.float64)
 
+        def rows(weight: torch.Tensor, first: int) -> torch.Tensor:
+            return wide(weight[first : first + size].T)
+
+        outputs = self.heads_of_output(f"{name}{'cross_out' if is_cross else 'attn_out'}.weight", size)
         return Head(
             w_q=rows(queries, head * size),
             w_k=rows(keys, start + group * size),
             w_v=rows(keys, start + kv + group * size),
-            w_o=self.heads_of_output(f"{name}{'cross_out' if is_cross else 'attn_out'}.weight", size)[head].to(
-                torch.float64
-            ),
+            w_o=wide(outputs[head]),
         )

@@ -329,3 +329,19 @@ def test_one_heads_output_matrix() -> None:
 def test_a_question_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="accepted are geometry, circuits, head_output, head_readout"):
         ask("gpt2", "colour")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_broken_weights_are_said_to_be_broken(bad: float) -> None:
+    """The largest cosine of such a matrix was told as -1, and its spectrum as a decomposition that did not converge."""
+    config, weights, _ = network("gpt2")
+    broken = {key: tensor.clone() for key, tensor in weights.items()}
+    broken["layers.1.qkv.weight"][3, 5] = bad
+    lookup = LiveWeights(build_model(config, broken, context=config.max_model_len))
+    for question, options in (
+        ("geometry", {"matrix": "blocks.1.attn.W_Q", "axis": "rows", "spectrum": 0}),
+        ("geometry", {"matrix": "blocks.1.attn.W_Q", "axis": "columns"}),
+        ("circuits", {"part": "decoder", "pairs": ((0, 1), (1, 0))}),
+    ):
+        with pytest.raises(ValueError, match=r"the weights (of layer 1, head 0, )?are broken"):
+            answer(config, lookup, question, options, lambda: None)
