@@ -1,0 +1,145 @@
+// How the page asks the server: the same public routes as everyone, the key from memory, errors in one shape.
+import { parseSafetensors } from "./safetensors.js";
+import { Store } from "./store.js";
+
+// This file is served at <root>/web/<version>/core/api.js, so the root is found under any proxy's path.
+export const root = new URL("../../../", import.meta.url);
+
+/** The API key, in memory only: a reload forgets it. */
+export const apiKey = new Store("");
+
+/** "ok", "lost" (the server does not answer or is not ready) or "key" (it wants a key, or another one). */
+export const connection = new Store("ok");
+
+/** Call `listener()` each time the server can be asked again: it is back, or another key was given. */
+export function whenReachable(listener) {
+  const ends = [connection.follow((now) => now === "ok" && listener()), apiKey.follow(() => listener())];
+  return () => ends.forEach((end) => end());
+}
+
+/** What the server said was wrong, or that it said nothing (status 0). */
+export class ApiError extends Error {
+  constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.param = param;
+    this.retryAfter = retryAfter;
+  }
+
+  /** Whether the same request may succeed later without a change. */
+  get isPassing() {
+    return this.status === 0 || this.status === 429 || this.status === 503;
+  }
+}
+
+/** The response to GET (no body) or POST of a route such as "v1/attention". Raises ApiError, or AbortError. */
+export async function ask(route, body, { signal, accept = "application/json" } = {}) {
+  const headers = { Accept: accept };
+  if (apiKey.value) headers.Authorization = `Bearer ${apiKey.value}`;
+  if (body) headers["Content-Type"] = "application/json";
+  const request = { method: body ? "POST" : "GET", headers, body: body ? JSON.stringify(body) : undefined, signal };
+  let response;
+  try {
+    response = await fetch(new URL(route.replace(/^\//, ""), root), request);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    serverLost();
+    throw new ApiError("The server does not answer. The page tries again by itself.");
+  }
+  if (response.ok) return response;
+  const error = await readError(response);
+  if (error.status === 401) connection.set("key");
+  if (error.status === 503) serverLost();
+  throw error;
+}
+
+async function readError(response) {
+  let said = {};
+  try {
+    said = (await response.json()).error ?? {};
+  } catch {
+    // not this server's words: a proxy's, perhaps
+  }
+  const message = said.message ?? `The server answered ${response.status} ${response.statusText}.`;
+  const retryAfter = Number(response.headers.get("retry-after")) || null;
+  return new ApiError(message, { status: response.status, code: said.code, param: said.param, retryAfter });
+}
+
+/** The JSON of a route. */
+export async function askJson(route, body, options) {
+  return (await ask(route, body, options)).json();
+}
+
+/**
+ * The answer of a route that shows the inside, in binary: a list with one entry an input, which is the entry's JSON
+ * with `arrays: {name: {data, shape, axes}}`; the array of attention and embeddings is named "attention", "embedding".
+ */
+export async function askLook(route, body, { signal } = {}) {
+  const response = await ask(route, body, { signal, accept: "application/vnd.safetensors" });
+  const { metadata, tensors } = parseSafetensors(await response.arrayBuffer());
+  const entries = [];
+  for (const [name, value] of Object.entries(metadata)) {
+    const index = /\.(\d+)$/.exec(name)?.[1];
+    if (index === undefined) continue;
+    const entry = JSON.parse(value);
+    const declared = { ...entry.points, ...entry.arrays };
+    const arrays = {};
+    for (const [tensorName, tensor] of Object.entries(tensors)) {
+      if (tensorName === name) {
+        arrays[name.slice(0, -index.length - 1)] = { ...tensor, axes: entry.axes };
+      } else if (tensorName.startsWith(`${index}/`)) {
+        const short = tensorName.slice(index.length + 1);
+        arrays[short] = { ...declared[short], ...tensor };
+      }
+    }
+    entries[Number(index)] = { ...entry, arrays };
+  }
+  return entries;
+}
+
+/** The events of a streamed answer, as parsed JSON, until [DONE]. Raises ApiError for an error event. */
+export async function* askStream(route, body, { signal } = {}) {
+  const response = await ask(route, { ...body, stream: true }, { signal, accept: "text/event-stream" });
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    let part;
+    try {
+      part = await reader.read();
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      serverLost();
+      throw new ApiError("The server broke off in the middle of its answer.");
+    }
+    if (part.done) return;
+    const events = (rest + part.value).split("\n\n");
+    rest = events.pop();
+    for (const event of events) {
+      const data = event.replace(/^event:.*\n/, "").replace(/^data: ?/, "");
+      if (data === "[DONE]") return;
+      const message = JSON.parse(data);
+      if (message.error) throw new ApiError(message.error.message, { status: 500, ...message.error });
+      yield message;
+    }
+  }
+}
+
+let watching = false;
+
+/** Say that the server is lost, and ask until it is ready again. */
+async function serverLost() {
+  connection.set("lost");
+  if (watching) return;
+  watching = true;
+  for (let wait = 500; ; wait = Math.min(wait * 1.5, 5000)) {
+    await new Promise((done) => setTimeout(done, wait));
+    try {
+      if ((await fetch(new URL("health/ready", root), { cache: "no-store" })).ok) break;
+    } catch {
+      // still away
+    }
+  }
+  watching = false;
+  connection.set("ok");
+}

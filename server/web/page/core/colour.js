@@ -1,0 +1,53 @@
+// From numbers to colours: one sequential scale and one diverging, each for light and dark.
+
+// Stops are evenly spaced; both scales change in lightness all the way, so they also read without colour.
+const SEQUENTIAL = {
+  light: [[252, 251, 247], [214, 226, 240], [148, 184, 222], [72, 128, 192], [28, 72, 142], [14, 30, 84]],
+  dark: [[22, 25, 34], [52, 48, 92], [122, 62, 118], [204, 92, 88], [248, 156, 76], [255, 236, 170]],
+};
+const DIVERGING = {
+  light: [[150, 66, 8], [224, 148, 84], [250, 249, 245], [110, 160, 214], [20, 66, 140]],
+  dark: [[255, 170, 90], [166, 92, 44], [26, 29, 38], [50, 98, 160], [130, 190, 255]],
+};
+
+function tableOf(stops) {
+  const table = new Uint8Array(256 * 3);
+  for (let i = 0; i < 256; i += 1) {
+    const place = (i / 255) * (stops.length - 1);
+    const below = Math.min(Math.floor(place), stops.length - 2);
+    for (let c = 0; c < 3; c += 1) {
+      table[i * 3 + c] = Math.round(stops[below][c] + (stops[below + 1][c] - stops[below][c]) * (place - below));
+    }
+  }
+  return table;
+}
+
+const TABLES = new Map();
+
+/** 256 colours as flat RGB bytes; `kind` is "sequential" (0 to 1) or "diverging" (-1 to 1), `mode` light or dark. */
+export function colourTable(kind, mode) {
+  const key = `${kind} ${mode}`;
+  if (!TABLES.has(key)) TABLES.set(key, tableOf((kind === "diverging" ? DIVERGING : SEQUENTIAL)[mode]));
+  return TABLES.get(key);
+}
+
+/** The place of a value in the table, 0 to 255; values outside [low, high] take the end's. */
+export function colourIndex(value, low, high) {
+  if (!(high > low)) return 0;
+  return Math.max(0, Math.min(255, Math.round(((value - low) / (high - low)) * 255)));
+}
+
+/** A CSS colour of the value. */
+export function colourOf(value, low, high, kind, mode) {
+  const table = colourTable(kind, mode);
+  const i = colourIndex(value, low, high) * 3;
+  return `rgb(${table[i]} ${table[i + 1]} ${table[i + 2]})`;
+}
+
+/** Black or white, whichever is read better on that colour. */
+export function inkOn(value, low, high, kind, mode) {
+  const table = colourTable(kind, mode);
+  const i = colourIndex(value, low, high) * 3;
+  const luminance = 0.2126 * table[i] + 0.7152 * table[i + 1] + 0.0722 * table[i + 2];
+  return luminance > 140 ? "#111" : "#fff";
+}

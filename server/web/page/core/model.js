@@ -1,0 +1,53 @@
+// What the loaded model can do, and the selection as positions and numbers that exist in it.
+import { useJson } from "./fetching.js";
+import { createContext, useContext, useMemo } from "./html.js";
+import { useSelection } from "./state.js";
+
+/** The answer of /v1/capabilities, for all components below <App>. */
+export const Capabilities = createContext(null);
+export const useCapabilities = () => useContext(Capabilities);
+
+/** What every look is asked with: {model, input, decoder_input (where the model has a decoder of its own)}. */
+export function inputOf(selection, capabilities) {
+  const isPair = capabilities.kind === "encoder_decoder";
+  return { input: selection.text, ...(isPair && selection.decoder ? { decoder_input: selection.decoder } : {}) };
+}
+
+/** A position that exists, of one that may count from the end or be too large. */
+export function clamp(position, count) {
+  const counted = position < 0 ? count + position : position;
+  return Math.max(0, Math.min(count - 1, counted));
+}
+
+/** {stack, part, layer, head, numLayers, numHeads} of the selection, each within the model. */
+export function useHead() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const parts = capabilities.attention.parts;
+  const part = parts.includes(selection.part) ? selection.part : parts[0];
+  const stack = capabilities.stacks[part === "cross" ? "decoder" : part];
+  return {
+    part,
+    stack,
+    layer: clamp(selection.layer, stack.num_layers),
+    head: clamp(selection.head, stack.num_heads),
+    numLayers: stack.num_layers,
+    numHeads: stack.num_heads,
+  };
+}
+
+/** {tokens, ids, error, loading} of the shared text. */
+export function useTokens(text) {
+  const { data, error, loading } = useJson(
+    text === "" ? null : "tokenize",
+    useMemo(() => ({ prompt: text, return_token_strs: true }), [text]),
+  );
+  return { tokens: data?.token_strs ?? [], ids: data?.tokens ?? [], error, loading };
+}
+
+/** A token as people can read it: spaces and line ends made visible where they are all there is. */
+export function shownToken(token) {
+  if (token === "") return "∅";
+  if (/^\s+$/.test(token)) return token.replace(/ /g, "␣").replace(/\n/g, "↵").replace(/\t/g, "⇥");
+  return token.trim();
+}

@@ -1,0 +1,83 @@
+// The little mathematics of the page, and how numbers are written.
+
+/**
+ * Probabilities softmax(logits / temperature), in float64, the largest subtracted first. Temperature 0 puts all on the
+ * largest logit, the first of equals.
+ */
+export function softmax(logits, temperature = 1) {
+  const probabilities = new Float64Array(logits.length);
+  let best = 0;
+  for (let i = 1; i < logits.length; i += 1) if (logits[i] > logits[best]) best = i;
+  if (temperature === 0) {
+    probabilities[best] = 1;
+    return probabilities;
+  }
+  let sum = 0;
+  for (let i = 0; i < logits.length; i += 1) {
+    probabilities[i] = Math.exp((logits[i] - logits[best]) / temperature);
+    sum += probabilities[i];
+  }
+  for (let i = 0; i < logits.length; i += 1) probabilities[i] /= sum;
+  return probabilities;
+}
+
+/** Entropy in nats: -sum p ln p. */
+export function entropy(probabilities) {
+  let sum = 0;
+  for (const p of probabilities) if (p > 0) sum -= p * Math.log(p);
+  return sum;
+}
+
+/** Indices by falling value; equals in their order. */
+export function descending(values) {
+  const order = new Uint32Array(values.length).map((_, i) => i);
+  return order.sort((a, b) => values[b] - values[a] || a - b);
+}
+
+/** The smallest and largest finite value, or [0, 0]. */
+export function extent(values) {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (!Number.isFinite(value)) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : [0, 0];
+}
+
+/** Strides of a row-major array. */
+export function stridesOf(shape) {
+  const strides = shape.map(() => 1);
+  for (let i = shape.length - 2; i >= 0; i -= 1) strides[i] = strides[i + 1] * shape[i + 1];
+  return strides;
+}
+
+/** A number for people: 4 significant digits, a true minus, exponents where they are needed. */
+export function format(value, digits = 4) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const isPlain = size >= 1e-3 && size < 1e6;
+  const written = isPlain ? String(Number(value.toPrecision(digits))) : value.toExponential(digits - 2);
+  return written.replace("-", "−");
+}
+
+/** A share as percent. */
+export const percent = (share) => `${format(share * 100, 3)} %`;
+
+/** Whole numbers with thin spaces between thousands. */
+export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
+
+/** Bytes with a unit of 1024. */
+export function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  let size = count;
+  while (size >= 1024 && unit < units.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${format(size, 3)} ${units[unit]}`;
+}

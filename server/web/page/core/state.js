@@ -1,0 +1,116 @@
+// The one selection that all views share, and its place in the URL: everything after #, which browsers never send.
+import { Store, useStore } from "./store.js";
+
+const text = (initial) => ({ initial, read: (raw) => raw, write: (value) => value });
+const integer = (initial) => ({
+  initial,
+  read: (raw) => (/^-?\d{1,9}$/.test(raw) ? Number(raw) : initial),
+  write: String,
+});
+const number = (initial, low, high) => ({
+  initial,
+  read: (raw) => (raw !== "" && Number.isFinite(Number(raw)) ? Math.min(high, Math.max(low, Number(raw))) : initial),
+  write: String,
+});
+const choice = (...values) => ({
+  initial: values[0],
+  read: (raw) => (values.includes(raw) ? raw : values[0]),
+  write: (value) => value,
+});
+const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value) => (value ? "1" : "0") });
+
+// Every part of the state: shared ones first, then each view's own, named view_option.
+export const FIELDS = {
+  view: text("attention"),
+  text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
+  decoder: text(""), // what the decoder of an encoder-decoder reads
+  part: text(""), // stack: "decoder", "encoder" or "cross"; "" is the model's first
+  layer: integer(1), // negative numbers count from the end, as on the wire
+  head: integer(3),
+  query: integer(-1),
+  key: integer(0),
+
+  write_temperature: number(0.8, 0, 2),
+  write_top_p: number(1, 0, 1),
+  write_top_k: integer(0),
+  write_seed: text(""),
+  write_max_tokens: integer(60),
+
+  attention_kind: choice("pattern", "scores", "dots"),
+  attention_orientation: choice("rows", "columns"),
+  attention_value: choice("weight", "norm"),
+  attention_sink: flag(true), // whether the first token's column is shown
+  attention_picture: choice("both", "matrix", "text"),
+
+  contributions_target: text(""),
+  contributions_versus: text(""),
+
+  lens_target: text(""),
+
+  next_temperature: number(1, 0, 3),
+  next_top_k: integer(0),
+  next_top_p: number(1, 0, 1),
+
+  heads_x: text("previous_token"),
+  heads_y: text("induction"),
+  heads_on: choice("random", "text"),
+
+  flow_open: text(""), // the tensor that is opened
+
+  embeddings_texts: text(""), // one a line; "" is the examples
+
+  weights_matrix: text(""),
+};
+
+const initial = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
+
+function fromHash(hash) {
+  const parameters = new URLSearchParams(hash.replace(/^#/, ""));
+  const state = { ...initial };
+  for (const [name, field] of Object.entries(FIELDS)) {
+    const raw = parameters.get(name);
+    if (raw !== null) state[name] = field.read(raw);
+  }
+  return state;
+}
+
+function toHash(state) {
+  const parameters = new URLSearchParams();
+  for (const [name, field] of Object.entries(FIELDS)) {
+    if (name === "view" || state[name] !== field.initial) parameters.set(name, field.write(state[name]));
+  }
+  return `#${parameters}`;
+}
+
+export const state = new Store(fromHash(location.hash));
+
+/** Change parts of the state; the URL follows. A new view, or `remember: true`, makes an entry in the history. */
+export function select(changes, { remember = "view" in changes } = {}) {
+  for (const name of Object.keys(changes)) {
+    if (!(name in FIELDS)) throw new Error(`state: no field ${name}`);
+  }
+  const next = { ...state.value, ...changes };
+  const hash = toHash(next);
+  if (hash === toHash(state.value)) return;
+  if (remember) history.pushState(null, "", hash);
+  else replaceSoon(hash);
+  state.set(next);
+}
+
+// Browsers allow some 100 changes of the URL in 30 s; a slider makes more.
+let pending = null;
+function replaceSoon(hash) {
+  clearTimeout(pending);
+  pending = setTimeout(() => history.replaceState(null, "", hash), 150);
+}
+
+addEventListener("popstate", () => {
+  clearTimeout(pending);
+  state.set(fromHash(location.hash));
+});
+
+/** The address that restores what is seen now. */
+export const address = () => new URL(toHash(state.value), location.href).href;
+
+/** The shared state; the component is drawn again when any of it changes. */
+export const useSelection = () => useStore(state);

@@ -1,0 +1,38 @@
+// A value that components follow.
+import { useEffect, useState } from "./html.js";
+
+export class Store {
+  #value;
+  #listeners = new Set();
+
+  constructor(value) {
+    this.#value = value;
+  }
+
+  get value() {
+    return this.#value;
+  }
+
+  /** Set the value and tell those who follow it; an equal value tells nobody. */
+  set(value) {
+    if (Object.is(value, this.#value)) return;
+    this.#value = value;
+    for (const listener of [...this.#listeners]) listener(value);
+  }
+
+  /** Call `listener(value)` after each change; returns what ends it. */
+  follow(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+}
+
+/** The store's value; the component is drawn again when it changes. */
+export function useStore(store) {
+  const [value, setValue] = useState(store.value);
+  useEffect(() => {
+    setValue(() => store.value); // it may have changed between drawing and following
+    return store.follow((next) => setValue(() => next));
+  }, [store]);
+  return value;
+}

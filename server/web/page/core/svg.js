@@ -1,0 +1,141 @@
+// A drawing context that writes SVG: the part of CanvasRenderingContext2D that our pictures use, no more.
+
+const escaped = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+const short = (value) => String(Math.round(value * 100) / 100);
+
+export class SvgContext {
+  #marks = [];
+  #path = "";
+  #saved = [];
+  #shift = [0, 0];
+  #turn = "";
+  fillStyle = "#000";
+  strokeStyle = "#000";
+  lineWidth = 1;
+  globalAlpha = 1;
+  font = "12px sans-serif";
+  textAlign = "start";
+  textBaseline = "alphabetic";
+  imageSmoothingEnabled = true;
+  lineCap = "butt";
+
+  constructor(measure) {
+    this.measureText = (text) => {
+      measure.font = this.font;
+      return measure.measureText(text);
+    };
+  }
+
+  save() {
+    const { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap } = this;
+    const fields = { fillStyle, strokeStyle, lineWidth, globalAlpha, font, textAlign, textBaseline, lineCap };
+    this.#saved.push([fields, [...this.#shift], this.#turn]);
+  }
+
+  restore() {
+    const [fields, shift, turn] = this.#saved.pop();
+    Object.assign(this, fields);
+    this.#shift = shift;
+    this.#turn = turn;
+  }
+
+  translate(x, y) {
+    if (this.#turn) throw new Error("SvgContext: translate before rotate");
+    this.#shift = [this.#shift[0] + x, this.#shift[1] + y];
+  }
+
+  rotate(radians) {
+    this.#turn = ` rotate(${short((radians * 180) / Math.PI)})`;
+  }
+
+  #place() {
+    const [x, y] = this.#shift;
+    return x || y || this.#turn ? ` transform="translate(${short(x)} ${short(y)})${this.#turn}"` : "";
+  }
+
+  #fill() {
+    return ` fill="${this.fillStyle}"${this.globalAlpha < 1 ? ` opacity="${short(this.globalAlpha)}"` : ""}`;
+  }
+
+  #stroke() {
+    const alpha = this.globalAlpha < 1 ? ` opacity="${short(this.globalAlpha)}"` : "";
+    return ` fill="none" stroke="${this.strokeStyle}" stroke-width="${short(this.lineWidth)}" stroke-linecap="${this.lineCap}"${alpha}`;
+  }
+
+  #rect(x, y, width, height) {
+    return `<rect x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"`;
+  }
+
+  clearRect() {}
+
+  fillRect(x, y, width, height) {
+    this.#marks.push(`${this.#rect(x, y, width, height)}${this.#fill()}${this.#place()}/>`);
+  }
+
+  strokeRect(x, y, width, height) {
+    this.#marks.push(`${this.#rect(x, y, width, height)}${this.#stroke()}${this.#place()}/>`);
+  }
+
+  beginPath() {
+    this.#path = "";
+  }
+
+  moveTo(x, y) {
+    this.#path += `M${short(x)} ${short(y)}`;
+  }
+
+  lineTo(x, y) {
+    this.#path += `L${short(x)} ${short(y)}`;
+  }
+
+  bezierCurveTo(a, b, c, d, x, y) {
+    this.#path += `C${[a, b, c, d, x, y].map(short).join(" ")}`;
+  }
+
+  rect(x, y, width, height) {
+    this.#path += `M${short(x)} ${short(y)}h${short(width)}v${short(height)}h${short(-width)}z`;
+  }
+
+  /** A whole circle: our pictures need no other arc. */
+  arc(x, y, radius) {
+    const r = short(radius);
+    this.#path += `M${short(x - radius)} ${short(y)}a${r} ${r} 0 1 0 ${short(2 * radius)} 0a${r} ${r} 0 1 0 ${short(-2 * radius)} 0z`;
+  }
+
+  closePath() {
+    this.#path += "z";
+  }
+
+  fill() {
+    this.#marks.push(`<path d="${this.#path}"${this.#fill()}${this.#place()}/>`);
+  }
+
+  stroke() {
+    this.#marks.push(`<path d="${this.#path}"${this.#stroke()}${this.#place()}/>`);
+  }
+
+  fillText(text, x, y) {
+    const anchor = { start: "start", left: "start", center: "middle", right: "end", end: "end" }[this.textAlign];
+    const baseline = { middle: "central", top: "hanging" }[this.textBaseline] ?? "auto";
+    const style = `font="${escaped(this.font)}" text-anchor="${anchor}" dominant-baseline="${baseline}"`;
+    const [, size, family] = /([\d.]+)px (.*)$/.exec(this.font);
+    const weight = /^(bold|[56789]00)/.test(this.font) ? ' font-weight="bold"' : "";
+    this.#marks.push(
+      `<text x="${short(x)}" y="${short(y)}" font-size="${size}" font-family="${escaped(family)}"${weight} ${style.slice(style.indexOf("text-anchor"))}${this.#fill()}${this.#place()}>${escaped(String(text))}</text>`,
+    );
+  }
+
+  /** A canvas, as a picture in the picture, its cells kept sharp. */
+  drawImage(image, x, y, width, height) {
+    const place = `x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"`;
+    this.#marks.push(
+      `<image ${place} preserveAspectRatio="none" style="image-rendering:pixelated" href="${image.toDataURL()}"${this.#place()}/>`,
+    );
+  }
+
+  /** The whole picture as an SVG document. */
+  document(width, height, background) {
+    const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" ${size}><rect width="100%" height="100%" fill="${background}"/>${this.#marks.join("")}</svg>`;
+  }
+}

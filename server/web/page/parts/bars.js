@@ -1,0 +1,29 @@
+// A list of bars: a real table, so that it is read aloud and copied as one; bars are its decoration.
+import { classes, html } from "../core/html.js";
+import { format } from "../core/numbers.js";
+
+/**
+ * rows: [{name, value, note, title, isOn}]; values may have both signs, then bars grow from the middle.
+ * columns: heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest there is).
+ * onPick(index): rows become buttons. write(value): how numbers are shown.
+ */
+export function Bars({ rows, columns, caption, largest, onPick, write = format }) {
+  const isSigned = rows.some((row) => row.value < 0);
+  const full = largest ?? Math.max(...rows.map((row) => Math.abs(row.value)), 1e-30);
+  const hasNotes = rows.some((row) => row.note !== undefined);
+  return html`<table class="bars">
+    ${caption && html`<caption>${caption}</caption>`}
+    <thead><tr><th scope="col">${columns[0]}</th><th scope="col"><span class="unseen">bar</span></th><th scope="col">${columns[1]}</th>${hasNotes && html`<th scope="col">${columns[2]}</th>`}</tr></thead>
+    <tbody>${rows.map((row, index) => {
+      const share = Math.min(Math.abs(row.value) / full, 1) * (isSigned ? 50 : 100);
+      const style = isSigned ? { width: `${share}%`, marginLeft: row.value < 0 ? `${50 - share}%` : "50%" } : { width: `${share}%` };
+      const name = html`<code>${row.name}</code>`;
+      return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on")} title=${row.title}>
+        <th scope="row">${onPick ? html`<button type="button" class="plain" onClick=${() => onPick(index)}>${name}</button>` : name}</th>
+        <td class="bar"><div class=${row.value < 0 ? "negative" : "positive"} style=${style}></div></td>
+        <td class="number">${write(row.value)}</td>
+        ${hasNotes && html`<td class="note">${row.note}</td>`}
+      </tr>`;
+    })}</tbody>
+  </table>`;
+}

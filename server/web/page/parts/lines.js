@@ -1,0 +1,108 @@
+// A few lines over a common axis: steps of a trajectory, ranks through the layers.
+import { html, useCallback, useState } from "../core/html.js";
+import { extent, format } from "../core/numbers.js";
+import { Picture } from "./picture.js";
+
+const MARGIN = { left: 52, right: 12, top: 12, bottom: 34 };
+// Lines differ in their dashes too, for those who do not tell the colours apart.
+const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
+
+/**
+ * series: [{name, values}], all of one length; points: names along the axis; title: of the axis.
+ * low, high: the range (default: of the values); isLogarithmic: powers of ten; onPick(index): a click on a point.
+ */
+export function Lines({ series, points, title, low, high, isLogarithmic = false, height = 240, label, onPick, handle, write = format }) {
+  const [hovered, setHovered] = useState(null);
+  const scale = isLogarithmic ? (value) => Math.log10(Math.max(value, 1e-30)) : (value) => value;
+  const [least, most] = extent(series.flatMap((line) => Array.from(line.values, scale)));
+  const bottom = low === undefined ? least : scale(low);
+  const top = high === undefined ? (most > bottom ? most : bottom + 1) : scale(high);
+  const xOf = (index, width) => MARGIN.left + (points.length < 2 ? 0.5 : index / (points.length - 1)) * (width - MARGIN.left - MARGIN.right);
+  const yOf = (value, tall) => MARGIN.top + (1 - (scale(value) - bottom) / (top - bottom)) * (tall - MARGIN.top - MARGIN.bottom);
+  const identity = JSON.stringify([series.map((line) => [line.name, [...line.values]]), points, bottom, top]);
+  const draw = useCallback(
+    (context, { width, height: tall, colours }) => {
+      context.font = "11px system-ui, sans-serif";
+      context.lineWidth = 1;
+      for (let tick = 0; tick <= 4; tick += 1) {
+        const place = bottom + ((top - bottom) * tick) / 4;
+        const y = MARGIN.top + (1 - tick / 4) * (tall - MARGIN.top - MARGIN.bottom);
+        context.strokeStyle = colours.line;
+        context.beginPath();
+        context.moveTo(MARGIN.left, y);
+        context.lineTo(width - MARGIN.right, y);
+        context.stroke();
+        context.fillStyle = colours.muted;
+        context.textAlign = "right";
+        context.textBaseline = "middle";
+        context.fillText(write(isLogarithmic ? 10 ** place : place), MARGIN.left - 6, y);
+      }
+      context.textAlign = "center";
+      const step = Math.ceil((points.length * 42) / Math.max(width - MARGIN.left, 1));
+      points.forEach((name, index) => index % step === 0 && context.fillText(name, xOf(index, width), tall - 22));
+      if (title) context.fillText(title, (MARGIN.left + width) / 2, tall - 7);
+      series.forEach((line, place) => {
+        const [colour, dashes] = STYLES[place % STYLES.length];
+        drawLine(context, line.values, dashes, (i) => [xOf(i, width), yOf(line.values[i], tall)], colours[colour]);
+      });
+    },
+    [identity],
+  );
+  const overlay = useCallback(
+    (context, { width, height: tall, colours }) => {
+      if (hovered === null) return;
+      context.strokeStyle = colours.ink;
+      context.beginPath();
+      context.moveTo(xOf(hovered, width), MARGIN.top);
+      context.lineTo(xOf(hovered, width), tall - MARGIN.bottom);
+      context.stroke();
+    },
+    [hovered, identity],
+  );
+  const nearest = (x, width) => Math.round(((x - MARGIN.left) / Math.max(width - MARGIN.left - MARGIN.right, 1)) * (points.length - 1));
+  const move = (index) => setHovered(Math.max(0, Math.min(points.length - 1, index)));
+  const readout = hovered === null ? "" : `${points[hovered]}: ${series.map((line) => `${line.name} ${write(line.values[hovered])}`).join(", ")}`;
+  return html`<div class="lines">
+    <${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} handle=${handle} readout=${readout}
+      onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(nearest(x, width)))}
+      onPick=${onPick && (() => hovered !== null && onPick(hovered))}
+      onKey=${(key) => {
+        if (key === "ArrowLeft") move((hovered ?? points.length) - 1);
+        else if (key === "ArrowRight") move((hovered ?? -1) + 1);
+        else if (key === "Enter" && onPick && hovered !== null) onPick(hovered);
+        else return false;
+        return true;
+      }} />
+    <ul class="legend">${series.map((line, place) => html`<li><i class=${`dash-${place % STYLES.length}`}></i>${line.name}</li>`)}</ul>
+  </div>`;
+}
+
+/** A line with its points; dashes are drawn by hand, as pieces, so that they are saved as SVG too. */
+function drawLine(context, values, dashes, place, colour) {
+  context.strokeStyle = colour;
+  context.fillStyle = colour;
+  context.lineWidth = 2;
+  context.beginPath();
+  for (let i = 0; i + 1 < values.length; i += 1) dashed(context, place(i), place(i + 1), dashes);
+  context.stroke();
+  for (let i = 0; i < values.length; i += 1) {
+    context.beginPath();
+    context.arc(...place(i), 2.5, 0, 2 * Math.PI);
+    context.fill();
+  }
+}
+
+function dashed(context, [x, y], [toX, toY], dashes) {
+  const length = Math.hypot(toX - x, toY - y);
+  const pattern = dashes.length ? dashes : [length || 1, 0];
+  let done = 0;
+  for (let piece = 0; done < length; piece += 1) {
+    const end = Math.min(length, done + pattern[piece % pattern.length]);
+    if (piece % 2 === 0) {
+      context.moveTo(x + ((toX - x) * done) / length, y + ((toY - y) * done) / length);
+      context.lineTo(x + ((toX - x) * end) / length, y + ((toY - y) * end) / length);
+    }
+    done = end;
+    if (pattern[piece % pattern.length] === 0 && pattern[(piece + 1) % pattern.length] === 0) break;
+  }
+}

@@ -1,0 +1,126 @@
+// A canvas that people can point at, walk with the keyboard, hear described, and save as PNG or SVG.
+import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { useStore } from "../core/store.js";
+import { SvgContext } from "../core/svg.js";
+import { palette, theme } from "../core/theme.js";
+
+/**
+ * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels; only what SvgContext has may be used.
+ * overlay(context, size) paints what changes while pointing, on a canvas of its own above it: keep it small.
+ * height: CSS pixels, or a function of the width. label: what the picture is, for those who do not see it.
+ * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a click;
+ * onKey(key, event) for keys while it has the focus, returns true if it used the key.
+ * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
+ */
+export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, readout, handle, className }) {
+  const box = useRef(null);
+  const below = useRef(null);
+  const above = useRef(null);
+  const [width, setWidth] = useState(0);
+  const mode = useStore(theme);
+  const tall = typeof height === "function" ? height(width) : height;
+  const isActive = Boolean(onPoint || onPick || onKey);
+
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+
+  useLayoutEffect(() => {
+    if (width > 0) paint(below.current, draw, width, tall, mode);
+  }, [draw, width, tall, mode]);
+
+  useLayoutEffect(() => {
+    if (width > 0 && overlay) paint(above.current, overlay, width, tall, mode);
+  }, [overlay, width, tall, mode]);
+
+  useEffect(() => {
+    if (!handle) return;
+    handle.current = {
+      png: () => pngOf(draw, width, tall, mode),
+      svg: async () => svgOf(draw, width, tall, mode),
+    };
+  });
+
+  const point = usePerFrame(onPoint);
+  const at = (event) => {
+    const edge = above.current.getBoundingClientRect();
+    return [event.clientX - edge.left, event.clientY - edge.top, edge.width];
+  };
+  const events = isActive && {
+    tabIndex: 0,
+    onPointerMove: onPoint && ((event) => point(...at(event))),
+    onPointerLeave: onPoint && (() => point(null, null, null)),
+    onClick: onPick && ((event) => onPick(...at(event))),
+    onKeyDown:
+      onKey &&
+      ((event) => {
+        if (onKey(event.key, event)) {
+          event.preventDefault();
+          event.stopPropagation();
+        }
+      }),
+  };
+  return html`<figure class=${classes("picture", className)}>
+    <div class="canvases" ref=${box} style=${{ height: `${tall}px` }}>
+      <canvas ref=${below} aria-hidden="true" />
+      <canvas ref=${above} role=${isActive ? "application" : "img"} aria-roledescription="picture" aria-label=${label} ...${events || {}} />
+    </div>
+    ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
+  </figure>`;
+}
+
+/** The function, called at most once a frame with its latest arguments. */
+function usePerFrame(call) {
+  const latest = useRef(call);
+  latest.current = call;
+  const waiting = useRef(null);
+  useEffect(() => () => cancelAnimationFrame(waiting.current?.frame), []);
+  return (...values) => {
+    if (waiting.current) {
+      waiting.current.values = values;
+      return;
+    }
+    const frame = requestAnimationFrame(() => {
+      const { values: last } = waiting.current;
+      waiting.current = null;
+      latest.current?.(...last);
+    });
+    waiting.current = { frame, values };
+  };
+}
+
+function paint(canvas, draw, width, height, mode) {
+  const scale = devicePixelRatio || 1;
+  const [wide, tall] = [Math.round(width * scale), Math.round(height * scale)];
+  if (canvas.width !== wide || canvas.height !== tall) {
+    canvas.width = wide;
+    canvas.height = tall;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+  }
+  const context = canvas.getContext("2d");
+  context.setTransform(scale, 0, 0, scale, 0, 0);
+  context.clearRect(0, 0, width, height);
+  draw(context, { width, height, colours: palette(), mode });
+}
+
+function pngOf(draw, width, height, mode) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [width * 2, height * 2];
+  const context = canvas.getContext("2d");
+  context.scale(2, 2);
+  const colours = palette();
+  context.fillStyle = colours.paper;
+  context.fillRect(0, 0, width, height);
+  draw(context, { width, height, colours, mode });
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+function svgOf(draw, width, height, mode) {
+  const context = new SvgContext(document.createElement("canvas").getContext("2d"));
+  const colours = palette();
+  draw(context, { width, height, colours, mode });
+  return new Blob([context.document(width, height, colours.paper)], { type: "image/svg+xml" });
+}

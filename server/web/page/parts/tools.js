@@ -1,0 +1,83 @@
+// The small tools at a picture's corner: copy the request, save the picture or its data.
+import { asCurl, asPython } from "../core/calls.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
+import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
+
+/** A button that opens a short list of actions: items [{label, run}], null ones left out. */
+export function Menu({ label, items, title }) {
+  const [isOpen, setOpen] = useState(false);
+  const [said, setSaid] = useState("");
+  const element = useRef(null);
+  useEffect(() => {
+    if (!isOpen) return undefined;
+    const close = (event) => {
+      if (event.key === "Escape" || (event.type === "pointerdown" && !element.current?.contains(event.target))) {
+        setOpen(false);
+      }
+    };
+    document.addEventListener("pointerdown", close);
+    document.addEventListener("keydown", close);
+    return () => {
+      document.removeEventListener("pointerdown", close);
+      document.removeEventListener("keydown", close);
+    };
+  }, [isOpen]);
+  const run = async (item) => {
+    setOpen(false);
+    try {
+      setSaid((await item.run()) ?? "");
+    } catch (error) {
+      setSaid(error.message);
+    }
+    setTimeout(() => setSaid(""), 2500);
+  };
+  return html`<div class="menu" ref=${element}>
+    <button type="button" class="quiet" title=${title} aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label}</button>
+    <span class="said" role="status">${said}</span>
+    ${isOpen &&
+    html`<ul>
+      ${items.filter(Boolean).map((item) => html`<li><button type="button" onClick=${() => run(item)}>${item.label}</button></li>`)}
+    </ul>`}
+  </div>`;
+}
+
+async function copy(text) {
+  await navigator.clipboard.writeText(text);
+  return "Copied";
+}
+
+/** Copy the request behind a view, as curl or Python; `requests` is [{route, body}] or one of them. */
+export function CopyMenu({ route, body }) {
+  const python = asPython(route, body);
+  return html`<${Menu}
+    label="Copy as…"
+    title="The request behind this view"
+    items=${[
+      { label: "curl", run: () => copy(asCurl(route, body)) },
+      python && { label: "Python", run: () => copy(python) },
+      { label: "link to this view", run: () => copy(location.href) },
+    ]}
+  />`;
+}
+
+/**
+ * Save the picture (`picture.current` as parts/picture.js sets it) and the data: `arrays` is
+ * [{label, array: {data, shape}, rows, columns}], names of rows and columns for the CSV.
+ */
+export function SaveMenu({ picture, arrays = [], name }) {
+  return html`<${Menu}
+    label="Save…"
+    title="Picture or data"
+    items=${[
+      picture && { label: "picture (PNG)", run: async () => saveBlob(await picture.current.png(), `${name}.png`) },
+      picture && { label: "picture (SVG)", run: async () => saveBlob(await picture.current.svg(), `${name}.svg`) },
+      ...arrays.flatMap(({ label, array, rows, columns }) => [
+        { label: `${label} (npy)`, run: () => saveBlob(npyBytes(array), `${name}.npy`) },
+        {
+          label: `${label} (CSV)`,
+          run: () => saveBlob(new Blob([csvOfArray(array, rows, columns)], { type: "text/csv" }), `${name}.csv`),
+        },
+      ]),
+    ]}
+  />`;
+}

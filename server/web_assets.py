@@ -1,0 +1,60 @@
+"""The page's files, read once into memory: their address carries a digest, so that browsers keep them for ever.
+
+A changed file changes the digest, and the next `GET /` names the new addresses: nobody mixes two versions.
+"""
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+MEDIA_TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".html": "text/html; charset=utf-8",
+}
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One file as it is sent."""
+
+    content: bytes
+    media_type: str
+
+    @cached_property
+    def compressed(self) -> bytes:
+        """The content in gzip; mtime 0, so that the same file always gives the same bytes."""
+        return gzip.compress(self.content, mtime=0)
+
+
+class WebAssets:
+    """All files under one folder that a browser may have, by their path in it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the folder."""
+        self._folder = folder
+        self._newest = 0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the files again if one was changed since."""
+        paths = [path for path in sorted(self._folder.rglob("*")) if path.suffix in MEDIA_TYPES and path.is_file()]
+        newest = max((path.stat().st_mtime_ns for path in paths), default=0)
+        if newest == self._newest:
+            return
+        self._newest = newest
+        self.files = {
+            path.relative_to(self._folder).as_posix(): Asset(path.read_bytes(), MEDIA_TYPES[path.suffix])
+            for path in paths
+        }
+        digest = hashlib.sha256()
+        for name, asset in self.files.items():
+            digest.update(f"{name}\0{len(asset.content)}\0".encode() + asset.content)
+        self.digest = digest.hexdigest()[:12]
+
+    def find(self, digest: str, name: str) -> Asset | None:
+        """The file of that version, or None."""
+        return self.files.get(name) if digest == self.digest else None

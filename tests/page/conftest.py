@@ -1,0 +1,106 @@
+"""A server with the default model, and Debian's Chromium before it: no network but the server, no error unseen."""
+
+import json
+import os
+import shutil
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+
+from benchmarks.processes import Server, serve
+
+TEXT = "Once upon a time there was a little girl"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with serve(["--served-model-name", "fables"]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium")
+    if found is None and not os.environ.get("TEST_TOOLS"):
+        pytest.skip("chromium is missing: Debian's package chromium has it")
+    assert found, "chromium is missing: Debian's package chromium has it"
+    with sync_playwright() as playwright:
+        # no sandbox: in containers, where tests run as root, Chromium's own cannot start
+        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+class Watched:
+    """What went wrong in a page: its script's errors, and what it asked of anyone but its server."""
+
+    def __init__(self, page: Page, host: str) -> None:
+        self.errors: list[str] = []
+        self.strangers: list[str] = []
+        self._host = host
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.route("**/*", self._asked)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        # A refused request is the test's business, not the script's fault.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.errors.append(message.text)
+
+    def _asked(self, route: Route) -> None:
+        if urlsplit(route.request.url).netloc not in ("", self._host):
+            self.strangers.append(route.request.url)
+            route.abort()
+        else:
+            route.continue_()
+
+
+@pytest.fixture
+def page(browser: Browser, server: Server) -> Iterator[Page]:
+    """A fresh tab in a fresh profile; the test fails if a script broke or another host was asked."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(20_000)
+    tab = context.new_page()
+    watched = Watched(tab, urlsplit(server.url).netloc)
+    yield tab
+    context.close()
+    assert not watched.errors
+    assert not watched.strangers
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_view(page: Page, server: Server) -> Open:
+    """open_view("attention", layer=1): the page at that view, its first answers drawn."""
+
+    def open_it(view: str, **state: Any) -> Page:
+        page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
+        page.wait_for_selector(f"#view-{view} h1")
+        settle(page)
+        return page
+
+    return open_it
+
+
+def settle(page: Page) -> None:
+    """Wait until nothing on the page waits for an answer."""
+    page.wait_for_function("!document.querySelector('[aria-busy=true], .progress.active, .boot')")
+
+
+def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
+    """The JSON of a route, asked without the page."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + route, data=data, headers={"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def written(value: float) -> str:
+    """A number as the page writes it: four significant digits, a true minus (core/numbers.js)."""
+    return f"{value:.4g}".replace("-", "−")
