@@ -13,7 +13,7 @@ export function View() {
   const { layer, head, part } = useHead();
   const [hovered, setHovered] = useState(null);
   const picture = useRef(null);
-  const body = { ...inputOf(selection, capabilities), part, layers: layer, heads: head, dtype: "float16" };
+  const body = { ...inputOf(selection, capabilities), part, layers: layer, heads: head, dtype: "float32" };
   const answer = useLook(selection.text ? "v1/attention" : null, body);
   const entry = answer.entry;
   const selected = useMemo(
