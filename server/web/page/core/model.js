@@ -9,7 +9,7 @@ export const useCapabilities = () => useContext(Capabilities);
 
 /** What every look is asked with: {model, input, decoder_input (where the model has a decoder of its own)}. */
 export function inputOf(selection, capabilities) {
-  const isPair = capabilities.kind === "encoder_decoder";
+  const isPair = capabilities.kind === "encoder-decoder";
   return { input: selection.text, ...(isPair && selection.decoder ? { decoder_input: selection.decoder } : {}) };
 }
 

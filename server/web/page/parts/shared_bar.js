@@ -31,8 +31,8 @@ function TextField() {
   const { text, decoder } = useSelection();
   const capabilities = useCapabilities();
   return html`<div class="text-fields">
-    <${DelayedText} label=${capabilities.kind === "encoder_decoder" ? "Text (the encoder reads it)" : "Text"} value=${text} onText=${(value) => select({ text: value, query: -1, key: 0 })} />
-    ${capabilities.kind === "encoder_decoder" &&
+    <${DelayedText} label=${capabilities.kind === "encoder-decoder" ? "Text (the encoder reads it)" : "Text"} value=${text} onText=${(value) => select({ text: value, query: -1, key: 0 })} />
+    ${capabilities.kind === "encoder-decoder" &&
     html`<${DelayedText} label="The decoder reads" value=${decoder} onText=${(value) => select({ decoder: value })} />`}
     <label class="examples"><span class="unseen">Examples</span>
       <select value="" onChange=${(event) => event.target.value && select({ text: event.target.value, query: -1, key: 0 }, { remember: true })}>
