@@ -35,6 +35,7 @@ export const FIELDS = {
   write_top_k: integer(0),
   write_seed: text(""),
   write_max_tokens: integer(60),
+  write_chat: flag(false), // whether the prompt goes through the chat template
 
   attention_kind: choice("pattern", "scores", "dots"),
   attention_orientation: choice("rows", "columns"),
@@ -50,6 +51,8 @@ export const FIELDS = {
   next_temperature: number(1, 0, 3),
   next_top_k: integer(0),
   next_top_p: number(1, 0, 1),
+  next_min_p: number(0, 0, 1),
+  next_find: text(""), // the token that is searched for
 
   heads_x: text("previous_token"),
   heads_y: text("induction"),
@@ -58,8 +61,11 @@ export const FIELDS = {
   flow_open: text(""), // the tensor that is opened
 
   embeddings_texts: text(""), // one a line; "" is the examples
+  embeddings_layer: text(""), // "" is after the final norm
+  embeddings_pooling: text(""), // "" is the model's own
 
-  weights_matrix: text(""),
+  weights_matrix: text(""), // a name as capabilities has it; "" is the token table
+  weights_axis: choice("rows", "columns"),
 };
 
 const initial = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
