@@ -37,16 +37,21 @@ export const FIELDS = {
   write_max_tokens: integer(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
-  attention_kind: choice("pattern", "scores", "dots"),
-  attention_orientation: choice("rows", "columns"),
-  attention_value: choice("weight", "norm"),
-  attention_sink: flag(true), // whether the first token's column is shown
+  attention_kind: choice("pattern", "norm", "scores", "dots"), // norm: the weight times the length of what it adds
+  attention_orientation: choice("rows", "columns"), // where the queries stand
+  attention_sink: flag(true), // whether the first token is shown as a key
   attention_picture: choice("both", "matrix", "text"),
+  attention_side: choice("query", "key"), // what a word of the long text is when it is pointed at
 
-  contributions_target: text(""),
+  why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or as they stand
+
+  contributions_target: text(""), // a token's text, or # and its id; "" is the model's own next token
   contributions_versus: text(""),
+  contributions_measure: choice("logit", "length"),
+  contributions_heads: choice("all", "one"), // whose additions are counted by source token
 
-  lens_target: text(""),
+  lens_target: text(""), // as contributions_target
+  lens_state: integer(-1), // 0 is the embedding, i the stream after block i
 
   next_temperature: number(1, 0, 3),
   next_top_k: integer(0),
