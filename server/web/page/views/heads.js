@@ -1,0 +1,115 @@
+// What each head does, in six numbers: all heads at once, so that the unusual ones stand out.
+import { useLook } from "../core/fetching.js";
+import { html, useMemo, useRef } from "../core/html.js";
+import { inputOf, useCapabilities, useHead } from "../core/model.js";
+import { descending, format } from "../core/numbers.js";
+import { select, useSelection } from "../core/state.js";
+import { useStore } from "../core/store.js";
+import { theme } from "../core/theme.js";
+import { Bars } from "../parts/bars.js";
+import { Choices } from "../parts/choices.js";
+import { Answer } from "../parts/problem.js";
+import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { MEASURES, headsOf, measureNamed } from "./heads/measures.js";
+import { Scatter, layerColour, markPath } from "./heads/scatter.js";
+
+const NUM_STRONGEST = 5;
+
+export function View() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part } = useHead();
+  // Heads that look across have no place "before" or "first": the server scores the stacks' own attention.
+  const ownPart = part === "cross" ? "decoder" : part;
+  const isOfText = selection.heads_on === "text";
+  const body = { ...(isOfText ? inputOf(selection, capabilities) : {}), part: ownPart };
+  const answer = useLook(isOfText && !selection.text ? null : "v1/heads", body);
+  return html`<div class="heads">
+    <p>Every point is one head. Find those that stand apart, then click one to see its pattern.</p>
+    <div class="toolbar">
+      <${Choices} label="They read" value=${selection.heads_on} onPick=${(heads_on) => select({ heads_on })}
+        choices=${[["random", "random tokens, twice"], ["text", "the text above"]]} />
+      <${AxisPicker} field="heads_x" label="Right" value=${measureNamed(selection.heads_x, "previous_token")} />
+      <${AxisPicker} field="heads_y" label="Up" value=${measureNamed(selection.heads_y, "induction")} />
+    </div>
+    ${part === "cross" && html`<p class="hint">Scores are of the decoder's attention to its own words: cross-attention has no token before, and no first one of its own.</p>`}
+    <${Answer} answer=${answer} minHeight="30rem">${() => html`<${Found} entry=${answer.entry} body=${body} part=${ownPart} />`}<//>
+  </div>`;
+}
+
+const AxisPicker = ({ field, label, value }) => html`<label>${label} <select
+  id=${field} value=${value} onChange=${(event) => select({ [field]: event.target.value })}
+>${Object.entries(MEASURES).map(([name, { title }]) => html`<option value=${name}>${title}</option>`)}</select></label>`;
+
+function Found({ entry, body, part }) {
+  const selection = useSelection();
+  const chosen = useHead();
+  const picture = useRef(null);
+  const heads = useMemo(() => headsOf(entry), [entry]);
+  const x = measureNamed(selection.heads_x, "previous_token");
+  const y = measureNamed(selection.heads_y, "induction");
+  const open = ({ layer, head }) => select({ view: "attention", part, layer, head });
+  const array = { data: entry.arrays.scores.data, shape: [heads.length, entry.measures.length] };
+  const rows = heads.map(({ layer, head }) => `layer ${layer} head ${head}`);
+  const isEmpty = heads.every(({ scores }) => !Number.isFinite(scores[x]) || !Number.isFinite(scores[y]));
+  return html`<div class="heads-found">
+    <section class="card">
+      <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}</h2>
+        <${CopyMenu} route="v1/heads" body=${body} />
+        <${SaveMenu} picture=${isEmpty ? null : picture} name="heads" arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
+      </header>
+      ${isEmpty
+        ? html`<p class="lack">No token of this text comes twice, so no head has an induction score on it. Let the heads read random tokens, or write something twice.</p>`
+        : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length} onPick=${open} handle=${picture} />
+            <${LayerLegend} layers=${entry.layers} />`}
+      <p class="hint">${entry.repeat_length
+        ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written twice: nothing in them can be known but what was just read.`
+        : `Means over the ${entry.tokens.length} tokens of the text.`}
+        ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
+    </section>
+    <section class="heads-measures" aria-label="The measures and their strongest heads">
+      ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} chosen=${chosen} onOpen=${open} />`)}
+    </section>
+  </div>`;
+}
+
+/** Which mark is which layer. */
+function LayerLegend({ layers }) {
+  const mode = useStore(theme);
+  const draw = (layer) => (canvas) => {
+    if (!canvas) return;
+    const context = canvas.getContext("2d");
+    context.setTransform(2, 0, 0, 2, 0, 0);
+    context.clearRect(0, 0, 16, 16);
+    context.fillStyle = layerColour(layer, layers.length, mode);
+    markPath(context, layer, 8, 8, 5);
+    context.fill();
+  };
+  return html`<ul class="legend heads-legend" aria-label="Layers">${layers.map(
+    (layer) => html`<li key=${`${layer} ${mode}`}><canvas width="32" height="32" aria-hidden="true" ref=${draw(layer)}></canvas>layer ${layer}</li>`,
+  )}</ul>`;
+}
+
+/** One measure: what it says, its formula, and the heads that have most of it. */
+function Measure({ name, heads, chosen, onOpen }) {
+  const { title, about, formula, source, unit, most } = MEASURES[name];
+  const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));
+  const strongest = Array.from(descending(known.map(({ scores }) => scores[name])).slice(0, NUM_STRONGEST), (i) => known[i]);
+  return html`<section class="card">
+    <h2>${title}</h2>
+    <p class="heads-about">${about}</p>
+    <p class="formula">${formula}</p>
+    ${strongest.length === 0
+      ? html`<p class="lack">It has no value on this text: no token comes twice.</p>`
+      : html`<${Bars} columns=${["head", unit]} largest=${most ?? undefined} write=${(value) => format(value)}
+          onPick=${(i) => onOpen(strongest[i])}
+          rows=${strongest.map((each) => ({
+            key: `${each.layer}.${each.head}`,
+            name: `layer ${each.layer} head ${each.head}`,
+            value: each.scores[name],
+            isOn: each.layer === chosen.layer && each.head === chosen.head,
+            title: "Open this head",
+          }))} />`}
+    <p class="hint"><a href=${source[1]} rel="noreferrer" target="_blank">${source[0]}</a></p>
+  </section>`;
+}

@@ -1,0 +1,76 @@
+// The six numbers of a head: what each means, its formula, and who measured it first.
+import { html } from "../../core/html.js";
+
+/** Names are the API's; `most` is the largest value a measure can have (null: it depends on the text). */
+export const MEASURES = {
+  previous_token: {
+    title: "Previous token",
+    most: 1,
+    unit: "weight",
+    about: "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; induction is built on them.",
+    formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
+    source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
+  },
+  induction: {
+    title: "Induction",
+    most: 1,
+    unit: "weight",
+    about: "How much a token that was seen before looks at what followed it the last time: “A B … A” finds B, and can copy it.",
+    formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>], token <i>p</i> = token <i>q</i>`,
+    source: ["Olsson et al. 2022", "https://arxiv.org/abs/2209.11895"],
+  },
+  self: {
+    title: "Self",
+    most: 1,
+    unit: "weight",
+    about: "How much each token looks at itself: the head changes a word by the word alone.",
+    formula: html`mean over <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">q</b>]`,
+    source: ["Kovaleva et al. 2019", "https://arxiv.org/abs/1908.08593"],
+  },
+  first_token: {
+    title: "First token",
+    most: 1,
+    unit: "weight",
+    about: "How much is parked on the very first token, the attention sink: what a head does when it finds nothing.",
+    formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">0</b>]`,
+    source: ["Xiao et al. 2023", "https://arxiv.org/abs/2309.17453"],
+  },
+  entropy: {
+    title: "Entropy",
+    most: null,
+    unit: "nats",
+    about: "How widely a token looks: 0 is one key only, ln n is all n keys alike.",
+    formula: html`mean over <i>q</i> of −Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] ln <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]`,
+    source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
+  },
+  mean_distance: {
+    title: "Mean distance",
+    most: null,
+    unit: "tokens",
+    about: "How far a token looks, on average, in tokens. Near is grammar, far is the story.",
+    formula: html`mean over <i>q</i> of Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] · |<i>q</i> − <i>k</i>|`,
+    source: ["Vig and Belinkov 2019", "https://arxiv.org/abs/1906.04284"],
+  },
+};
+
+/** The measure of that name, or another one where there is none of it. */
+export const measureNamed = (name, other) => (name in MEASURES ? name : other);
+
+/**
+ * [{layer, head, scores: {measure: number}}] of an answer of /v1/heads, layer by layer; a score that has no value is NaN.
+ */
+export function headsOf(entry) {
+  const { data } = entry.arrays.scores;
+  const count = entry.measures.length;
+  const found = [];
+  entry.layers.forEach((layer, row) =>
+    entry.heads.forEach((head, column) => {
+      const start = (row * entry.heads.length + column) * count;
+      found.push({ layer, head, scores: Object.fromEntries(entry.measures.map((name, i) => [name, data[start + i]])) });
+    }),
+  );
+  return found;
+}
+
+/** "2.3": layer 2, head 3. */
+export const shortName = ({ layer, head }) => `${layer}.${head}`;

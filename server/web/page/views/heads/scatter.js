@@ -1,0 +1,198 @@
+// All heads as points of two of their scores. A layer is told by its mark's shape, its colour and the name beside it.
+import { colourTable } from "../../core/colour.js";
+import { html, useCallback, useMemo, useState } from "../../core/html.js";
+import { format } from "../../core/numbers.js";
+import { Picture } from "../../parts/picture.js";
+import { MEASURES, shortName } from "./measures.js";
+
+const MARGIN = { left: 58, right: 22, top: 18, bottom: 46 };
+const NUM_TICKS = 5;
+const RADIUS = 5.5;
+const REACH = 18; // CSS pixels from which a point can be pointed at
+
+/** A round number at or above the value: 1, 2 or 5 times a power of ten. */
+function roundedUp(value) {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+}
+
+/** Where the axis of a measure ends: at what the largest score rounds up to, at most at what can be. */
+function endOf(measure, heads) {
+  const largest = Math.max(0, ...heads.map((each) => each.scores[measure]).filter(Number.isFinite));
+  return Math.min(MEASURES[measure].most ?? Infinity, roundedUp(largest * 1.02));
+}
+
+/** The colour of a layer: the sequential scale without its palest end. */
+export function layerColour(layer, numLayers, mode) {
+  const table = colourTable("sequential", mode);
+  const i = Math.round(100 + (numLayers < 2 ? 0.6 : layer / (numLayers - 1)) * 130) * 3;
+  return `rgb(${table[i]} ${table[i + 1]} ${table[i + 2]})`;
+}
+
+/** The mark of a layer, its path in the context: circle, square, triangle, diamond, cross, and again. */
+export function markPath(context, layer, x, y, radius) {
+  const corners = {
+    1: [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]],
+    2: [[0, -1.15], [1.05, 0.85], [-1.05, 0.85]],
+    3: [[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]],
+    4: [[-1.1, -0.42], [-0.42, -0.42], [-0.42, -1.1], [0.42, -1.1], [0.42, -0.42], [1.1, -0.42], [1.1, 0.42], [0.42, 0.42], [0.42, 1.1], [-0.42, 1.1], [-0.42, 0.42], [-1.1, 0.42]],
+  }[layer % 5];
+  context.beginPath();
+  if (!corners) {
+    context.arc(x, y, radius, 0, 2 * Math.PI);
+    return;
+  }
+  corners.forEach(([right, down], i) => context[i === 0 ? "moveTo" : "lineTo"](x + right * radius, y + down * radius));
+  context.closePath();
+}
+
+/** Names beside the points, those far from the crowd first; a name that would cover something is left out. */
+function placedNames(context, points) {
+  const centre = { x: points.reduce((sum, at) => sum + at.x, 0) / points.length, y: points.reduce((sum, at) => sum + at.y, 0) / points.length };
+  const byDistance = [...points].sort((a, b) => Math.hypot(b.x - centre.x, b.y - centre.y) - Math.hypot(a.x - centre.x, a.y - centre.y));
+  const taken = points.map(({ x, y }) => [x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS]);
+  const names = [];
+  for (const point of byDistance) {
+    const name = shortName(point);
+    const width = context.measureText(name).width;
+    const places = [[RADIUS + 3, 0], [-RADIUS - 3 - width, 0], [-width / 2, -RADIUS - 8], [-width / 2, RADIUS + 8]];
+    const free = places.find(([right, down]) => {
+      const box = [point.x + right, point.y + down - 6, point.x + right + width, point.y + down + 6];
+      return !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]);
+    });
+    if (!free) continue;
+    taken.push([point.x + free[0], point.y + free[1] - 6, point.x + free[0] + width, point.y + free[1] + 6]);
+    names.push({ name, x: point.x + free[0], y: point.y + free[1] });
+  }
+  return names;
+}
+
+function drawAxes(context, { width, height, colours }, axes) {
+  const [right, bottom] = [width - MARGIN.right, height - MARGIN.bottom];
+  context.font = "11px system-ui, sans-serif";
+  context.lineWidth = 1;
+  for (let tick = 0; tick <= NUM_TICKS; tick += 1) {
+    const x = MARGIN.left + ((right - MARGIN.left) * tick) / NUM_TICKS;
+    const y = bottom - ((bottom - MARGIN.top) * tick) / NUM_TICKS;
+    context.strokeStyle = colours.line;
+    context.beginPath();
+    context.moveTo(MARGIN.left, y);
+    context.lineTo(right, y);
+    context.moveTo(x, MARGIN.top);
+    context.lineTo(x, bottom);
+    context.stroke();
+    context.fillStyle = colours.muted;
+    context.textAlign = "right";
+    context.textBaseline = "middle";
+    context.fillText(format((axes.y.end * tick) / NUM_TICKS, 3), MARGIN.left - 7, y);
+    context.textAlign = "center";
+    context.fillText(format((axes.x.end * tick) / NUM_TICKS, 3), x, bottom + 14);
+  }
+  context.fillStyle = colours.ink;
+  context.font = "600 12px system-ui, sans-serif";
+  context.fillText(`${axes.x.title} (${axes.x.unit}) →`, (MARGIN.left + right) / 2, height - 12);
+  context.save();
+  context.translate(14, (MARGIN.top + bottom) / 2);
+  context.rotate(-Math.PI / 2);
+  context.fillText(`${axes.y.title} (${axes.y.unit}) →`, 0, 0);
+  context.restore();
+}
+
+/**
+ * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two scores
+ * has no place.
+ */
+export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
+  const [hovered, setHovered] = useState(null); // index into `placed`
+  const axes = useMemo(
+    () => ({ x: { ...MEASURES[x], end: endOf(x, heads) }, y: { ...MEASURES[y], end: endOf(y, heads) } }),
+    [heads, x, y],
+  );
+  const placed = useMemo(() => heads.filter((each) => Number.isFinite(each.scores[x]) && Number.isFinite(each.scores[y])), [heads, x, y]);
+  const height = (width) => Math.round(Math.max(320, Math.min(560, width * 0.7)));
+  const placesOf = useCallback(
+    (width) =>
+      placed.map(({ layer, head, scores }) => ({
+        layer,
+        head,
+        x: MARGIN.left + (scores[x] / axes.x.end) * (width - MARGIN.left - MARGIN.right),
+        y: height(width) - MARGIN.bottom - (scores[y] / axes.y.end) * (height(width) - MARGIN.bottom - MARGIN.top),
+      })),
+    [placed, axes],
+  );
+  const draw = useCallback(
+    (context, size) => {
+      drawAxes(context, size, axes);
+      const points = placesOf(size.width);
+      for (const point of points) {
+        context.fillStyle = layerColour(point.layer, numLayers, size.mode);
+        context.strokeStyle = size.colours.raised;
+        context.lineWidth = 1;
+        markPath(context, point.layer, point.x, point.y, RADIUS);
+        context.fill();
+        context.stroke();
+      }
+      context.font = "11px ui-monospace, monospace";
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillStyle = size.colours.muted;
+      if (points.length > 0) for (const name of placedNames(context, points)) context.fillText(name.name, name.x, name.y);
+    },
+    [placesOf, axes, numLayers],
+  );
+  const overlay = useCallback(
+    (context, { width, height: tall, colours }) => {
+      const points = placesOf(width);
+      const ring = (point, radius, lineWidth) => {
+        context.strokeStyle = colours.ink;
+        context.lineWidth = lineWidth;
+        context.beginPath();
+        context.arc(point.x, point.y, radius, 0, 2 * Math.PI);
+        context.stroke();
+      };
+      const mine = points.find((point) => point.layer === chosen.layer && point.head === chosen.head);
+      if (mine) ring(mine, RADIUS + 5, 2.5);
+      const point = points[hovered];
+      if (!point) return;
+      ring(point, RADIUS + 3, 1.5);
+      context.globalAlpha = 0.45;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(MARGIN.left, point.y);
+      context.lineTo(point.x, point.y);
+      context.lineTo(point.x, tall - MARGIN.bottom);
+      context.stroke();
+      context.globalAlpha = 1;
+    },
+    [placesOf, hovered, chosen.layer, chosen.head],
+  );
+  const point = (px, py, width) => {
+    if (px === null) return setHovered(null);
+    const distances = placesOf(width).map((each) => Math.hypot(each.x - px, each.y - py));
+    const nearest = distances.indexOf(Math.min(...distances));
+    return setHovered(distances[nearest] <= REACH ? nearest : null);
+  };
+  const shown = placed[hovered] ?? placed.find((each) => each.layer === chosen.layer && each.head === chosen.head);
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle}
+    label=${`Heads as points: ${axes.x.title} to the right, ${axes.y.title} upwards. Left and right walk by the first, up and down by the second; Enter opens the head.`}
+    onPoint=${point} onPick=${() => placed[hovered] && onPick(placed[hovered])}
+    onKey=${(key) => {
+      if ((key === "Enter" || key === " ") && shown) onPick(shown);
+      else if (["ArrowLeft", "ArrowRight"].includes(key)) setHovered(next(placed, shown, x, key === "ArrowRight"));
+      else if (["ArrowUp", "ArrowDown"].includes(key)) setHovered(next(placed, shown, y, key === "ArrowUp"));
+      else return false;
+      return true;
+    }}
+    readout=${shown ? describe(shown) : ""} />`;
+}
+
+/** The index of the head with the next larger (or smaller) score; heads of one score in their order. */
+function next(placed, from, measure, isUp) {
+  const order = placed.map((_, i) => i).sort((a, b) => placed[a].scores[measure] - placed[b].scores[measure] || a - b);
+  const at = order.indexOf(placed.indexOf(from));
+  return order[Math.max(0, Math.min(order.length - 1, at + (isUp ? 1 : -1)))];
+}
+
+const describe = ({ layer, head, scores }) =>
+  `Layer ${layer}, head ${head}: ${Object.keys(MEASURES).map((name) => `${MEASURES[name].title.toLowerCase()} ${format(scores[name])}`).join(", ")}`;
