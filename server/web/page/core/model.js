@@ -36,6 +36,12 @@ export function useHead() {
   };
 }
 
+/** {queries, keys}: the tokens at both sides of an attention, of an answer that shows the inside of that part. */
+export function sidesOf(entry, part) {
+  const encoder = entry.encoder_tokens ?? entry.tokens;
+  return { queries: part === "encoder" ? encoder : entry.tokens, keys: part === "decoder" ? entry.tokens : encoder };
+}
+
 /** {tokens, ids, error, loading} of the shared text. */
 export function useTokens(text) {
   const { data, error, loading } = useJson(

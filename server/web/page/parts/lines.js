@@ -9,24 +9,27 @@ const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8
 
 /**
  * series: [{name, values}], all of one length; points: names along the axis; title: of the axis.
- * low, high: the range (default: of the values); isLogarithmic: powers of ten; onPick(index): a click on a point.
+ * low, high: the range (default: of the values); isLogarithmic: powers of ten; isInverted: the lowest value on top, as
+ * ranks want it; onPick(index): a click on a point; selected: the index of a point that is marked.
  */
-export function Lines({ series, points, title, low, high, isLogarithmic = false, height = 240, label, onPick, handle, write = format }) {
+export function Lines({ series, points, title, low, high, isLogarithmic = false, isInverted = false, height = 240, label, onPick, selected = null, handle, write = format }) {
   const [hovered, setHovered] = useState(null);
   const scale = isLogarithmic ? (value) => Math.log10(Math.max(value, 1e-30)) : (value) => value;
   const [least, most] = extent(series.flatMap((line) => Array.from(line.values, scale)));
   const bottom = low === undefined ? least : scale(low);
   const top = high === undefined ? (most > bottom ? most : bottom + 1) : scale(high);
   const xOf = (index, width) => MARGIN.left + (points.length < 2 ? 0.5 : index / (points.length - 1)) * (width - MARGIN.left - MARGIN.right);
-  const yOf = (value, tall) => MARGIN.top + (1 - (scale(value) - bottom) / (top - bottom)) * (tall - MARGIN.top - MARGIN.bottom);
-  const identity = JSON.stringify([series.map((line) => [line.name, [...line.values]]), points, bottom, top]);
+  const heightOf = (scaled, tall) => {
+    const share = (scaled - bottom) / (top - bottom);
+    return MARGIN.top + (isInverted ? share : 1 - share) * (tall - MARGIN.top - MARGIN.bottom);
+  };
+  const identity = JSON.stringify([series.map((line) => [line.name, [...line.values]]), points, bottom, top, isInverted]);
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
       context.font = "11px system-ui, sans-serif";
       context.lineWidth = 1;
-      for (let tick = 0; tick <= 4; tick += 1) {
-        const place = bottom + ((top - bottom) * tick) / 4;
-        const y = MARGIN.top + (1 - tick / 4) * (tall - MARGIN.top - MARGIN.bottom);
+      for (const tick of ticksOf(bottom, top, isLogarithmic)) {
+        const y = heightOf(tick, tall);
         context.strokeStyle = colours.line;
         context.beginPath();
         context.moveTo(MARGIN.left, y);
@@ -35,7 +38,7 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
         context.fillStyle = colours.muted;
         context.textAlign = "right";
         context.textBaseline = "middle";
-        context.fillText(write(isLogarithmic ? 10 ** place : place), MARGIN.left - 6, y);
+        context.fillText(write(isLogarithmic ? 10 ** tick : tick), MARGIN.left - 6, y);
       }
       context.textAlign = "center";
       const step = Math.ceil((points.length * 42) / Math.max(width - MARGIN.left, 1));
@@ -43,21 +46,23 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
       if (title) context.fillText(title, (MARGIN.left + width) / 2, tall - 7);
       series.forEach((line, place) => {
         const [colour, dashes] = STYLES[place % STYLES.length];
-        drawLine(context, line.values, dashes, (i) => [xOf(i, width), yOf(line.values[i], tall)], colours[colour]);
+        drawLine(context, line.values, dashes, (i) => [xOf(i, width), heightOf(scale(line.values[i]), tall)], colours[colour]);
       });
     },
     [identity],
   );
   const overlay = useCallback(
     (context, { width, height: tall, colours }) => {
-      if (hovered === null) return;
-      context.strokeStyle = colours.ink;
-      context.beginPath();
-      context.moveTo(xOf(hovered, width), MARGIN.top);
-      context.lineTo(xOf(hovered, width), tall - MARGIN.bottom);
-      context.stroke();
+      for (const [index, colour] of [[selected, colours.accent], [hovered, colours.ink]]) {
+        if (index === null) continue;
+        context.strokeStyle = colour;
+        context.beginPath();
+        context.moveTo(xOf(index, width), MARGIN.top);
+        context.lineTo(xOf(index, width), tall - MARGIN.bottom);
+        context.stroke();
+      }
     },
-    [hovered, identity],
+    [hovered, selected, identity],
   );
   const nearest = (x, width) => Math.round(((x - MARGIN.left) / Math.max(width - MARGIN.left - MARGIN.right, 1)) * (points.length - 1));
   const move = (index) => setHovered(Math.max(0, Math.min(points.length - 1, index)));
@@ -67,8 +72,8 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(nearest(x, width)))}
       onPick=${onPick && (() => hovered !== null && onPick(hovered))}
       onKey=${(key) => {
-        if (key === "ArrowLeft") move((hovered ?? points.length) - 1);
-        else if (key === "ArrowRight") move((hovered ?? -1) + 1);
+        if (key === "ArrowLeft") move((hovered ?? selected ?? points.length) - 1);
+        else if (key === "ArrowRight") move((hovered ?? selected ?? -1) + 1);
         else if (key === "Enter" && onPick && hovered !== null) onPick(hovered);
         else return false;
         return true;
@@ -77,15 +82,27 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
   </div>`;
 }
 
-/** A line with its points; dashes are drawn by hand, as pieces, so that they are saved as SVG too. */
+/** Round places for the axis: powers of ten, or 1, 2 or 5 times one, so that there are four to eight. */
+export function ticksOf(low, high, isLogarithmic = false) {
+  const rough = (high - low) / 5;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = isLogarithmic ? Math.max(1, Math.ceil(rough)) : power * [1, 2, 5, 10].find((times) => times * power >= rough);
+  const ticks = [];
+  for (let count = Math.ceil(low / step - 1e-9); count * step <= high + step * 1e-9; count += 1) ticks.push(count * step);
+  return ticks.map((tick) => Number(tick.toPrecision(12)));
+}
+
+/** A line with its points; what is not finite is left out. Dashes are drawn as pieces, so that SVG has them too. */
 function drawLine(context, values, dashes, place, colour) {
   context.strokeStyle = colour;
   context.fillStyle = colour;
   context.lineWidth = 2;
+  const has = (i) => Number.isFinite(values[i]);
   context.beginPath();
-  for (let i = 0; i + 1 < values.length; i += 1) dashed(context, place(i), place(i + 1), dashes);
+  for (let i = 0; i + 1 < values.length; i += 1) if (has(i) && has(i + 1)) dashed(context, place(i), place(i + 1), dashes);
   context.stroke();
   for (let i = 0; i < values.length; i += 1) {
+    if (!has(i)) continue;
     context.beginPath();
     context.arc(...place(i), 2.5, 0, 2 * Math.PI);
     context.fill();

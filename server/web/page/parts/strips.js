@@ -1,0 +1,141 @@
+// Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
+import { html, useCallback, useMemo, useState } from "../core/html.js";
+import { extent, format } from "../core/numbers.js";
+import { Picture } from "./picture.js";
+
+const MARGIN = 8;
+const GAP = 8;
+
+/**
+ * rows: [{name, values, tone, note, height, sums}], all of one length: tone names a colour of the page ("query", "key",
+ * "value", "ink", "muted"); note is written at the right end (a length, a sum); sums: the values are a running sum, drawn
+ * as an area with its line. Each row has a scale of its own, unless `scale` (the value of a full bar) is given for all.
+ * order: the indices of the columns as they are to stand (default: their own order).
+ * describe(row, index): the readout of one number; index counts in the values, not on the screen.
+ * onPickRow(row), selectedRow: rows can be chosen. label, handle: see Picture.
+ */
+export function Strips({ rows, order = null, scale, label, describe, onPickRow, selectedRow = null, handle, labelRoom = 116 }) {
+  const [at, setAt] = useState(null);
+  const count = rows[0].values.length;
+  const tops = useMemo(() => topsOf(rows), [rows]);
+  const place = (width) => {
+    const left = width < 480 ? Math.min(labelRoom, 76) : labelRoom;
+    const right = rows.some((row) => row.note) ? (width < 480 ? 58 : 84) : MARGIN;
+    return { left, cell: (width - left - right) / count };
+  };
+  const draw = useCallback(
+    (context, { width, colours }) => {
+      const { left, cell } = place(width);
+      rows.forEach((row, index) => {
+        const box = { left, top: tops[index], cell, height: tops[index + 1] - tops[index] - GAP };
+        drawNames(context, row, box, width, colours, index === selectedRow);
+        if (row.sums) drawSums(context, row.values, box, colours);
+        else drawBars(context, row.values, order, scale ?? sizeOf(row.values), box, colours, row.tone);
+      });
+    },
+    [rows, order, tops, scale, selectedRow],
+  );
+  const overlay = useCallback(
+    (context, { width, colours }) => {
+      if (at === null) return;
+      const { left, cell } = place(width);
+      context.globalAlpha = 0.18;
+      context.fillStyle = colours.ink;
+      context.fillRect(left + at.column * cell, 0, Math.max(cell, 1), tops.at(-1));
+      context.globalAlpha = 1;
+      if (!onPickRow) return;
+      context.strokeStyle = colours.ink;
+      context.strokeRect(1, tops[at.row] - 2, width - 2, tops[at.row + 1] - tops[at.row] - GAP + 4);
+    },
+    [at, tops, count],
+  );
+  const move = (row, column) =>
+    setAt({ row: Math.max(0, Math.min(rows.length - 1, row)), column: Math.max(0, Math.min(count - 1, column)) });
+  const point = (x, y, width) => {
+    if (x === null) return setAt(null);
+    const { left, cell } = place(width);
+    return move(tops.findLastIndex((top) => top <= y), Math.floor((x - left) / cell));
+  };
+  const index = at && (order ? order[at.column] : at.column);
+  const says = describe ?? ((_, i) => rows.map((row) => `${row.name} ${format(row.values[i])}`).join(", "));
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${tops.at(-1)} label=${label} handle=${handle}
+    readout=${at === null ? "" : `number ${index}: ${says(at.row, index, at.column)}`}
+    onPoint=${point}
+    onPick=${onPickRow && (() => at && onPickRow(at.row))}
+    onKey=${(key) => {
+      const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
+      if (step && (step[0] === 0 || onPickRow)) move((at?.row ?? selectedRow ?? 0) + step[0], at ? at.column + step[1] : 0);
+      else if ((key === "Enter" || key === " ") && onPickRow && at) onPickRow(at.row);
+      else return false;
+      return true;
+    }} />`;
+}
+
+function topsOf(rows) {
+  const tops = [MARGIN];
+  for (const row of rows) tops.push(tops.at(-1) + (row.height ?? 34) + GAP);
+  return tops;
+}
+
+const sizeOf = (values) => Math.max(...extent(values).map(Math.abs), 1e-30);
+
+function drawNames(context, row, { left, top, height }, width, colours, isSelected) {
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillStyle = colours[row.tone === "muted" ? "muted" : row.tone] ?? colours.ink;
+  context.font = `${isSelected || row.strong ? "600 " : ""}12px ui-monospace, monospace`;
+  let name = row.name;
+  while (name.length > 1 && context.measureText(name).width > left - 10) name = `${name.slice(0, -2)}…`;
+  context.fillText(name, left - 8, top + height / 2);
+  if (!row.note) return;
+  context.textAlign = "left";
+  context.fillStyle = colours.ink;
+  context.fillText(row.note, width - (width < 480 ? 54 : 78), top + height / 2);
+}
+
+/** Signed bars from the middle line; where a column is narrower than a pixel, all that fall on one are drawn as one. */
+function drawBars(context, values, order, full, { left, top, cell, height }, colours, tone) {
+  const middle = top + height / 2;
+  context.fillStyle = colours.sunk;
+  context.fillRect(left, top, cell * values.length, height);
+  context.fillStyle = colours[tone];
+  const perMark = Math.max(1, Math.ceil(1 / cell));
+  const gap = cell >= 4 ? 1 : 0;
+  for (let first = 0; first < values.length; first += perMark) {
+    let [low, high] = [0, 0];
+    for (let i = first; i < Math.min(first + perMark, values.length); i += 1) {
+      const value = values[order ? order[i] : i];
+      low = Math.min(low, value);
+      high = Math.max(high, value);
+    }
+    const [up, down] = [Math.min(high / full, 1) * (height / 2), Math.min(-low / full, 1) * (height / 2)];
+    context.fillRect(left + first * cell, middle - up, Math.max(cell * perMark - gap, 0.5), up + down);
+  }
+  context.fillStyle = colours.line;
+  context.fillRect(left, middle - 0.5, cell * values.length, 1);
+}
+
+/** The running sum as a line with its area over 0. */
+function drawSums(context, values, { left, top, cell, height }, colours) {
+  const [low, high] = extent([0, ...values]);
+  const y = (value) => top + ((high - value) / (high - low || 1)) * height;
+  const zero = y(0);
+  context.fillStyle = colours.muted;
+  context.globalAlpha = 0.25;
+  values.forEach((value, i) => {
+    context.fillRect(left + i * cell, Math.min(zero, y(value)), cell, Math.abs(y(value) - zero));
+  });
+  context.globalAlpha = 1;
+  context.strokeStyle = colours.line;
+  context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(left, zero);
+  context.lineTo(left + cell * values.length, zero);
+  context.stroke();
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 2;
+  context.beginPath();
+  context.moveTo(left, zero);
+  values.forEach((value, i) => context.lineTo(left + (i + 1) * cell, y(value)));
+  context.stroke();
+}
