@@ -74,9 +74,10 @@ def default_model_id(model: str | None, folder: Path) -> str:
     return model if model is not None and not Path(model).expanduser().exists() else folder.resolve().name
 
 
-def create_app(settings: Settings, files: ModelFiles, client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
+def create_app(
+    settings: Settings, files: ModelFiles, client: EngineClient, lifespan: processes.Lifespan, metrics: Metrics
+) -> ASGIApp:
     """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
-    metrics = Metrics()
     metrics.watch(client)
     client.on_step = metrics.observe_step
     app = FastAPI(
@@ -107,13 +108,15 @@ def create_app(settings: Settings, files: ModelFiles, client: EngineClient, life
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     """Serve until told to stop; the exit status. Raises ServeError, with one line that says why."""
     configure_logging(settings.log_level, settings.log_format)
+    metrics = Metrics()
     try:
         files = load_model_files(settings)
         return processes.run(
             settings,
             settings.engine_config(files.folder),
-            lambda client, lifespan: create_app(settings, files, client, lifespan),
+            lambda client, lifespan: create_app(settings, files, client, lifespan, metrics),
             name=files.model_id,
+            on_stalled_client=metrics.stalled_clients.inc,
             engine_factory=engine_factory,
         )
     except (ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:

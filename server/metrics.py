@@ -95,6 +95,11 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.stalled_clients = Counter(
+            "lightwell_stalled_clients_total",
+            "Connections ended since their client took nothing of its answer for --send-timeout seconds.",
+            registry=self.registry,
+        )
         for reason in ("stop", "length", "done", "abort"):
             self.request_success.labels(reason)
         for reason in ("answer_too_large", "budget_full"):

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from server.drain import DrainServer
 from server.engine.config import EngineConfig
 from server.engine_client import EngineClient
-from server.http_protocol import HttpProtocol
+from server.http_protocol import http_protocol
 from server.lit_api import ENGINE_FACTORY, EngineApi, freeze_garbage
 from server.settings import Settings, SettingsError
 from server.supervisor import Process, Supervisor, prepare_environment
@@ -45,7 +45,14 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
     `litapi_request_queues`. litserve is pinned and a test holds these names.
     """
 
-    def __init__(self, settings: Settings, config: EngineConfig, engine_factory: str, build_app: AppFactory) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        config: EngineConfig,
+        engine_factory: str,
+        build_app: AppFactory,
+        on_stalled_client: Callable[[], None],
+    ) -> None:
         self.client = EngineClient(settings)
         self.settings = settings
         self.error: str | None = None
@@ -65,13 +72,14 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         self.litapi_request_queues = {api.api_path: None}
         self.supervisor = Supervisor(self.client, self._launch, self._give_up)
         self._http: DrainServer | None = None
+        self._protocol = http_protocol(settings.send_timeout, on_stalled_client)
 
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it; the exit status."""
         prepare_environment(self.settings.threads)
         config = uvicorn.Config(
             self.app,
-            http=HttpProtocol,
+            http=self._protocol,  # type: ignore[arg-type]  # any callable that makes protocols will do
             ws="none",
             lifespan="on",
             log_config=None,
@@ -143,15 +151,19 @@ def run(
     build_app: AppFactory,
     *,
     name: str,
+    on_stalled_client: Callable[[], None],
     engine_factory: str = ENGINE_FACTORY,
 ) -> int:
-    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address cannot be had."""
+    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address cannot be had.
+
+    `on_stalled_client` is called for each connection that ends as its client takes nothing of its answer.
+    """
     listener = bind(settings.host, settings.port)
     # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
     # at its end, when these are back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    server = LightwellServer(settings, config, engine_factory, build_app)
+    server = LightwellServer(settings, config, engine_factory, build_app, on_stalled_client)
     print(f"Lightwell is loading {name}; it will answer on {url_of(listener)}", flush=True)
     status = server.serve(listener)
     if server.error is not None:

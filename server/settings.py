@@ -180,6 +180,9 @@ class Settings:
     )
     max_body_bytes: int = _setting(32 << 20, _bytes(), "Largest request body; larger ones are refused with 413.")
     request_timeout: float = _setting(600.0, _seconds(), "Time a request may take, then 504; 0 is no limit.")
+    send_timeout: float = _setting(
+        60.0, _seconds(), "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit."
+    )
     worker_timeout: float = _setting(
         30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
     )

@@ -1,5 +1,6 @@
 """The real processes around the fake engine, with a few bare routes: `python -m tests.server.fake_server [flags]`."""
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +20,9 @@ from server.errors import ApiError, error_json, install_error_handlers
 from server.request_handle import RequestHandle
 from server.request_log import RequestLog, configure_logging
 from server.settings import SettingsError, from_arguments
+
+HELD_BYTES = 1000
+"""What /endless counts as captured while it is sent."""
 
 
 class HandleStream(StreamingResponse):
@@ -68,6 +72,16 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         array = outputs[-1].tensors["attention"]
         return JSONResponse({"shape": array.shape, "bytes": memoryview(array.data).nbytes})
 
+    @app.get("/endless")
+    async def endless() -> Response:
+        async def pieces() -> AsyncIterator[bytes]:
+            while True:
+                yield bytes(1 << 18)
+                await asyncio.sleep(0)  # nobody waits for a client that left
+
+        client.hold_capture(HELD_BYTES)
+        return StreamingResponse(pieces())
+
     @app.get("/health/live")
     async def live() -> Response:
         return Response(status_code=200 if client.live else 503)
@@ -91,13 +105,20 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     return RequestLog(app)
 
 
+def note_stall() -> None:
+    """Where a real server counts."""
+    print("a client stalled", flush=True)
+
+
 def main() -> int:
     try:
         settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
         configure_logging(settings.log_level, settings.log_format)
         factory = "tests.server.fake_engine:FakeEngine.from_folder"
         config = settings.engine_config(Path("no-folder"))
-        return processes.run(settings, config, build_app, name="the fake", engine_factory=factory)
+        return processes.run(
+            settings, config, build_app, name="the fake", on_stalled_client=note_stall, engine_factory=factory
+        )
     except (SettingsError, processes.ServerGaveUp) as error:
         return fail(str(error), 1)
 

@@ -1,14 +1,17 @@
-"""What reaches the server before any route: heads without end and bytes that are no HTTP."""
+"""What the server does around any route: heads without end, bytes that are no HTTP, clients that do not read."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from server.http_protocol import MAX_HEAD_BYTES, HttpProtocol
+from server.http_protocol import MAX_HEAD_BYTES, HttpProtocol, http_protocol
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -22,9 +25,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-@pytest.fixture
-async def port() -> AsyncIterator[int]:
-    config = uvicorn.Config(app, http=HttpProtocol, ws="none", lifespan="off", log_config=None, port=0)
+@asynccontextmanager
+async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., HttpProtocol]) -> AsyncIterator[int]:
+    """A server on a free port."""
+    config = uvicorn.Config(app, http=protocol, ws="none", lifespan="off", log_config=None, port=0)  # type: ignore[arg-type]
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve())
     while not server.started:
@@ -32,6 +36,12 @@ async def port() -> AsyncIterator[int]:
     yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     await task
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    async with serving(app, HttpProtocol) as port:
+        yield port
 
 
 async def exchange(port: int, *parts: bytes) -> tuple[bytes, bytes]:
@@ -71,3 +81,87 @@ async def test_what_is_no_http_is_answered_400_in_the_one_shape(port: int) -> No
     head, body = await exchange(port, b"EHLO example\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+
+
+SEND_TIMEOUT = 1.0
+LARGE = 32 << 20
+"""Bytes of an answer that fits in no socket's buffers."""
+
+
+class LargeAnswer:
+    """An application that notes whether a client was given up, and whether it was told so itself."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.app_ended = asyncio.Event()
+
+    def note(self) -> None:
+        self.count += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """In pieces, or at once for /whole; ends early when the client is gone."""
+        size = LARGE if scope["path"] == "/whole" else 1 << 18
+        gone = asyncio.create_task(self._gone(receive))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+        for sent in range(0, LARGE, size):
+            if not gone.done():
+                body = {"type": "http.response.body", "body": bytes(size), "more_body": sent + size < LARGE}
+                await send(body)
+        gone.cancel()
+        self.app_ended.set()
+
+    async def _gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+
+def small_client(port: int, path: bytes) -> socket.socket:
+    """Has asked for the path; holds little of what it does not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    client.connect(("127.0.0.1", port))
+    client.setblocking(False)
+    client.sendall(b"GET " + path + b" HTTP/1.1\r\nhost: x\r\n\r\n")
+    return client
+
+
+@pytest.mark.parametrize("path", [b"/pieces", b"/whole"])
+async def test_a_client_that_reads_nothing_is_given_up(path: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    stalls = LargeAnswer()
+    with caplog.at_level(logging.WARNING):
+        async with serving(stalls, http_protocol(SEND_TIMEOUT, stalls.note)) as port:
+            client = small_client(port, path)
+            async with asyncio.timeout(30):
+                await stalls.app_ended.wait()
+                while not stalls.count:
+                    await asyncio.sleep(0.01)
+            address = ":".join(map(str, client.getsockname()))
+            client.close()
+    assert f"closed the connection of {address}: it took nothing of its answer for 1 s" in caplog.text
+
+
+async def test_a_client_that_reads_slowly_gets_its_whole_answer() -> None:
+    stalls = LargeAnswer()
+    async with serving(stalls, http_protocol(SEND_TIMEOUT, stalls.note)) as port:
+        loop, client = asyncio.get_running_loop(), small_client(port, b"/pieces")
+        begun, read = loop.time(), 0
+        while read < LARGE:
+            if loop.time() - begun < 3 * SEND_TIMEOUT:
+                await asyncio.sleep(SEND_TIMEOUT / 10)
+            piece = await asyncio.wait_for(loop.sock_recv(client, 1 << 20), 30)
+            assert piece, f"the answer ended after {read} bytes"
+            read += len(piece)
+        client.close()
+    assert stalls.count == 0
+
+
+async def test_a_connection_that_waits_for_its_next_request_is_not_stalled() -> None:
+    stalls = LargeAnswer()
+    async with serving(app, http_protocol(0.02, stalls.note)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(3):
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
+            await asyncio.sleep(0.1)
+        writer.close()
+    assert stalls.count == 0

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.server.fake_engine import CRASH_TOKEN, FAILING_TOKEN, REFUSED_TOKEN, STUCK_TOKEN, expected_tokens
+from tests.server.fake_server import HELD_BYTES
 from tests.server.running import RunningServer, group_members, is_running, running_server, stream_lines, wait_for
 
 pytestmark = pytest.mark.slow
@@ -146,6 +147,17 @@ def test_a_capture_over_the_budget_is_refused(shared: RunningServer) -> None:
 
 
 # ---- workers
+
+
+def test_a_client_that_reads_nothing_gives_its_captured_bytes_back() -> None:
+    with running_server("--send-timeout", "0.3") as server:
+        server.wait_ready()
+        with server.http.stream("GET", server.url + "/endless") as answer:
+            assert answer.status_code == 200
+            assert server.state()["stats"]["inflight_capture_bytes"] == HELD_BYTES
+            wait_for(lambda: not server.state()["stats"]["inflight_capture_bytes"], "the bytes are free again")
+        wait_for(lambda: "a client stalled" in server.output, "the stalled client is counted")
+        assert "it took nothing of its answer for 0.3 s" in server.output
 
 
 def test_a_killed_worker_fails_its_requests_and_is_replaced(battered: RunningServer) -> None:

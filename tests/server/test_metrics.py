@@ -43,6 +43,7 @@ def test_every_name_and_unit_is_of_the_design() -> None:
         "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
         "request_prefill_time_seconds", "request_decode_time_seconds", "iteration_tokens", "capture_bytes",
         "capture_seconds", "capture_rejected", "inflight_capture_bytes", "worker_restarts", "http_requests",
+        "stalled_clients",
     }  # fmt: skip
     assert not any(name.endswith("_created") for name in families)
 
