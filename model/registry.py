@@ -1,5 +1,5 @@
 """Which architectures can be served, and the one way from a model folder's config.json to a ModelConfig. Knows names
-and the two files; what the fields mean is for the families to say.
+and the files; what the fields mean is for the families to say.
 """
 
 import difflib
@@ -13,6 +13,7 @@ from model.families import bart, bert, distilbert, gemma, gpt2, gpt_neox, llama,
 from model.families.family import Family
 from model.families.fields import Fields, read_object
 from model.folder import ModelLoadError
+from model.tensor_names import tensor_names
 
 FAMILIES: tuple[Family, ...] = (
     llama.LLAMA,
@@ -96,8 +97,20 @@ def read_config(folder: Path) -> ModelConfig:
         "eos_token_ids": tuple(dict.fromkeys(generation.ids("eos_token_id") + hf.ids("eos_token_id"))),
         "pad_token_id": hf.optional_int("pad_token_id"),
     }
-    config = architecture.family.read(hf, common)
+    config = _with_own_head(architecture.family.read(hf, common), architecture.family.own_head, hf, written.parent)
     return config if config.encoder is None else _with_start(config, hf, generation)
+
+
+def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder: Path) -> ModelConfig:
+    """Whether the head is a matrix of its own, where it may be and config.json does not tell: as the files have it.
+
+    Without files it is what config.json says, which is what `transformers` builds.
+    """
+    if own_head is None or config.tie_word_embeddings:
+        return config
+    names = tensor_names(folder)
+    is_tied = hf.flag("tie_word_embeddings", True) if names is None else own_head not in names
+    return replace(config, tie_word_embeddings=is_tied)
 
 
 def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelConfig:

@@ -24,3 +24,5 @@ class Family:
     read: Callable[[Fields, Common], ModelConfig]
     """Raises ModelLoadError, naming the field and the value, for an option that is not built."""
     weights: WeightMap = field(repr=False)
+    own_head: str | None = None
+    """The tensor that files hold where an untied head is a matrix of its own, if config.json does not tell (T5's)."""

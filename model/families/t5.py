@@ -56,8 +56,7 @@ _TABLE = WeightMap(
     rows=(
         Row("embed.weight", ("shared.weight",), ("vocab d",)),
         *_stack("decoder", 2),
-        # Files of transformers 5 leave the head out where it equals the token table, whatever their config says.
-        Row("head.weight", ("lm_head.weight|shared.weight",), ("vocab d",), untied),
+        Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
     ),
     encoder_rows=_stack("encoder", 1),
     # Copies of the shared table, and a table that cross attention had in the first files and never used.
@@ -69,8 +68,8 @@ _TABLE = WeightMap(
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
     activation, gated_mlp = _mlp(hf)
-    # The first T5 ties its head to the token table and scales what it is given. Files of transformers 5 say "tied"
-    # always, and tell the two apart by scale_decoder_outputs.
+    # The first T5 ties its head to the token table and scales what it is given. Configs of transformers 5 say "tied"
+    # always, and tell the two apart by scale_decoder_outputs: an unscaled head is tied where the files have none.
     scaled = hf.flag("scale_decoder_outputs", hf.flag("tie_word_embeddings", True))
     width, num_heads = hf.size("d_model", 512), hf.size("num_heads", 8)
     num_layers = hf.size("num_layers", 6)
@@ -128,4 +127,4 @@ def _mlp(hf: Fields) -> tuple[Activation, bool]:
     return ACTIVATIONS[name], written.startswith("gated-")
 
 
-T5 = Family("t5", ("T5ForConditionalGeneration",), ("t5",), _read, _TABLE)
+T5 = Family("t5", ("T5ForConditionalGeneration",), ("t5",), _read, _TABLE, own_head="lm_head.weight")

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from model.checkpoint import load_weights
 from model.inside.census import Census, take_census
 from model.registry import read_config
 from model.weight_maps import weights_of
@@ -103,7 +105,42 @@ def test_every_weight_of_the_table_is_counted_once(tmp_path: Path) -> None:
     assert parameters(census, "cross key") == 3 * 32 * 24
 
 
-@pytest.mark.parametrize("name", [*tiny.DECODERS, "t5"])
+@pytest.mark.parametrize("mlp", ["relu", "gated-gelu"])
+@pytest.mark.parametrize("writer", ["transformers 4", "transformers 5"])
+@pytest.mark.parametrize(("tied", "has_own_head"), [(True, False), (False, False), (False, True)])
+def test_a_t5_has_its_head_once_or_twice_as_its_files_do(
+    mlp: str, writer: str, tied: bool, has_own_head: bool, tmp_path: Path
+) -> None:
+    """Configs of transformers 5 call every T5 tied, and it writes the head of those that are not beside them."""
+    folder = tiny.make("t5", tmp_path, feed_forward_proj=mlp, tie_word_embeddings=tied)
+    weights = load_file(folder / "model.safetensors")
+    if has_own_head:
+        weights["lm_head.weight"] = torch.randn_like(weights["shared.weight"])
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    if writer == "transformers 4":
+        written = json.loads((folder / "config.json").read_text())
+        del written["scale_decoder_outputs"]
+        (folder / "config.json").write_text(json.dumps({**written, "tie_word_embeddings": tied}))
+    theirs = tiny.theirs(folder, torch.float32)
+    config = read_config(folder)
+    assert take_census(config).total == sum(parameter.numel() for parameter in set(theirs.parameters()))
+    assert take_census(config).tied is not has_own_head
+    loaded = load_weights(folder, config, torch.float32)
+    head = loaded["head.weight"] if has_own_head else loaded["embed.weight"]
+    assert torch.equal(head, theirs.lm_head.weight)
+    assert config.logit_scale == (config.hidden_size**-0.5 if tied else 1.0)
+
+
+def test_a_t5_without_files_is_counted_as_its_config_says(tmp_path: Path) -> None:
+    for name, tied in (("tied", True), ("own", False)):
+        folder = tiny.make("t5", tmp_path / name, tie_word_embeddings=False)
+        (folder / "model.safetensors").unlink()
+        written = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**written, "tie_word_embeddings": tied}))
+        assert take_census(read_config(folder)).tied is tied
+
+
+@pytest.mark.parametrize("name", [*tiny.DECODERS, "t5", "t5-gated-untied"])
 def test_every_family_has_as_many_parameters_as_transformers_says(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     distinct = {id(parameter): parameter for parameter in tiny.theirs(folder, torch.float32).parameters()}
