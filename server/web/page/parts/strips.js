@@ -20,7 +20,7 @@ export function Strips({ rows, order = null, scale, label, describe, onPickRow, 
   const tops = useMemo(() => topsOf(rows), [rows]);
   const place = (width) => {
     const left = width < 480 ? Math.min(labelRoom, 76) : labelRoom;
-    const right = rows.some((row) => row.note) ? (width < 480 ? 58 : 84) : MARGIN;
+    const right = rows.some((row) => row.note) ? noteRoom(width) : MARGIN;
     return { left, cell: (width - left - right) / count };
   };
   const draw = useCallback(
@@ -77,6 +77,8 @@ function topsOf(rows) {
   return tops;
 }
 
+const noteRoom = (width) => (width < 480 ? 68 : 84);
+
 const sizeOf = (values) => Math.max(...extent(values).map(Math.abs), 1e-30);
 
 function drawNames(context, row, { left, top, height }, width, colours, isSelected) {
@@ -90,7 +92,7 @@ function drawNames(context, row, { left, top, height }, width, colours, isSelect
   if (!row.note) return;
   context.textAlign = "left";
   context.fillStyle = colours.ink;
-  context.fillText(row.note, width - (width < 480 ? 54 : 78), top + height / 2);
+  context.fillText(row.note, width - noteRoom(width) + 6, top + height / 2);
 }
 
 /** Signed bars from the middle line; where a column is narrower than a pixel, all that fall on one are drawn as one. */

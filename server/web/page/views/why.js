@@ -1,0 +1,64 @@
+// Where one weight comes from: every step from the two words' vectors to what the head adds, with its numbers.
+import { useLook } from "../core/fetching.js";
+import { html, useMemo } from "../core/html.js";
+import { clamp, inputOf, sidesOf, useCapabilities, useHead } from "../core/model.js";
+import { format, percent } from "../core/numbers.js";
+import { select, useSelection } from "../core/state.js";
+import { Answer } from "../parts/problem.js";
+import { Tokens } from "../parts/tokens.js";
+import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { partsOf, Word } from "./why/pair.js";
+import { Dot, Project, Rotate, Vectors } from "./why/score_steps.js";
+import { Output, Scale, Softmax, ValueSum, Values } from "./why/weight_steps.js";
+
+export function View() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, stack, layer, head } = useHead();
+  const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: selection.query };
+  const answer = useLook(selection.text ? "v1/explain" : null, body);
+  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry} stack=${stack} body=${body} />`}<//>`;
+}
+
+/** All steps, for the chosen key. */
+function Derivation({ entry, stack, body }) {
+  const selection = useSelection();
+  const { queries, keys } = sidesOf(entry, entry.part);
+  const key = clamp(selection.key, keys.length);
+  const pair = useMemo(() => partsOf(entry, queries, keys, key), [entry, key]);
+  const steps = [
+    entry.part !== "cross" && html`<${Vectors} key="x" pair=${pair} stack=${stack} body=${body} />`,
+    html`<${Project} key="project" pair=${pair} stack=${stack} />`,
+    pair.isTurned && html`<${Rotate} key="rotate" pair=${pair} stack=${stack} />`,
+    html`<${Dot} key="dot" pair=${pair} />`,
+    html`<${Scale} key="scale" pair=${pair} stack=${stack} />`,
+    html`<${Softmax} key="softmax" pair=${pair} />`,
+    html`<${Values} key="values" pair=${pair} stack=${stack} />`,
+    html`<${ValueSum} key="sum" pair=${pair} />`,
+    html`<${Output} key="output" pair=${pair} stack=${stack} />`,
+  ];
+  return html`<${Headline} pair=${pair} body=${body} /><ol class="why-steps">${steps.filter(Boolean)}</ol>
+    <${Check} differences=${entry.differences} />`;
+}
+
+function Headline({ pair, body }) {
+  const { entry, keys, key, weight } = pair;
+  const name = `why-layer${entry.layer}-head${entry.head}-query${entry.query_position}`;
+  const arrays = [
+    { label: "weights", array: { data: entry.arrays.weights.data, shape: entry.arrays.weights.shape }, rows: ["weight"], columns: keys },
+    { label: "products", array: { data: entry.arrays.products.data, shape: entry.arrays.products.shape }, rows: keys },
+  ];
+  return html`<section class="card why-head">
+    <header><h2>Why does <${Word} pair=${pair} side="query" /> give <${Word} pair=${pair} side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its attention?</h2>
+      <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} name=${name} arrays=${arrays} /></header>
+    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the weights of all keys; choose another one, and every step below tells of it.</p>
+    <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position} weights=${entry.arrays.weights.data} onPick=${(position) => select({ key: position })} label="Keys and their weights" />
+  </section>`;
+}
+
+/** How far the steps, computed again, are from the network's own numbers. */
+function Check({ differences }) {
+  const names = { scores: "scores", pattern: "weights", z: "z", result: "output" };
+  const said = Object.entries(names).map(([name, title]) => `${title} ${format(differences[name], 2)}`).join(", ");
+  return html`<p class="hint">Every step was computed again in float64 from what the network itself had before it. Largest distance from the network's own numbers, which it keeps in its own precision: ${said}.</p>`;
+}

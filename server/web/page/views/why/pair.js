@@ -1,0 +1,67 @@
+// One query and one key of one head, with the numbers of each step at hand; and the frame of a step.
+import { html } from "../../core/html.js";
+import { shownToken } from "../../core/model.js";
+
+/** A row of a row-major array [rows, columns]. */
+export const rowOf = (array, row) => array.data.subarray(row * array.shape[1], (row + 1) * array.shape[1]);
+
+export const lengthOf = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
+
+const equal = (a, b) => a.every((value, i) => value === b[i]);
+
+/** What the steps need of an answer of /v1/explain, for the key at that position. */
+export function partsOf(entry, queries, keys, key) {
+  const arrays = entry.arrays;
+  const number = (name) => arrays[name]?.data[key];
+  const [q, k] = [arrays.q.data, rowOf(arrays.k, key)];
+  const [qProjected, kProjected] = [arrays.q_projected.data, rowOf(arrays.k_projected, key)];
+  return {
+    entry,
+    queries,
+    keys,
+    key,
+    query: entry.query_position,
+    q,
+    k,
+    qProjected,
+    kProjected,
+    // Position 0 is turned by no angle, so both are looked at.
+    isTurned: !equal(q, qProjected) || !equal(arrays.k.data, arrays.k_projected.data),
+    products: rowOf(arrays.products, key),
+    dot: number("dots"),
+    scaled: number("scaled"),
+    capped: number("capped"),
+    positionBias: number("position_bias"),
+    score: number("scores"),
+    isMasked: isMasked(entry, key),
+    exponential: number("exponentials"),
+    weight: number("weights"),
+    v: rowOf(arrays.v, key),
+    weightedV: rowOf(arrays.weighted_v, key),
+    z: arrays.z.data,
+    output: arrays.output.data,
+  };
+}
+
+/** Whether the query may not look at that key, at whatever score. */
+export function isMasked({ causal, window, query_position: query }, key) {
+  return (causal && key > query) || (window !== null && Math.abs(query - key) >= window);
+}
+
+/** The token of the query or of the key, in its colour. */
+export function Word({ pair, side }) {
+  const token = side === "query" ? pair.queries[pair.query] : pair.keys[pair.key];
+  return html`<code class=${`word ${side}`} title=${`position ${pair[side]}`}>${shownToken(token)}<sub>${pair[side]}</sub></code>`;
+}
+
+/** A tensor's shape, as a tag: <Shape of={[9, 32]} />. */
+export const Shape = ({ of }) => html`<span class="shape">[${of.join(" × ")}]</span>`;
+
+/** One numbered step: words and formula at one side, the picture at the other. */
+export const Step = ({ title, formula, says, tools, children }) =>
+  html`<li class="card why-step">
+    <div class="why-words"><h2>${title}</h2>
+      <div class="formula">${formula}</div>
+      <p>${says}</p>${tools}</div>
+    <div class="why-picture">${children}</div>
+  </li>`;

@@ -1,0 +1,121 @@
+// From the words' vectors to q.k: the steps before the score.
+import { useLook } from "../../core/fetching.js";
+import { html, useMemo, useRef } from "../../core/html.js";
+import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
+import { descending, format } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Choices } from "../../parts/choices.js";
+import { Problem, Progress } from "../../parts/problem.js";
+import { Strips } from "../../parts/strips.js";
+import { SaveMenu } from "../../parts/tools.js";
+import { Shape, Step, Word, lengthOf, rowOf } from "./pair.js";
+
+const POSITIONS = {
+  learned: "A vector for the position was added to each word's before the first layer.",
+  sinusoidal: "Sines and cosines of the position were added to each word's vector before the first layer.",
+  rotary: "The position comes in later, as a turn of q and k.",
+  relative: "The position comes in later, as a number for the distance that is added to the score.",
+};
+
+/** x: what the head is given of both words. */
+export function Vectors({ pair, stack, body }) {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { entry, query, key } = pair;
+  const isNormed = ["pre", "sandwich"].includes(stack.norm_placement);
+  const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_normalized" : "hook_resid_pre"}`;
+  const answer = useLook("v1/trace", { ...inputOf(selection, capabilities), points: [point], layers: body.layer, positions: [query, key] });
+  const found = answer.entry && Object.values(answer.entry.arrays)[0];
+  const rows = useMemo(() => found && vectorRows(pair, found), [found, pair]);
+  const full = rows && Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30);
+  const size = stack.hidden_size;
+  return html`<${Step} title="Two words, two vectors"
+    formula=${html`x = ${isNormed ? "norm(stream)" : "stream"} <${Shape} of=${[size]} />`}
+    says=${html`What layer ${entry.layer} is given of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair} side="key" />: ${size} numbers each, in which the layers before have written what they found. ${stack.positions.map((name) => POSITIONS[name]).join(" ")}`}>
+    ${rows ? html`<${Strips} rows=${rows} scale=${full} label="Both words' vectors" />` : html`<${Progress} active=${answer.loading} />`}
+    <${Problem} error=${answer.error} retry=${answer.retry} />
+  <//>`;
+}
+
+function vectorRows(pair, found) {
+  return [
+    { name: `x ${shownToken(pair.queries[pair.query])}`, values: rowOf(found, 0), tone: "query", height: 54 },
+    { name: `x ${shownToken(pair.keys[pair.key])}`, values: rowOf(found, 1), tone: "key", height: 54 },
+  ];
+}
+
+/** q = x W_Q, k = x W_K. */
+export function Project({ pair, stack }) {
+  const { entry } = pair;
+  const rows = useMemo(
+    () => [
+      { name: "q", values: pair.qProjected, tone: "query", height: 42 },
+      { name: "k", values: pair.kProjected, tone: "key", height: 42 },
+    ],
+    [pair],
+  );
+  const shapes = html`<${Shape} of=${[stack.hidden_size]} /> · <${Shape} of=${[stack.hidden_size, stack.head_dim]} /> → <${Shape} of=${[stack.head_dim]} />`;
+  const isShared = stack.num_kv_heads < stack.num_heads;
+  return html`<${Step} title="A question and an offer"
+    formula=${html`<b class="query">q</b> = x W<sub>Q</sub>${" "} <b class="key">k</b> = x W<sub>K</sub><br />${shapes}`}
+    says=${html`The head's two matrices make a query of the word that looks and a key of the word that is looked at: ${stack.head_dim} numbers each, made to be compared.${isShared && ` ${stack.num_heads / stack.num_kv_heads} heads share each key: this one has key head ${entry.kv_head}.`}`}>
+    <${Strips} rows=${rows} label=${`q and k of layer ${entry.layer}, head ${entry.head}`} />
+  <//>`;
+}
+
+/** q and k before and after norm and rotation. */
+export function Rotate({ pair, stack }) {
+  const isTurned = stack.positions.includes("rotary");
+  const rows = useMemo(() => {
+    const row = (name, values, tone) => ({ name, values, tone, note: `|${name[0]}| ${format(lengthOf(values), 3)}`, height: 28 });
+    return [
+      row("q before", pair.qProjected, "muted"),
+      row("q after", pair.q, "query"),
+      row("k before", pair.kProjected, "muted"),
+      row("k after", pair.k, "key"),
+    ];
+  }, [pair]);
+  const before = pair.qProjected.reduce((sum, value, i) => sum + value * pair.kProjected[i], 0);
+  const norm = stack.qk_norm !== null && "A norm brings q and k to a like length. ";
+  const turn = isTurned && `Then pairs of numbers are turned by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k: what is left in q · k is the distance, ${format(pair.query - pair.key)}. `;
+  const title = { "true true": "Norm, and turn by the position", "true false": "Turn by the position", "false true": "Norm" }[`${isTurned} ${Boolean(norm)}`];
+  return html`<${Step} title=${title}
+    formula=${html`q · k before <b>${format(before)}</b> → after <b>${format(pair.dot)}</b>`}
+    says=${html`${norm}${norm ? turn : turn && turn.replace("Then pairs", "Pairs")}The lengths at the right tell whether it was only turned.`}>
+    <${Strips} rows=${rows} label="q and k before and after the turn by position" />
+  <//>`;
+}
+
+/** The products, their running sum, and the dot. */
+export function Dot({ pair }) {
+  const { why_order: order } = useSelection();
+  const picture = useRef(null);
+  const { entry, products } = pair;
+  const drawn = useMemo(() => {
+    const indices = order === "sorted" ? descending(products) : new Uint32Array(products.length).map((_, i) => i);
+    const sums = new Float64Array(products.length);
+    indices.forEach((index, i) => {
+      sums[i] = (i ? sums[i - 1] : 0) + products[index];
+    });
+    return { indices, sums };
+  }, [pair, order]);
+  const { indices, sums } = drawn;
+  const rows = useMemo(
+    () => [
+      { name: "q", values: pair.q, tone: "query" },
+      { name: "k", values: pair.k, tone: "key" },
+      { name: "q × k", values: products, tone: "ink", height: 60, strong: true },
+      { name: "sum so far", values: sums, tone: "muted", height: 64, sums: true, note: `= ${format(sums.at(-1))}` },
+    ],
+    [drawn],
+  );
+  const terms = [...descending(products)].slice(0, 2).map((i) => `${format(pair.q[i], 3)} × ${format(pair.k[i], 3)}`);
+  return html`<${Step} title="Multiply number by number, and sum"
+    formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + … = <b id="why-sum">${format(sums.at(-1))}</b>`}
+    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum to q · k = <b id="why-dot">${format(pair.dot)}</b>, largest ones first: see how few numbers decide.`}
+    tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order} onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural", "as they stand"]]} />
+      <${SaveMenu} picture=${picture} name=${`dot-layer${entry.layer}-head${entry.head}`} arrays=${[{ label: "products", array: { data: products, shape: [products.length] } }]} /></div>`}>
+    <${Strips} rows=${rows} order=${indices} label="q, k, their products and the running sum" handle=${picture}
+      describe=${(_, i, column) => `q ${format(pair.q[i])} × k ${format(pair.k[i])} = ${format(products[i])}; sum so far ${format(sums[column])}`} />
+  <//>`;
+}

@@ -1,0 +1,148 @@
+// From the dot to what the head adds to the stream: score, softmax, values, output.
+import { html, useMemo } from "../../core/html.js";
+import { shownToken } from "../../core/model.js";
+import { descending, format, percent } from "../../core/numbers.js";
+import { select } from "../../core/state.js";
+import { Strips } from "../../parts/strips.js";
+import { Shape, Step, Word, isMasked, lengthOf, rowOf } from "./pair.js";
+
+const SHOWN_KEYS = 16;
+
+/** Scale, soft cap, position bias, mask: what is done to the dot, in that order. */
+export function Scale({ pair, stack }) {
+  const { entry, dot, scaled, capped, positionBias, score } = pair;
+  const { scale, softcap } = entry;
+  const isUsual = Math.abs(scale * Math.sqrt(stack.head_dim) - 1) < 1e-6;
+  const links = [
+    ["q · k", format(dot), "the sum above"],
+    [`× ${format(scale)}`, format(scaled), isUsual ? `1 / √${stack.head_dim}: sums of more numbers spread wider; this takes it back` : scale === 1 ? "this model scales nothing" : "the model's own scale"],
+    capped !== undefined && [`${format(softcap)} · tanh(x / ${format(softcap)})`, format(capped), `soft cap: never beyond ±${format(softcap)}`],
+    positionBias !== undefined && [`+ ${format(positionBias)}`, format((capped ?? scaled) + positionBias), `bias for the distance ${format(pair.query - pair.key)}`],
+    ["mask", pair.isMasked ? "−∞" : format(score), maskSays(pair)],
+  ];
+  return html`<${Step} title="From the dot to the score"
+    formula=${html`score = <b id="why-score">${pair.isMasked ? "−∞ (masked)" : format(score)}</b>`}
+    says="Order matters: scale, then soft cap, then position bias, then mask. A model without one of them skips it.">
+    <ol class="chain">${links.filter(Boolean).map(([what, number, note]) => html`<li><code>${what}</code><b class="number">${number}</b><small>${note}</small></li>`)}</ol>
+  <//>`;
+}
+
+function maskSays({ entry, isMasked: masked, key, query }) {
+  if (!entry.causal && entry.window === null) return "nothing is hidden: this attention sees every key";
+  if (masked && entry.causal && key > query) return `key ${key} comes after query ${query}: hidden, its weight is 0`;
+  if (masked) return `key ${key} is ${Math.abs(query - key)} away, outside the window of ${entry.window}: hidden`;
+  return entry.causal ? `key ${key} is not after query ${query}: seen` : "inside the window: seen";
+}
+
+/** exp(score - largest) of every key over their sum. */
+export function Softmax({ pair }) {
+  const { entry, weight, exponential } = pair;
+  const { largest_score: largest, sum_of_exponentials: sum, sum_of_weights: ones } = entry.softmax;
+  const shown = useMemo(() => shownKeys(pair), [pair]);
+  const { tail, numHidden } = shown;
+  return html`<${Step} title="Softmax: from scores to shares"
+    formula=${pair.isMasked ? html`weight = 0: exp(−∞) / sum` : html`weight = exp(<span>${format(pair.score)} − ${format(largest)}</span>) / sum = ${format(exponential)} / ${format(sum)} = <b id="why-weight">${format(weight)}</b>`}
+    says=${html`Each score, less the largest one so that nothing overflows, becomes a positive number; divided by their sum they are shares of 1. Two points more of score are ${format(Math.E ** 2, 2)} times the weight. Click a key to see why it has its share.`}>
+    <div class="scroll"><table class="softmax">
+      <thead><tr><th scope="col">key</th><th scope="col">q · k</th><th scope="col">score</th><th scope="col">exp(score − max)</th><th scope="col" colspan="2">weight</th></tr></thead>
+      <tbody>${shown.indices.map((key) => html`<${KeyRow} pair=${pair} index=${key} />`)}
+        ${tail && html`<tr class="tail"><th scope="row">${tail.count} others</th><td /><td /><td>${format(tail.exponentials)}</td><td class="share" /><td>${percent(tail.weights)}</td></tr>`}
+        ${numHidden > 0 && html`<tr class="hidden-key"><th scope="row">${numHidden} hidden</th><td /><td>masked</td><td>0</td><td class="share" /><td>0 %</td></tr>`}
+      </tbody>
+      <tfoot><tr><th scope="row">sum</th><td /><td /><td>${format(sum)}</td><td class="share" /><td>${format(ones)}</td></tr></tfoot>
+    </table></div>
+  <//>`;
+}
+
+function KeyRow({ pair, index }) {
+  const { arrays } = pair.entry;
+  const isHidden = isMasked(pair.entry, index);
+  const weight = arrays.weights.data[index];
+  const token = shownToken(pair.keys[index]);
+  return html`<tr class=${index === pair.key ? "on" : isHidden ? "hidden-key" : ""}>
+    <th scope="row"><button type="button" class="plain" aria-pressed=${index === pair.key} aria-label=${`key ${index}, ${token}`} onClick=${() => select({ key: index })}><code>${token}</code> <small>${index}</small></button></th>
+    <td>${format(arrays.dots.data[index])}</td><td>${isHidden ? "masked" : format(arrays.scores.data[index])}</td>
+    <td>${format(arrays.exponentials.data[index])}</td>
+    <td class="share"><div style=${{ width: `${weight * 100}%` }}></div></td><td>${percent(weight)}</td>
+  </tr>`;
+}
+
+/** The keys that are seen, in their order, or of many those of most weight; the chosen one always; the rest in two rows. */
+function shownKeys({ entry, keys, key }) {
+  const seen = keys.map((_, i) => i).filter((i) => !isMasked(entry, i));
+  const heaviest = [...descending(entry.arrays.weights.data)].filter((i) => !isMasked(entry, i)).slice(0, SHOWN_KEYS);
+  const shown = seen.length <= SHOWN_KEYS + 8 ? seen : heaviest;
+  const indices = shown.includes(key) ? shown : [...shown, key];
+  const others = seen.filter((i) => !indices.includes(i));
+  const sum = (data) => others.reduce((total, i) => total + data[i], 0);
+  const tail = others.length > 0 && {
+    count: others.length,
+    exponentials: sum(entry.arrays.exponentials.data),
+    weights: sum(entry.arrays.weights.data),
+  };
+  return { indices, tail, numHidden: keys.length - seen.length - (isMasked(entry, key) ? 1 : 0) };
+}
+
+/** v = x W_V, and what its weight leaves of it. */
+export function Values({ pair, stack }) {
+  const rows = useMemo(
+    () => [
+      { name: "v", values: pair.v, tone: "value", note: `|v| ${format(lengthOf(pair.v), 3)}` },
+      { name: "weight × v", values: pair.weightedV, tone: "value", note: `${format(lengthOf(pair.weightedV), 3)}` },
+    ],
+    [pair],
+  );
+  const full = Math.max(...pair.v.map(Math.abs), 1e-30);
+  return html`<${Step} title="What is passed on"
+    formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v = ${format(pair.weight)} × v`}
+    says=${html`The third matrix makes a value of <${Word} pair=${pair} side="key" />: what it hands over if it is looked at. The weight decides how much of it goes through (both strips at the same scale).`}>
+    <${Strips} rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
+  <//>`;
+}
+
+/** z: the weighted values of all keys, summed. */
+export function ValueSum({ pair }) {
+  const { entry, keys, z } = pair;
+  const drawn = useMemo(() => {
+    const order = [...descending(entry.arrays.weights.data)].filter((key) => entry.arrays.weights.data[key] > 0);
+    const indices = order.slice(0, 6);
+    const rows = indices.map((key) => ({
+      name: `${shownToken(keys[key])} ${percent(entry.arrays.weights.data[key])}`,
+      values: rowOf(entry.arrays.weighted_v, key),
+      tone: "value",
+      height: 24,
+    }));
+    const rest = order.slice(6);
+    if (rest.length) rows.push({ name: `${rest.length} others`, values: summed(entry, rest), tone: "muted", height: 24 });
+    rows.push({ name: "z = sum", values: z, tone: "ink", height: 42, strong: true });
+    return { indices, rows, full: Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30) };
+  }, [entry]);
+  const place = drawn.indices.indexOf(pair.key);
+  return html`<${Step} title="Sum over all keys"
+    formula=${html`z = Σ weight × <b class="value">v</b> <${Shape} of=${[z.length]} />, length ${format(lengthOf(z))}`}
+    says="Each column is summed from top to bottom; the last strip is z, what the head has read for this word. Click a strip to choose its key.">
+    <${Strips} rows=${drawn.rows} scale=${drawn.full} label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
+      onPickRow=${(row) => row < drawn.indices.length && select({ key: drawn.indices[row] })} />
+  <//>`;
+}
+
+function summed(entry, keys) {
+  const sum = new Float64Array(entry.arrays.z.data.length);
+  for (const key of keys) rowOf(entry.arrays.weighted_v, key).forEach((value, i) => (sum[i] += value));
+  return sum;
+}
+
+/** z W_O: what is added to the stream. */
+export function Output({ pair, stack }) {
+  const { entry, output } = pair;
+  const rows = useMemo(() => [{ name: "z W_O", values: output, tone: "accent", height: 60 }], [pair]);
+  const order = useMemo(() => descending(output.map(Math.abs)), [pair]);
+  const largest = [...order].slice(0, 6).map((i) => `${i}: ${format(output[i], 3)}`).join(", ");
+  const bias = entry.arrays.output_bias;
+  return html`<${Step} title="Back into the stream"
+    formula=${html`z W<sub>O</sub>: <${Shape} of=${[stack.head_dim]} /> · <${Shape} of=${[stack.head_dim, stack.hidden_size]} /> → <${Shape} of=${[stack.hidden_size]} />, length <b id="why-output">${format(lengthOf(output))}</b>`}
+    says=${html`The head's part of the output matrix turns z into ${stack.hidden_size} numbers, which are added to the vector of <${Word} pair=${pair} side="query" />, with those of the other ${stack.num_heads - 1} heads${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}. Largest: ${largest}.`}
+    tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>What that does to the next word →</button></p>`}>
+    <${Strips} rows=${rows} label="What the head adds to the stream" />
+  <//>`;
+}
