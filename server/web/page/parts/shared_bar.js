@@ -43,7 +43,8 @@ function TextField() {
   </div>`;
 }
 
-export function DelayedText({ label, value, onText, rows = 2 }) {
+/** A text that is taken over a moment after the last key, or at once with Enter; keepsLines: Enter starts a line. */
+export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
   const [typed, setTyped] = useState(value);
   useEffect(() => setTyped(value), [value]);
   useEffect(() => {
@@ -52,7 +53,7 @@ export function DelayedText({ label, value, onText, rows = 2 }) {
     return () => clearTimeout(timer);
   }, [typed]);
   const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey) return;
+    if (event.key !== "Enter" || event.shiftKey || keepsLines) return;
     event.preventDefault();
     onText(typed);
   };
@@ -80,7 +81,7 @@ export function HeadPicker() {
   const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
   return html`<div class="head-picker">
     ${parts.length > 1 &&
-    html`<label>Part <select value=${part} onChange=${(event) => select({ part: event.target.value })}>${parts.map((name) => html`<option>${name}</option>`)}</select></label>`}
+    html`<label>Part <select value=${part} onChange=${(event) => select({ part: event.target.value })}>${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
     <label>Layer <select id="layer" value=${layer} onChange=${(event) => select({ layer: Number(event.target.value) })}>${numbers(numLayers)}</select></label>
     <label>Head <select id="head" value=${head} onChange=${(event) => select({ head: Number(event.target.value) })}>${numbers(numHeads)}</select></label>
     <span class="hint wide">arrow keys: ↑ ↓ layers, ← → heads</span>

@@ -43,6 +43,7 @@ const AxisPicker = ({ field, label, value }) => html`<label>${label} <select
 
 function Found({ entry, body, part }) {
   const selection = useSelection();
+  const capabilities = useCapabilities();
   const chosen = useHead();
   const picture = useRef(null);
   const heads = useMemo(() => headsOf(entry), [entry]);
@@ -51,20 +52,20 @@ function Found({ entry, body, part }) {
   const open = ({ layer, head }) => select({ view: "attention", part, layer, head });
   const array = { data: entry.arrays.scores.data, shape: [heads.length, entry.measures.length] };
   const rows = heads.map(({ layer, head }) => `layer ${layer} head ${head}`);
-  const isEmpty = heads.every(({ scores }) => !Number.isFinite(scores[x]) || !Number.isFinite(scores[y]));
+  const lack = [x, y].filter((name) => heads.every(({ scores }) => !Number.isFinite(scores[name]))).map((name) => MEASURES[name].lack)[0];
   return html`<div class="heads-found">
     <section class="card">
       <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}</h2>
         <${CopyMenu} route="v1/heads" body=${body} />
-        <${SaveMenu} picture=${isEmpty ? null : picture} name="heads" arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
+        <${SaveMenu} picture=${lack ? null : picture} name="heads" arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
       </header>
-      ${isEmpty
-        ? html`<p class="lack">No token of this text comes twice, so no head has an induction score on it. Let the heads read random tokens, or write something twice.</p>`
+      ${lack
+        ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read" : "another text"}.</p>`
         : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length} onPick=${open} handle=${picture} />
             <${LayerLegend} layers=${entry.layers} />`}
       <p class="hint">${entry.repeat_length
         ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written twice: nothing in them can be known but what was just read.`
-        : `Means over the ${entry.tokens.length} tokens of the text.`}
+        : `Means over the ${(part === "encoder" ? (entry.encoder_tokens ?? entry.tokens) : entry.tokens).length} tokens of the text.`}
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
     </section>
     <section class="heads-measures" aria-label="The measures and their strongest heads">
@@ -92,7 +93,7 @@ function LayerLegend({ layers }) {
 
 /** One measure: what it says, its formula, and the heads that have most of it. */
 function Measure({ name, heads, chosen, onOpen }) {
-  const { title, about, formula, source, unit, most } = MEASURES[name];
+  const { title, about, formula, source, unit, most, lack } = MEASURES[name];
   const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));
   const strongest = Array.from(descending(known.map(({ scores }) => scores[name])).slice(0, NUM_STRONGEST), (i) => known[i]);
   return html`<section class="card">
@@ -100,7 +101,7 @@ function Measure({ name, heads, chosen, onOpen }) {
     <p class="heads-about">${about}</p>
     <p class="formula">${formula}</p>
     ${strongest.length === 0
-      ? html`<p class="lack">It has no value on this text: no token comes twice.</p>`
+      ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
       : html`<${Bars} columns=${["head", unit]} largest=${most ?? undefined} write=${(value) => format(value)}
           onPick=${(i) => onOpen(strongest[i])}
           rows=${strongest.map((each) => ({

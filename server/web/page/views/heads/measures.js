@@ -1,12 +1,18 @@
 // The six numbers of a head: what each means, its formula, and who measured it first.
 import { html } from "../../core/html.js";
 
-/** Names are the API's; `most` is the largest value a measure can have (null: it depends on the text). */
+const TOO_SHORT = "it is one token long";
+
+/**
+ * Names are the API's; `most` is the largest value a measure can have (null: it depends on the text); `lack` is why
+ * a text may give no value.
+ */
 export const MEASURES = {
   previous_token: {
     title: "Previous token",
     most: 1,
     unit: "weight",
+    lack: TOO_SHORT,
     about: "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; induction is built on them.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
@@ -15,6 +21,7 @@ export const MEASURES = {
     title: "Induction",
     most: 1,
     unit: "weight",
+    lack: "no token of it comes twice",
     about: "How much a token that was seen before looks at what followed it the last time: “A B … A” finds B, and can copy it.",
     formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>], token <i>p</i> = token <i>q</i>`,
     source: ["Olsson et al. 2022", "https://arxiv.org/abs/2209.11895"],
@@ -31,6 +38,7 @@ export const MEASURES = {
     title: "First token",
     most: 1,
     unit: "weight",
+    lack: TOO_SHORT,
     about: "How much is parked on the very first token, the attention sink: what a head does when it finds nothing.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">0</b>]`,
     source: ["Xiao et al. 2023", "https://arxiv.org/abs/2309.17453"],

@@ -8,13 +8,14 @@ import { MEASURES, shortName } from "./measures.js";
 const MARGIN = { left: 58, right: 22, top: 18, bottom: 46 };
 const NUM_TICKS = 5;
 const RADIUS = 5.5;
+const NAME_GAP = RADIUS + 5;
 const REACH = 18; // CSS pixels from which a point can be pointed at
 
-/** A round number at or above the value: 1, 2 or 5 times a power of ten. */
+/** A number at or above the value that divides into round ticks. */
 function roundedUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
+  return [1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 7.5, 10].map((step) => step * power).find((step) => step >= value * 0.999);
 }
 
 /** Where the axis of a measure ends: at what the largest score rounds up to, at most at what can be. */
@@ -48,7 +49,7 @@ export function markPath(context, layer, x, y, radius) {
 }
 
 /** Names beside the points, those far from the crowd first; a name that would cover something is left out. */
-function placedNames(context, points) {
+function placedNames(context, points, { width: edge, height }) {
   const centre = { x: points.reduce((sum, at) => sum + at.x, 0) / points.length, y: points.reduce((sum, at) => sum + at.y, 0) / points.length };
   const byDistance = [...points].sort((a, b) => Math.hypot(b.x - centre.x, b.y - centre.y) - Math.hypot(a.x - centre.x, a.y - centre.y));
   const taken = points.map(({ x, y }) => [x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS]);
@@ -56,9 +57,10 @@ function placedNames(context, points) {
   for (const point of byDistance) {
     const name = shortName(point);
     const width = context.measureText(name).width;
-    const places = [[RADIUS + 3, 0], [-RADIUS - 3 - width, 0], [-width / 2, -RADIUS - 8], [-width / 2, RADIUS + 8]];
+    const places = [[NAME_GAP, 0], [-NAME_GAP - width, 0], [-width / 2, -NAME_GAP - 5], [-width / 2, NAME_GAP + 5]];
     const free = places.find(([right, down]) => {
       const box = [point.x + right, point.y + down - 6, point.x + right + width, point.y + down + 6];
+      if (box[0] < MARGIN.left || box[2] > edge || box[1] < 0 || box[3] > height - MARGIN.bottom) return false;
       return !taken.some((other) => box[0] < other[2] && box[2] > other[0] && box[1] < other[3] && box[3] > other[1]);
     });
     if (!free) continue;
@@ -137,7 +139,7 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
       context.textAlign = "left";
       context.textBaseline = "middle";
       context.fillStyle = size.colours.muted;
-      if (points.length > 0) for (const name of placedNames(context, points)) context.fillText(name.name, name.x, name.y);
+      if (points.length > 0) for (const name of placedNames(context, points, size)) context.fillText(name.name, name.x, name.y);
     },
     [placesOf, axes, numLayers],
   );
@@ -152,10 +154,10 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
         context.stroke();
       };
       const mine = points.find((point) => point.layer === chosen.layer && point.head === chosen.head);
-      if (mine) ring(mine, RADIUS + 5, 2.5);
+      if (mine) ring(mine, RADIUS + 3, 2.5);
       const point = points[hovered];
       if (!point) return;
-      ring(point, RADIUS + 3, 1.5);
+      ring(point, RADIUS + 2, 1.5);
       context.globalAlpha = 0.45;
       context.lineWidth = 1;
       context.beginPath();
