@@ -71,9 +71,18 @@ def census(name: str, *, as_json: bool) -> int:
     counted = take_census(config)
     if as_json:
         told = {"architecture": config.architecture, **census_report.as_json(counted)}
-        print(json.dumps(told, indent=2))
-    else:
-        print(census_report.as_table(counted, config))
+        return tell(json.dumps(told, indent=2))
+    return tell(census_report.as_table(counted, config))
+
+
+def tell(text: str) -> int:
+    """Text on stdout; the exit status. A reader that leaves early, as `head` does, has what it wanted."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if isinstance(error, BrokenPipeError) else fail(f"stdout: {error}", 1)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The command line, as a person meets it."""
 
 import json
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from model.folder import PACKAGED
 from server.cli import main
 
 
@@ -88,3 +90,25 @@ def test_census_of_what_is_no_configuration_is_one_line_and_status_1(
         assert captured.out == ""
         assert captured.err.startswith("lightwell: error: ")
         assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_census_for_a_reader_that_has_left_ends_quietly(options: list[str]) -> None:
+    """As `lightwell census ... | head -1` does; it ended in a traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "server", "census", *options, str(PACKAGED)]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_census_that_cannot_be_written_is_one_line_and_status_1() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "server", "census", str(PACKAGED)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("lightwell: error: stdout: ")
+    assert done.stderr.count("\n") == 1
