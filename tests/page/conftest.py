@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from benchmarks.processes import Server, serve
 
@@ -89,8 +89,8 @@ def open_view(page: Page, server: Server) -> Open:
 
 
 def settle(page: Page) -> None:
-    """Wait until nothing on the page waits for an answer."""
-    page.wait_for_function("!document.querySelector('[aria-busy=true], .progress.active, .boot')")
+    """Wait until nothing on the page waits for an answer (its policy forbids Playwright's wait_for_function)."""
+    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0, timeout=20_000)
 
 
 def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:

@@ -62,11 +62,12 @@ async function remembered(key, fetchIt) {
   return answer;
 }
 
-const NOTHING = { data: null, error: null, loading: false, isStale: false, retry: () => {} };
+const NOTHING = { data: null, asked: null, error: null, loading: false, isStale: false, retry: () => {} };
 
 /**
- * {data, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
- * While a new answer comes, `data` stays the old one and isStale is true, so that nothing flickers. A request that is
+ * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
+ * While a new answer comes, `data` stays the old one (`asked` is the body that it answers) and isStale is true, so
+ * that nothing flickers. A request that is
  * no longer wanted is cancelled. After the server or the key is back, what failed is asked again.
  */
 export function useAnswer(fetcher, route, body) {
@@ -84,9 +85,9 @@ export function useAnswer(fetcher, route, body) {
     const abort = new AbortController();
     setResult((old) => ({ ...old, loading: true, isStale: old.data !== null }));
     fetcher(route, body, { signal: abort.signal }).then(
-      (data) => abort.signal.aborted || setResult({ data, error: null, loading: false, isStale: false }),
+      (data) => abort.signal.aborted || setResult({ data, asked: body, error: null, loading: false, isStale: false }),
       (error) => {
-        if (!abort.signal.aborted) setResult({ data: null, error, loading: false, isStale: false });
+        if (!abort.signal.aborted) setResult({ data: null, asked: null, error, loading: false, isStale: false });
       },
     );
     return () => abort.abort();

@@ -1,0 +1,76 @@
+// Reads the Prometheus text format, and what a time window says of counters and histograms.
+
+const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+
+/** [{name, labels, value}] of the text. */
+export function parseMetrics(text) {
+  const samples = [];
+  for (const line of text.split("\n")) {
+    const match = line.startsWith("#") ? null : LINE.exec(line);
+    if (!match) continue;
+    const labels = Object.fromEntries([...(match[2] ?? "").matchAll(LABEL)].map(([, name, value]) => [name, value]));
+    samples.push({ name: match[1], labels, value: Number(match[3].replace("Inf", "Infinity")) });
+  }
+  return samples;
+}
+
+/** One reading of /metrics at a time in seconds. */
+export class Reading {
+  #byName = new Map();
+
+  constructor(text, time) {
+    this.time = time;
+    for (const sample of parseMetrics(text)) {
+      const same = this.#byName.get(sample.name) ?? [];
+      same.push(sample);
+      this.#byName.set(sample.name, same);
+    }
+  }
+
+  /** All samples of a name. */
+  samples(name) {
+    return this.#byName.get(name) ?? [];
+  }
+
+  /** The sum over all labels; null if there is no such metric. */
+  sum(name, matches = () => true) {
+    const found = this.samples(name).filter(({ labels }) => matches(labels));
+    return found.length ? found.reduce((total, { value }) => total + value, 0) : null;
+  }
+}
+
+/** What a counter grew by between two readings; after a restart it counts from 0. */
+export function growth(before, after, name, matches) {
+  const [first, last] = [before.sum(name, matches) ?? 0, after.sum(name, matches) ?? 0];
+  return last >= first ? last - first : last;
+}
+
+/** Growth a second. */
+export function rate(before, after, name, matches) {
+  const seconds = after.time - before.time;
+  return seconds > 0 ? growth(before, after, name, matches) / seconds : 0;
+}
+
+/**
+ * The quantile of what a histogram saw between two readings, linear within its bucket, as Prometheus's
+ * histogram_quantile; null if it saw nothing.
+ */
+export function quantile(before, after, name, share) {
+  const earlier = new Map(before.samples(`${name}_bucket`).map(({ labels, value }) => [labels.le, value]));
+  const restarted = (after.sum(`${name}_count`) ?? 0) < (before.sum(`${name}_count`) ?? 0);
+  const buckets = after.samples(`${name}_bucket`).map(({ labels, value }) => ({
+    most: Number(labels.le.replace("+Inf", "Infinity")),
+    count: value - (restarted ? 0 : (earlier.get(labels.le) ?? 0)),
+  }));
+  buckets.sort((a, b) => a.most - b.most);
+  const total = buckets.at(-1)?.count ?? 0;
+  if (total <= 0) return null;
+  const rank = share * total;
+  const place = buckets.findIndex(({ count }) => count >= rank);
+  const least = place > 0 ? buckets[place - 1].most : 0;
+  const below = place > 0 ? buckets[place - 1].count : 0;
+  const { most, count } = buckets[place];
+  if (most === Infinity) return least;
+  return count === below ? most : least + ((most - least) * (rank - below)) / (count - below);
+}

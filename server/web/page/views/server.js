@@ -1,0 +1,142 @@
+// What the server does right now, from /metrics: everyone's route, read once a second while this view is seen.
+import { ask } from "../core/api.js";
+import { useJson } from "../core/fetching.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
+import { bytes, format, grouped, percent } from "../core/numbers.js";
+import { growth, quantile, rate, Reading } from "../core/prometheus.js";
+import { Problem, Progress } from "../parts/problem.js";
+import { Spark } from "./server/spark.js";
+
+const EVERY_MS = 1000;
+const KEPT_READINGS = 121; // two minutes
+const RATE_OVER = 5; // readings: a rate of the last seconds, steadier than of one
+const LATENCY_OVER = 60; // readings: quantiles of the last minute
+
+const perSecond = (value) => `${format(value, 3)}/s`;
+const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s` : `${format(seconds * 1000, 3)} ms`);
+
+// title, what it means, its value at a reading (given an earlier one), and how it is written.
+const GAUGES = [
+  ["Tokens out", "generated, a second", (a, b) => rate(a, b, "lightwell_generation_tokens_total"), perSecond],
+  ["Tokens in", "of prompts, a second", (a, b) => rate(a, b, "lightwell_prompt_tokens_total"), perSecond],
+  ["Requests", "answered, a second", (a, b) => rate(a, b, "lightwell_http_requests_total", isOfTheApi), perSecond],
+  ["Running", "requests in the batch", (_, b) => b.sum("lightwell_num_requests_running"), format],
+  ["Waiting", "requests without a place in it", (_, b) => b.sum("lightwell_num_requests_waiting"), format],
+  ["KV cache", "of its memory in use", (_, b) => b.sum("lightwell_kv_cache_usage_ratio"), percent],
+  ["Steps", "passes of the network, a second", (a, b) => rate(a, b, "lightwell_engine_steps_total"), perSecond],
+  ["Tokens a step", "how full the batch is", tokensPerStep, (value) => format(value, 3)],
+  ["Captured", "of the inside, a second", (a, b) => rate(a, b, "lightwell_capture_bytes_total"), (value) => `${bytes(value)}/s`],
+  ["Captures in flight", "not yet sent", (_, b) => b.sum("lightwell_inflight_capture_bytes"), bytes],
+];
+const LATENCIES = [
+  ["Time to first token", "lightwell_time_to_first_token_seconds"],
+  ["Between tokens", "lightwell_inter_token_latency_seconds"],
+  ["Whole request", "lightwell_e2e_request_latency_seconds"],
+  ["In the queue", "lightwell_request_queue_time_seconds"],
+];
+const COUNTS = [
+  ["Prompt tokens found in the prefix cache", "lightwell_prefix_cache_hits_total"],
+  ["Prompt tokens looked up in it", "lightwell_prefix_cache_queries_total"],
+  ["Requests put back to waiting (preemptions)", "lightwell_num_preemptions_total"],
+  ["Looks refused for their size or the budget", "lightwell_capture_rejected_total"],
+  ["Workers started again", "lightwell_worker_restarts_total"],
+];
+
+// The page's own polling and files would drown the rest.
+function isOfTheApi({ route = "" }) {
+  return route.startsWith("/v1/") || route.endsWith("tokenize");
+}
+
+function tokensPerStep(before, after) {
+  const steps = growth(before, after, "lightwell_engine_steps_total");
+  return steps > 0 ? growth(before, after, "lightwell_computed_tokens_total") / steps : 0;
+}
+
+/** {readings, error}: the last two minutes, the newest last; nothing is asked while the tab is hidden. */
+function useReadings() {
+  const [readings, setReadings] = useState([]);
+  const [error, setError] = useState(null);
+  useEffect(() => {
+    const abort = new AbortController();
+    let timer;
+    const read = async () => {
+      if (!document.hidden) {
+        try {
+          const text = await (await ask("metrics", null, { signal: abort.signal, accept: "text/plain" })).text();
+          const reading = new Reading(text, performance.now() / 1000);
+          setReadings((old) => [...old.slice(1 - KEPT_READINGS), reading]);
+          setError(null);
+        } catch (problem) {
+          if (problem.name !== "AbortError") setError(problem);
+        }
+      }
+      if (!abort.signal.aborted) timer = setTimeout(read, EVERY_MS);
+    };
+    read();
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
+  }, []);
+  return { readings, error };
+}
+
+export function View() {
+  const { readings, error } = useReadings();
+  const version = useJson("version");
+  const models = useJson("v1/models");
+  const last = readings.at(-1);
+  return html`<div class="server-view">
+    <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while this view is open; what your Prometheus would see.
+      ${version.data && html` Lightwell ${version.data.version}`}${models.data && html`, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
+    <${Problem} error=${error} />
+    ${last ? html`<${Gauges} readings=${readings} /><div class="columns"><${Latencies} readings=${readings} /><${Totals} last=${last} /></div><${Routes} readings=${readings} />` : !error && html`<${Progress} active=${true} />`}
+  </div>`;
+}
+
+function Gauges({ readings }) {
+  return html`<ul class="gauges">${GAUGES.map(([title, about, valueAt, write]) => {
+    const series = readings.slice(1).map((reading, i) => valueAt(readings[Math.max(0, i + 1 - RATE_OVER)], reading) ?? 0);
+    const now = readings.length < 2 ? (valueAt(readings[0], readings[0]) ?? 0) : series.at(-1);
+    return html`<li class="card" key=${title}><h2>${title}</h2><strong>${write(now)}</strong><span class="hint">${about}</span>
+      <${Spark} values=${series} most=${KEPT_READINGS - 1} label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${write(Math.max(0, ...series))}`} /></li>`;
+  })}</ul>`;
+}
+
+function Latencies({ readings }) {
+  const [before, after] = [readings[Math.max(0, readings.length - 1 - LATENCY_OVER)], readings.at(-1)];
+  return html`<section class="card"><h2>Latency</h2><table class="plain-table">
+    <caption>of the last minute; between the histogram's bounds it is interpolated</caption>
+    <thead><tr><th scope="col">what</th><th scope="col">p50</th><th scope="col">p90</th><th scope="col">p99</th></tr></thead>
+    <tbody>${LATENCIES.map(([title, name]) => html`<tr><th scope="row">${title}</th>${[0.5, 0.9, 0.99].map((share) => html`<td class="number">${milliseconds(quantile(before, after, name, share))}</td>`)}</tr>`)}</tbody>
+  </table></section>`;
+}
+
+function Totals({ last }) {
+  const started = last.sum("process_start_time_seconds");
+  const uptime = started === null ? null : Math.max(0, Date.now() / 1000 - started);
+  return html`<section class="card"><h2>Since the start</h2><table class="plain-table"><tbody>
+    ${uptime !== null && html`<tr><th scope="row">Up for</th><td class="number">${grouped(Math.round(uptime))} s</td></tr>`}
+    ${COUNTS.map(([title, name]) => html`<tr><th scope="row">${title}</th><td class="number">${grouped(last.sum(name) ?? 0)}</td></tr>`)}
+    <tr><th scope="row">Memory of the API process</th><td class="number">${bytes(last.sum("process_resident_memory_bytes") ?? 0)}</td></tr>
+  </tbody></table></section>`;
+}
+
+function Routes({ readings }) {
+  const [before, after] = [readings[0], readings.at(-1)];
+  const known = useRef(new Map());
+  for (const { labels } of after.samples("lightwell_http_requests_total")) {
+    if (isOfTheApi(labels)) known.current.set(`${labels.method} ${labels.route} ${labels.status}`, labels);
+  }
+  const rows = [...known.current.values()].map((labels) => {
+    const isSame = (other) => other.route === labels.route && other.status === labels.status && other.method === labels.method;
+    return { labels, count: after.sum("lightwell_http_requests_total", isSame) ?? 0, rate: rate(before, after, "lightwell_http_requests_total", isSame) };
+  });
+  rows.sort((a, b) => b.count - a.count);
+  return html`<section class="card"><h2>Answers by route</h2>
+    ${rows.length === 0 ? html`<p class="hint">Nothing was asked yet.</p>` : html`<table class="plain-table">
+    <thead><tr><th scope="col">route</th><th scope="col">status</th><th scope="col">answers</th><th scope="col">a second, last two minutes</th></tr></thead>
+    <tbody>${rows.map(({ labels, count, rate: speed }) => html`<tr key=${labels.route + labels.status}><th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
+      <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td><td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody></table>`}
+  </section>`;
+}

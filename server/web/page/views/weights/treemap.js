@@ -1,0 +1,92 @@
+// The census as areas: squarified treemap (Bruls, Huizing, van Wijk 2000).
+import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js";
+import { grouped, percent } from "../../core/numbers.js";
+import { Picture } from "../../parts/picture.js";
+
+/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, as square as may be. */
+export function squarify(items, width, height) {
+  const total = items.reduce((sum, item) => sum + item.area, 0);
+  const scale = (width * height) / total;
+  const rest = items.map((item) => ({ item, area: item.area * scale })).sort((a, b) => b.area - a.area);
+  const placed = [];
+  let frame = { x: 0, y: 0, width, height };
+  while (rest.length) {
+    const side = Math.min(frame.width, frame.height);
+    const row = [rest.shift()];
+    while (rest.length && worstRatio([...row, rest[0]], side) <= worstRatio(row, side)) row.push(rest.shift());
+    frame = placeRow(row, frame, placed);
+  }
+  return placed;
+}
+
+function worstRatio(row, side) {
+  const sum = row.reduce((total, { area }) => total + area, 0);
+  const areas = row.map(({ area }) => area);
+  return Math.max((side ** 2 * Math.max(...areas)) / sum ** 2, sum ** 2 / (side ** 2 * Math.min(...areas)));
+}
+
+function placeRow(row, { x, y, width, height }, placed) {
+  const sum = row.reduce((total, { area }) => total + area, 0);
+  const isColumn = width >= height;
+  const thick = sum / (isColumn ? height : width);
+  let along = isColumn ? y : x;
+  for (const { item, area } of row) {
+    const long = area / thick;
+    placed.push(isColumn ? { x, y: along, width: thick, height: long, item } : { x: along, y, width: long, height: thick, item });
+    along += long;
+  }
+  return isColumn ? { x: x + thick, y, width: width - thick, height } : { x, y: y + thick, width, height: height - thick };
+}
+
+// What belongs together has one colour; names tell the parts apart.
+const COLOURS = { embedding: "value", unembedding: "value", query: "query", key: "key", value: "value", output: "good", gate: "accent", up: "accent", down: "accent" };
+
+/** rows: of the census; total: parameters in all. */
+export function Treemap({ rows, total, handle, height = 320 }) {
+  const [at, setAt] = useState(null);
+  const items = useMemo(() => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) => ({ ...row, area: row.parameters })), [rows]);
+  const boxes = useRef([]);
+  const draw = useCallback(
+    (context, { width, height: tall, colours }) => {
+      boxes.current = squarify(items, width, tall);
+      for (const { x, y, width: wide, height: high, item } of boxes.current) {
+        context.fillStyle = colours[COLOURS[item.component] ?? "muted"];
+        context.globalAlpha = 0.22;
+        context.fillRect(x + 1, y + 1, Math.max(wide - 2, 0.5), Math.max(high - 2, 0.5));
+        context.globalAlpha = 1;
+        if (wide < 58 || high < 34) continue;
+        context.fillStyle = colours.ink;
+        context.textAlign = "left";
+        context.textBaseline = "top";
+        context.font = "600 13px system-ui, sans-serif";
+        context.fillText(item.component, x + 8, y + 8);
+        context.font = "12px system-ui, sans-serif";
+        if (wide > 70) context.fillText(percent(item.share), x + 8, y + 25);
+        if (wide > 120 && high > 58) context.fillText(`${item.count} of ${item.shape.join(" × ")}`, x + 8, y + 41);
+      }
+    },
+    [items],
+  );
+  const overlay = useCallback(
+    (context, { colours }) => {
+      const box = boxes.current[at];
+      if (!box) return;
+      context.strokeStyle = colours.ink;
+      context.lineWidth = 2.5;
+      context.strokeRect(box.x + 1, box.y + 1, box.width - 2, box.height - 2);
+    },
+    [at],
+  );
+  const find = (x, y) => boxes.current.findIndex((box) => x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + box.height);
+  const step = (by) => setAt(((at ?? -1) + by + boxes.current.length) % boxes.current.length);
+  const item = boxes.current[at]?.item;
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle} label=${`Treemap of ${grouped(total)} parameters by component; the table below has the numbers`}
+    onPoint=${(x, y) => setAt(x === null || find(x, y) < 0 ? null : find(x, y))}
+    onKey=${(key) => {
+      if (key === "ArrowRight" || key === "ArrowDown") step(1);
+      else if (key === "ArrowLeft" || key === "ArrowUp") step(-1);
+      else return false;
+      return true;
+    }}
+    readout=${item ? `${item.component} (${item.weight}, ${item.stack}): ${item.count} of ${item.shape.join(" × ")} = ${grouped(item.parameters)}, ${percent(item.share)}` : ""} />`;
+}

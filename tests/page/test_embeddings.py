@@ -1,0 +1,45 @@
+"""The embeddings view: cosines are those of the API's vectors, and a click on one text tells its neighbours."""
+
+import numpy as np
+from playwright.sync_api import expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import Open, ask, settle, written
+
+TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
+
+
+def test_cosines_are_those_of_the_apis_vectors(open_view: Open, server: Server) -> None:
+    page = open_view("embeddings", embeddings_texts="\n".join(TEXTS))
+    data = ask(server, "/v1/embeddings", {"input": TEXTS})["data"]
+    vectors = np.array([entry["embedding"] for entry in data])
+    cosines = vectors @ vectors.T / np.outer(np.linalg.norm(vectors, axis=1), np.linalg.norm(vectors, axis=1))
+    nearest = int(np.argsort(-cosines[0])[1])
+    first = page.locator(".bars tbody tr").first
+    expect(first).to_contain_text(TEXTS[nearest])
+    expect(first).to_contain_text(written(float(cosines[0, nearest])))
+
+
+def test_a_layer_is_chosen_and_kept_in_the_url(open_view: Open, server: Server) -> None:
+    page = open_view("embeddings", embeddings_texts="\n".join(TEXTS))
+    page.get_by_label("Layer").select_option("2")
+    page.get_by_label("Pooling").select_option("mean")
+    settle(page)
+    data = ask(server, "/v1/embeddings", {"input": TEXTS, "layer": 2, "pooling": "mean"})["data"]
+    a, b, c = (np.array(entry["embedding"]) for entry in data)
+    best = max(
+        float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)), float(a @ c / np.linalg.norm(a) / np.linalg.norm(c))
+    )
+    expect(page.locator(".bars tbody tr").first).to_contain_text(written(best))
+    page.wait_for_url("**embeddings_layer=2**")
+    page.reload()
+    settle(page)
+    expect(page.get_by_label("Layer")).to_have_value("2")
+    expect(page.locator(".bars tbody tr").first).to_contain_text(written(best))
+
+
+def test_texts_are_typed_and_compared(open_view: Open) -> None:
+    page = open_view("embeddings")
+    page.get_by_label("Texts, one a line").fill("A cat.\nA dog.")
+    expect(page.locator(".bars tbody tr")).to_have_count(1)
+    expect(page.locator(".bars tbody tr")).to_contain_text("A dog.")
