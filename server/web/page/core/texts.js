@@ -1,0 +1,25 @@
+// Between tokens and texts: what a list of token ids says, and whether that is read as the same tokens again.
+import { askJson } from "./api.js";
+
+/**
+ * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer cuts it into the same ids. It
+ * need not: a tokenizer writes "un" + "like" as one token where it can, and half a character is no text.
+ */
+export async function textOf(ids) {
+  const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true });
+  if (text === "") return { text, isSame: ids.length === 0 };
+  const { tokens } = await askJson("tokenize", { prompt: text });
+  return { text, isSame: tokens.length === ids.length && tokens.every((id, i) => id === ids[i]) };
+}
+
+/** How many tokens a text is read as. */
+export async function countOf(text) {
+  return (await askJson("tokenize", { prompt: text })).count;
+}
+
+/** {tokens, ids} of a piece of text in the middle of one: no special tokens around it. */
+export async function piecesOf(text) {
+  const body = { prompt: text, add_special_tokens: false, return_token_strs: true };
+  const { tokens: ids, token_strs: tokens } = await askJson("tokenize", body);
+  return { ids, tokens };
+}

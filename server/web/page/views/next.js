@@ -1,0 +1,100 @@
+// Every token's chance to come next: at any temperature, before and after truncation, recomputed as sliders move.
+import { html, useMemo, useState } from "../core/html.js";
+import { useCapabilities } from "../core/model.js";
+import { select, useSelection } from "../core/state.js";
+import { textOf } from "../core/texts.js";
+import { Answer, Problem } from "../parts/problem.js";
+import { Slider, Temperature, TopK, TopP } from "../parts/slider.js";
+import { CopyMenu } from "../parts/tools.js";
+import { Curve } from "./next/curve.js";
+import { Find, useFound } from "./next/find.js";
+import { Likeliest } from "./next/likeliest.js";
+import { Numbers, Sentence } from "./next/numbers.js";
+import { useRow } from "./next/row.js";
+import { TextScore } from "./next/text_score.js";
+import { distribution } from "./next/truncation.js";
+
+export function View() {
+  const { text } = useSelection();
+  const { kind } = useCapabilities();
+  const { answer, body, row } = useRow();
+  if (text === "") return html`<p class="lack">Write a text above: the model says what could follow each of its tokens.</p>`;
+  return html`<div class="next">
+    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its logit; softmax makes them
+      probabilities. Move the sliders to see what a sampler does with them; click a token to write it and go on.</p>
+    <${Answer} answer=${answer}>${() => html`<${Row} row=${row} body=${body} />`}<//>
+    ${kind === "decoder" && html`<${TextScore} />`}
+  </div>`;
+}
+
+function Row({ row, body }) {
+  const selection = useSelection();
+  const options = {
+    temperature: selection.next_temperature,
+    topK: selection.next_top_k,
+    topP: selection.next_top_p,
+    minP: selection.next_min_p,
+  };
+  const drawn = useMemo(
+    () => distribution(row.logits, row.order, options),
+    [row, options.temperature, options.topK, options.topP, options.minP],
+  );
+  const found = useFound(row);
+  const { force, problem, note } = useForce(row);
+  return html`<div class="next">
+    <section class="card">
+      <header><h2>The distribution</h2><${CopyMenu} route="v1/next" body=${asAsked(body, options)} /></header>
+      <${Sentence} row=${row} drawn=${drawn} />
+      <${Controls} selection=${selection} />
+      <${Numbers} row=${row} drawn=${drawn} options=${options} />
+    </section>
+    <${Problem} error=${problem} />
+    ${note && html`<p class="hint" role="status">${note}</p>`}
+    <div class="columns">
+      <${Likeliest} row=${row} drawn=${drawn} found=${found} onPick=${force} />
+      <div class="next-right">
+        <${Curve} row=${row} drawn=${drawn} found=${found} options=${options} />
+        <${Find} row=${row} drawn=${drawn} onPick=${force} />
+      </div>
+    </div>
+  </div>`;
+}
+
+/** The request that gives what is seen, at the sliders' values. */
+const asAsked = (body, { temperature, topK, topP, minP }) => ({
+  ...body,
+  temperatures: [temperature],
+  ...(topK > 0 ? { top_k: topK } : {}),
+  ...(topP < 1 ? { top_p: topP } : {}),
+  ...(minP > 0 ? { min_p: minP } : {}),
+});
+
+function Controls({ selection }) {
+  const isChanged = selection.next_temperature !== 1 || selection.next_top_k > 0 || selection.next_top_p < 1 || selection.next_min_p > 0;
+  return html`<div class="toolbar sliders">
+    <${Temperature} value=${selection.next_temperature} high=${3} onPick=${(value) => select({ next_temperature: value })} />
+    <${TopK} value=${selection.next_top_k} onPick=${(value) => select({ next_top_k: value })} />
+    <${TopP} value=${selection.next_top_p} onPick=${(value) => select({ next_top_p: value })} />
+    <${Slider} label="min-p" value=${selection.next_min_p} high=${0.5} step=${0.005} onPick=${(value) => select({ next_min_p: value })}
+      write=${(p) => (p > 0 ? p.toFixed(3) : "off")} hint="Cut tokens less likely than this share of the likeliest" />
+    <button type="button" disabled=${!isChanged}
+      onClick=${() => select({ next_temperature: 1, next_top_k: 0, next_top_p: 1, next_min_p: 0 })}>as trained</button>
+  </div>`;
+}
+
+/** {force(token), problem, note}: writes the text up to the row's position with that token after it. */
+function useForce(row) {
+  const { kind } = useCapabilities();
+  const [said, setSaid] = useState({ problem: null, note: "" });
+  const force = async (token) => {
+    try {
+      const { text, isSame } = await textOf([...row.ids.slice(0, row.position + 1), token]);
+      const note = isSame ? "" : "Read anew, this text is cut into other tokens than those that were chosen one by one.";
+      setSaid({ problem: null, note });
+      select({ [kind === "encoder_decoder" ? "decoder" : "text"]: text, query: -1 }, { remember: true });
+    } catch (problem) {
+      setSaid({ problem, note: "" });
+    }
+  };
+  return { force, ...said };
+}

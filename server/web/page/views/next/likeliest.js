@@ -1,0 +1,40 @@
+// The likeliest tokens in order, each with its probability before and after truncation, together.
+import { classes, html, useState } from "../../core/html.js";
+import { format, grouped, percent } from "../../core/numbers.js";
+import { TokenName } from "../../parts/token_name.js";
+
+const SHOWN = 20;
+const MOST = 100; // row.js has the names of that many
+
+/** found: a token to mark, or null. onPick(token): it is written. */
+export function Likeliest({ row, drawn, found, onPick }) {
+  const [shown, setShown] = useState(SHOWN);
+  const tokens = Array.from(row.order.subarray(0, shown));
+  const full = Math.max(drawn.kept[row.order[0]], drawn.probabilities[row.order[0]], 1e-30);
+  return html`<section class="card">
+    <header><h2>The likeliest tokens</h2>
+      <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>what is drawn from</li><li><i class="swatch cut"></i>cut</li></ul>
+    </header>
+    <table class="likeliest">
+      <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th><th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
+      <tbody>${tokens.map((token, place) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token} place=${place} full=${full}
+        isFound=${token === found} onPick=${onPick} />`)}</tbody>
+    </table>
+    ${shown < Math.min(MOST, row.order.length) && html`<button type="button" class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
+  </section>`;
+}
+
+function Line({ row, drawn, token, place, full, isFound, onPick }) {
+  const cut = drawn.cutBy(token);
+  const [before, after] = [drawn.probabilities[token], drawn.kept[token]];
+  const name = row.nameOf(token);
+  const isActual = row.ids[row.position + 1] === token;
+  return html`<tr class=${classes(cut && "cut", isFound && "on")}>
+    <td class="rank">${grouped(place + 1)}</td>
+    <th scope="row"><button type="button" class="token" title=${`id ${token}, logit ${format(row.logits[token])}: write it`}
+      onClick=${() => onPick(token)}><${TokenName} token=${name} /></button>${isActual && html`<span class="hint" title="the token that the text goes on with"> ← text</span>`}</th>
+    <td class="bar"><div class="before" style=${{ width: `${(before / full) * 100}%` }}></div><div class="after" style=${{ width: `${(after / full) * 100}%` }}></div></td>
+    <td class="number">${percent(before)}</td>
+    <td class="number">${cut ? html`<span class="why-cut">${cut}</span>` : percent(after)}</td>
+  </tr>`;
+}

@@ -1,0 +1,62 @@
+// One row in a few numbers: how sure the model is, what it would say, and what the text said in truth.
+import { html } from "../../core/html.js";
+import { format, grouped, percent } from "../../core/numbers.js";
+import { TokenName } from "../../parts/token_name.js";
+import { useName } from "./row.js";
+
+/** row, drawn: see row.js and truncation.js; options: {temperature, ...} of the sliders. */
+export function Numbers({ row, drawn, options }) {
+  const { order } = row;
+  return html`<div>
+    <dl class="facts">
+      <${Fact} name="entropy" note=${`${format(drawn.entropy / Math.LN2)} bits`}>${format(drawn.entropy)} nats<//>
+      <${Fact} name="perplexity" note="as unsure as a fair choice among that many">${format(Math.exp(drawn.entropy))}<//>
+      <${Fact} name="kept" note=${`they hold ${percent(massOf(drawn))}`}>${grouped(drawn.numKept)} of ${grouped(order.length)}<//>
+      <${Fact} name="entropy of the kept" note=${`perplexity ${format(Math.exp(drawn.keptEntropy))}`}>${format(drawn.keptEntropy)} nats<//>
+    </dl>
+    <${Formula} row=${row} drawn=${drawn} temperature=${options.temperature} />
+  </div>`;
+}
+
+/** What the model would say after the row's position, and what the text says there. */
+export function Sentence({ row, drawn }) {
+  const { tokens, position, order } = row;
+  const after = tokens.slice(Math.max(0, position - 5), position + 1).join("");
+  return html`<p class="next-sentence">
+    After <q>${position > 5 ? "…" : ""}${after}</q> the likeliest token is <${Name} row=${row} token=${order[0]} />${" "}
+    with ${percent(drawn.probabilities[order[0]])}. ${position + 1 < tokens.length && html`<${Actual} row=${row} drawn=${drawn} />`}
+  </p>`;
+}
+
+const Fact = ({ name, note, children }) => html`<div><dt>${name}</dt><dd><b class="number">${children}</b><span>${note}</span></dd></div>`;
+
+function Name({ row, token }) {
+  return html`<code class="token"><${TokenName} token=${useName(row, token)} /></code>`;
+}
+
+function Actual({ row, drawn }) {
+  const token = row.ids[row.position + 1];
+  const chance = drawn.probabilities[token];
+  const surprise = chance > 0 ? `${format(-Math.log(chance))} nats of surprise` : "at this temperature it cannot come";
+  return html`<span class="actual">The text goes on with <${Name} row=${row} token=${token} />: rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
+}
+
+/** The share of all probability that the kept tokens had. */
+function massOf({ probabilities, kept }) {
+  let mass = 0;
+  for (let token = 0; token < kept.length; token += 1) if (kept[token] > 0) mass += probabilities[token];
+  return Math.min(mass, 1);
+}
+
+/** Softmax with the numbers of the likeliest token. */
+function Formula({ row, drawn, temperature }) {
+  const best = row.order[0];
+  const z = format(row.logits[best]);
+  if (temperature === 0) {
+    return html`<p class="formula number">temperature 0 is greedy: all probability goes to the largest logit, z = ${z}</p>`;
+  }
+  const p = drawn.probabilities[best];
+  return html`<p class="formula number">p = exp((z − z<sub>max</sub>) / T) / Σ exp((z<sub>i</sub> − z<sub>max</sub>) / T)
+    = exp((${z} − ${z}) / ${format(temperature)}) / ${format(1 / p)} = ${format(p)}
+    <span class="hint"> the likeliest token; the sum Σ is over all ${grouped(row.order.length)} logits</span></p>`;
+}

@@ -1,0 +1,30 @@
+// How well the text itself was predicted: every token by the chance it had, and the text's perplexity.
+import { useJson } from "../../core/fetching.js";
+import { html, useMemo } from "../../core/html.js";
+import { clamp } from "../../core/model.js";
+import { format } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Answer } from "../../parts/problem.js";
+import { Tokens } from "../../parts/tokens.js";
+import { CopyMenu } from "../../parts/tools.js";
+
+export function TextScore() {
+  const { text, query } = useSelection();
+  const body = useMemo(() => ({ prompt: text, max_tokens: 0, echo: true, logprobs: 0 }), [text]);
+  const answer = useJson("v1/completions", body);
+  return html`<section class="card text-score">
+    <header><h2>The text, as the model expected it</h2><${CopyMenu} route="v1/completions" body=${body} /></header>
+    <${Answer} answer=${answer}>${(data) => html`<${Score} logprobs=${data.choices[0].logprobs} query=${query} />`}<//>
+  </section>`;
+}
+
+function Score({ logprobs, query }) {
+  const { tokens, token_logprobs: values } = logprobs;
+  const scored = values.filter((value) => value !== null);
+  const mean = scored.reduce((sum, value) => sum + value, 0) / Math.max(scored.length, 1);
+  const chances = values.map((value) => (value === null ? NaN : Math.exp(value)));
+  return html`<p>${scored.length > 0 && html`Perplexity of the text <b class="number">${format(Math.exp(-mean))}</b>: ${format(-mean)} nats of surprise a token.`}
+      <span class="hint"> The deeper the colour, the likelier the token was (temperature 1). Click one to see what else could have stood there.</span></p>
+    <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)} label="Tokens by the probability they had"
+      onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+}
