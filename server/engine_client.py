@@ -227,7 +227,7 @@ class EngineClient:
             encoder_token_ids=tuple(encoder_token_ids),
             interventions=tuple(interventions),
         )
-        self._send(worker, messages.new_request(request))
+        self._send(worker, *messages.new_request(request))
         return handle
 
     def hold_capture(self, num_bytes: int) -> None:
@@ -283,9 +283,9 @@ class EngineClient:
 
     # ---- what the workers say
 
-    def _send(self, worker: WorkerState, message: messages.ToWorker) -> None:
+    def _send(self, worker: WorkerState, message: messages.ToWorker, buffers: Sequence[messages.Buffer] = ()) -> None:
         if worker.protocol is not None:
-            worker.protocol.send(messages.encode(message))
+            worker.protocol.send(messages.encode(message), buffers)
 
     def _on_frame(self, protocol: link.LinkProtocol, frame: link.Frame) -> None:
         """Raises MessageError for what makes no sense; the link then drops the worker."""

@@ -288,10 +288,10 @@ class LinkProtocol(asyncio.BufferedProtocol):
         self._transport = None
         self._on_lost(self, self._reason)
 
-    def send(self, header: bytes) -> None:
-        """Queue a frame; does nothing once the connection is lost."""
+    def send(self, header: bytes, buffers: Sequence[Buffer] = ()) -> None:
+        """Queue a frame; does nothing once the connection is lost. The buffers must not change afterwards."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(frame_parts(header))
+            self._transport.writelines(frame_parts(header, buffers))
 
     def abort(self, reason: str) -> None:
         """End the connection now; `on_lost` gets the reason."""

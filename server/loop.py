@@ -77,7 +77,7 @@ def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> tupl
             engine.abort(message.uid)
             continue
         try:
-            engine.add_request(messages.engine_request(message))
+            engine.add_request(messages.engine_request(message, frame.buffers))
         except ValueError as error:
             refusals.append(messages.Refusal(message.uid, str(error)))
     return refusals, bool(frames)

@@ -42,7 +42,7 @@ class MessageError(ValueError):
 
 
 class WireIntervention(msgspec.Struct, array_like=True, frozen=True):
-    """An `Intervention`; its value is the number, or the array of these bytes."""
+    """An `Intervention`; its value is the number, or an array whose bytes are buffer number `buffer` of the frame."""
 
     stack: Stack
     layer: int | None
@@ -53,7 +53,7 @@ class WireIntervention(msgspec.Struct, array_like=True, frozen=True):
     number: float
     dtype: str | None = None
     shape: tuple[int, ...] = ()
-    data: bytes = b""
+    buffer: int = 0
 
 
 class WireWeights(msgspec.Struct, array_like=True, frozen=True):
@@ -186,9 +186,11 @@ def decode_from_worker(header: Buffer) -> FromWorker:
         raise MessageError(f"not a message of a worker: {error}") from None
 
 
-def new_request(request: EngineRequest) -> NewRequest:
+def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
+    """The message, and the bytes of the interventions' arrays in the order in which it numbers them."""
     task = request.task
-    return NewRequest(
+    buffers: list[Buffer] = []
+    message = NewRequest(
         uid=request.uid,
         prompt_token_ids=request.prompt_token_ids,
         arrival_time=request.arrival_time,
@@ -201,12 +203,13 @@ def new_request(request: EngineRequest) -> NewRequest:
         heads=task if isinstance(task, HeadScoresTask) else None,
         weights=WireWeights(task.question, task.options) if isinstance(task, WeightsTask) else None,
         encoder_token_ids=request.encoder_token_ids,
-        interventions=tuple(map(_wire_intervention, request.interventions)),
+        interventions=tuple(_wire_intervention(wish, buffers) for wish in request.interventions),
     )
+    return message, buffers
 
 
-def engine_request(message: NewRequest) -> EngineRequest:
-    """The inverse of `new_request`. Raises MessageError when no task is set."""
+def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequest:
+    """The inverse of `new_request`. Raises MessageError when no task is set, or a buffer is missing."""
     return EngineRequest(
         uid=message.uid,
         prompt_token_ids=message.prompt_token_ids,
@@ -214,7 +217,7 @@ def engine_request(message: NewRequest) -> EngineRequest:
         arrival_time=message.arrival_time,
         deadline=message.deadline,
         encoder_token_ids=message.encoder_token_ids,
-        interventions=tuple(map(_intervention, message.interventions)),
+        interventions=tuple(_intervention(wire, buffers) for wire in message.interventions),
     )
 
 
@@ -232,20 +235,21 @@ def _as_tuples(value: Any) -> Any:
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-def _wire_intervention(wish: Intervention) -> WireIntervention:
+def _wire_intervention(wish: Intervention, buffers: list[Buffer]) -> WireIntervention:
     place = (wish.stack, wish.layer, wish.point, wish.op, wish.heads, wish.positions)
     if isinstance(wish.value, Array):
-        return WireIntervention(*place, 0.0, wish.value.dtype, wish.value.shape, bytes(wish.value.data))
+        buffers.append(wish.value.data)
+        return WireIntervention(*place, 0.0, wish.value.dtype, wish.value.shape, len(buffers) - 1)
     return WireIntervention(*place, wish.value)
 
 
-def _intervention(wire: WireIntervention) -> Intervention:
+def _intervention(wire: WireIntervention, buffers: Sequence[Buffer]) -> Intervention:
     return Intervention(
         stack=wire.stack,
         layer=wire.layer,
         point=wire.point,
         op=wire.op,
-        value=wire.number if wire.dtype is None else Array(wire.dtype, wire.shape, wire.data),
+        value=wire.number if wire.dtype is None else _array(wire.point, wire.dtype, wire.shape, wire.buffer, buffers),
         heads=wire.heads,
         positions=wire.positions,
     )
@@ -285,11 +289,9 @@ def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
 
 def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput:
     """The inverse of what `step_message` did to one output. Raises MessageError when a buffer is missing."""
-    tensors = {}
-    for array in wire.tensors:
-        if not 0 <= array.buffer < len(buffers):
-            raise MessageError(f"tensor {array.name!r} names buffer {array.buffer} of {len(buffers)}")
-        tensors[array.name] = Array(array.dtype, array.shape, memoryview(buffers[array.buffer]))
+    tensors = {
+        array.name: _array(array.name, array.dtype, array.shape, array.buffer, buffers) for array in wire.tensors
+    }
     return RequestOutput(
         uid=wire.uid,
         token_id=wire.token_id,
@@ -302,3 +304,10 @@ def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput
         num_cached_tokens=wire.num_cached_tokens,
         timing=wire.timing,
     )
+
+
+def _array(name: str, dtype: str, shape: tuple[int, ...], buffer: int, buffers: Sequence[Buffer]) -> Array:
+    """An array over the bytes of a frame, without a copy. Raises MessageError."""
+    if not 0 <= buffer < len(buffers):
+        raise MessageError(f"tensor {name!r} names buffer {buffer} of {len(buffers)}")
+    return Array(dtype, shape, memoryview(buffers[buffer]))

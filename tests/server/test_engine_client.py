@@ -10,7 +10,7 @@ import pytest
 
 from server import messages
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, TokenLogprobs
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Task
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
@@ -34,7 +34,7 @@ class PlayedWorker:
         self.client = client
         self.worker_id = worker_id
         self.link = WorkerLink.connect(client.socket_path)
-        self.inbox: list[ToWorker] = []
+        self.inbox: list[tuple[ToWorker, tuple[bytearray, ...]]] = []
         self.say(Hello(worker_id, os.getpid()))
 
     def say(self, message: messages.FromWorker) -> None:
@@ -52,10 +52,13 @@ class PlayedWorker:
         self.link.send(messages.encode(message), buffers)
 
     async def receive(self) -> ToWorker:
+        return (await self.receive_frame())[0]
+
+    async def receive_frame(self) -> tuple[ToWorker, tuple[bytearray, ...]]:
         while not self.inbox:
             frames = await asyncio.to_thread(self.link.poll, 10.0)
             assert frames, "nothing came from the client"
-            self.inbox += [messages.decode_to_worker(frame.header) for frame in frames]
+            self.inbox += [(messages.decode_to_worker(frame.header), frame.buffers) for frame in frames]
         return self.inbox.pop(0)
 
 
@@ -100,11 +103,14 @@ async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
     ],
 )
 async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
-    handle = await client.submit(task, (1, 2, 3), deadline=time.monotonic() + 60)
-    message = await worker.receive()
+    values = Array("float32", (1 << 18,), bytes(range(256)) * (1 << 12))
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
+    handle = await client.submit(task, (1, 2, 3), interventions=(change,), deadline=time.monotonic() + 60)
+    message, buffers = await worker.receive_frame()
     assert isinstance(message, NewRequest)
-    request = messages.engine_request(message)
+    request = messages.engine_request(message, buffers)
     assert request.task == task
+    assert request.interventions == (replace(change, value=replace(values, data=memoryview(values.data))),)
     assert request.prompt_token_ids == (1, 2, 3)
     assert request.deadline is not None
     handle.close()

@@ -92,10 +92,16 @@ def test_a_dataclass_survives_msgpack_with_its_types(kind: type[typing.Any], dat
 @given(values(EngineRequest))
 @settings(max_examples=MAX_EXAMPLES, deadline=None)
 def test_a_request_reaches_the_worker_as_it_was(sent: EngineRequest) -> None:
-    message = messages.decode_to_worker(messages.encode(messages.new_request(sent)))
-    assert isinstance(message, messages.NewRequest)
-    received = messages.engine_request(message)
+    received = after_the_wire(sent)
     assert repr(spelled_out(received)) == repr(spelled_out(sent))
+
+
+def after_the_wire(sent: EngineRequest) -> EngineRequest:
+    header, buffers = messages.new_request(sent)
+    frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
+    message = messages.decode_to_worker(messages.encode(header))
+    assert isinstance(message, messages.NewRequest)
+    return messages.engine_request(message, frames)
 
 
 def spelled_out(sent: EngineRequest) -> EngineRequest:
@@ -116,9 +122,7 @@ def spelled_out(sent: EngineRequest) -> EngineRequest:
 @settings(max_examples=5, deadline=None)
 def test_every_kind_of_task_arrives_as_that_kind(task: type, data: st.DataObject) -> None:
     sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=data.draw(values(task)), arrival_time=0.5)
-    message = messages.decode_to_worker(messages.encode(messages.new_request(sent)))
-    assert isinstance(message, messages.NewRequest)
-    assert type(messages.engine_request(message).task) is task
+    assert type(after_the_wire(sent).task) is task
 
 
 @given(values(StepOutput))
@@ -142,10 +146,37 @@ def plain(output: RequestOutput) -> str:
 @given(values(EngineRequest), st.data())
 @settings(max_examples=MAX_EXAMPLES, deadline=None)
 def test_a_message_cut_short_is_refused(sent: EngineRequest, data: st.DataObject) -> None:
-    encoded = messages.encode(messages.new_request(sent))
+    header, _ = messages.new_request(sent)
+    encoded = messages.encode(header)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(messages.MessageError):
         messages.decode_to_worker(encoded[:cut])
+
+
+def test_a_request_that_names_a_missing_buffer_is_refused() -> None:
+    change = Intervention(
+        stack="decoder", layer=0, point="attn.hook_z", op="set", value=Array("float32", (1,), bytes(4))
+    )
+    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
+    header, buffers = messages.new_request(sent)
+    assert [bytes(buffer) for buffer in buffers] == [bytes(4)]
+    with pytest.raises(messages.MessageError, match="buffer 0 of 0"):
+        messages.engine_request(header, [])
+
+
+def test_the_numbers_of_an_intervention_are_not_copied() -> None:
+    """Values of many megabytes pass through the API process: they must not pass through its event loop byte by byte."""
+    numbers = bytearray(1 << 20)
+    change = Intervention(
+        stack="decoder", layer=0, point="attn.hook_z", op="set", value=Array("float32", (1 << 18,), memoryview(numbers))
+    )
+    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
+    header, buffers = messages.new_request(sent)
+    assert len(messages.encode(header)) < 1000
+    received = messages.engine_request(header, buffers).interventions[0].value
+    assert isinstance(received, Array)
+    numbers[0] = 7
+    assert bytes(received.data)[0] == 7
 
 
 def test_whole_numbers_become_floats_where_floats_are_declared() -> None:
