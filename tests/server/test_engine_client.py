@@ -55,9 +55,10 @@ class PlayedWorker:
         return (await self.receive_frame())[0]
 
     async def receive_frame(self) -> tuple[ToWorker, tuple[bytearray, ...]]:
+        end = time.monotonic() + 10
         while not self.inbox:
-            frames = await asyncio.to_thread(self.link.poll, 10.0)
-            assert frames, "nothing came from the client"
+            assert time.monotonic() < end, "no whole message came from the client"
+            frames = await asyncio.to_thread(self.link.poll, 1.0)
             self.inbox += [(messages.decode_to_worker(frame.header), frame.buffers) for frame in frames]
         return self.inbox.pop(0)
 
