@@ -49,6 +49,7 @@ export const FIELDS = {
   contributions_versus: text(""),
   contributions_measure: choice("logit", "length"),
   contributions_heads: choice("all", "one"), // whose additions are counted by source token
+  contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or the largest parts alone
 
   lens_target: text(""), // as contributions_target
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i

@@ -7,11 +7,12 @@ import { theme } from "../core/theme.js";
 
 /**
  * tokens: strings; query, position of the one that looks, and key, of the one looked at (null: none).
- * weights: a number a token (null: none), shown as its ground from 0 to `largest`. onPick(position, event), onHover(position | null).
+ * weights: a number a token (null: none), shown as its ground from 0 to `largest`, or of both signs (isSigned). onPick(position, event), onHover(position | null).
  * generatedFrom: the first position that the model wrote.
  */
-export function Tokens({ tokens, query = null, key_ = null, weights = null, largest = 1, onPick, onHover, generatedFrom = null, label = "Tokens", write = percent }) {
+export function Tokens({ tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false, onPick, onHover, generatedFrom = null, label = "Tokens", write = percent }) {
   const mode = useStore(theme);
+  const scale = isSigned ? [-largest, largest, "diverging", mode] : [0, largest, "sequential", mode];
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
@@ -26,7 +27,7 @@ export function Tokens({ tokens, query = null, key_ = null, weights = null, larg
       const weight = weights?.[position];
       const isWeighed = weights !== null && Number.isFinite(weight);
       const ground = isWeighed
-        ? { background: colourOf(weight, 0, largest, "sequential", mode), color: inkOn(weight, 0, largest, "sequential", mode) }
+        ? { background: colourOf(weight, ...scale), color: inkOn(weight, ...scale) }
         : {};
       const note = isWeighed ? `, ${write(weight)}` : "";
       return html`<button

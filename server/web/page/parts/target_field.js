@@ -1,0 +1,31 @@
+// Names one token of the vocabulary: typed as text, or picked among those that the model itself would say.
+import { html } from "../core/html.js";
+import { shownToken } from "../core/model.js";
+import { percent } from "../core/numbers.js";
+import { select } from "../core/state.js";
+import { Problem } from "./problem.js";
+
+/** A token as request bodies have it: "#421" is an id, any other text is itself, "" is none. */
+export const targetOf = (typed) => (typed === "" ? null : /^#\d+$/.test(typed) ? Number(typed.slice(1)) : typed);
+
+/** A token with its space shown, since " girl" and "girl" are two tokens. */
+export const spaced = (token) => (token.trim() ? token.replace(/^ +/, (spaces) => "·".repeat(spaces.length)).replace(/\n/g, "↵") : shownToken(token));
+
+/**
+ * field: of the state, whose value is `typed`; label; token: what it was found to be (null: not yet known); empty: what
+ * an empty field means; suggestions: [{token_id, token, probability}]; error: of a request that was given the token.
+ */
+export function TargetField({ field, typed, label, token, empty, suggestions = [], error = null }) {
+  const isMine = error?.param === field.split("_").at(-1);
+  const change = (value) => select({ [field]: value });
+  return html`<div class="target-field">
+    <label>${label} <input type="text" size="12" spellcheck=${false} value=${typed} placeholder=${empty} title="A text that is one token (many begin with a space), or # and its id" onChange=${(event) => change(event.target.value)} /></label>
+    ${token && html`<code class="found" title="the token that is meant; · is a space">${spaced(token)}</code>`}
+    ${suggestions.length > 0 && html`<span class="suggestions" role="group" aria-label=${`${label}: what the model would say`}>${suggestions.map(
+      (one) => html`<button type="button" class="chip" aria-pressed=${typed === `#${one.token_id}`} title=${percent(one.probability)} onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
+    )}</span>`}
+    ${typed !== "" && html`<button type="button" class="quiet" onClick=${() => change("")}>reset</button>`}
+    ${isMine && html`<${Problem} error=${error} />`}
+    ${isMine && error.code === "not_one_token" && !typed.startsWith(" ") && html`<button type="button" onClick=${() => change(` ${typed}`)}>Try it with a space before: “·${typed}”</button>`}
+  </div>`;
+}

@@ -1,0 +1,65 @@
+// A logit as the sum of what every part of the network wrote: embedding, heads, mlps, bias.
+import { html, useMemo, useRef } from "../../core/html.js";
+import { descending, format } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Choices } from "../../parts/choices.js";
+import { SaveMenu } from "../../parts/tools.js";
+import { Waterfall } from "../../parts/waterfall.js";
+
+const SHOWN = 14;
+
+/** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */
+export function readName(name) {
+  const found = /^(?:decoder\.)?blocks\.(\d+)\.(.*)$/.exec(name);
+  if (!found) {
+    const plain = name.replace(/^decoder\./, "").replace(/^hook_/, "");
+    return { layer: null, title: plain, group: plain };
+  }
+  const [layer, rest] = [Number(found[1]), found[2]];
+  const head = /^(cross_)?attn\.head\.(\d+)$/.exec(rest);
+  const module = rest.startsWith("cross_attn") ? "cross" : rest.startsWith("attn") ? "attn" : rest === "hook_mlp_out" ? "mlp" : "norm";
+  const title = head ? `${module} ${layer}.${head[2]}` : rest === "hook_mlp_out" ? `mlp ${layer}` : `${rest.replace(/^(cross_)?attn\./, `${module} `)} ${layer}`;
+  return { layer, title, group: `${module} ${layer}`, head: head ? Number(head[2]) : null };
+}
+
+/** The sum as steps from 0 to the logit. */
+export function LogitParts({ entry }) {
+  const { contributions_parts: parts } = useSelection();
+  const picture = useRef(null);
+  const values = entry.arrays.components.data;
+  const steps = useMemo(() => (parts === "layers" ? byGroup(entry) : byComponent(entry)), [entry, parts]);
+  const sum = values.reduce((all, value) => all + value, 0);
+  return html`<section class="card"><header><h2>The logit, part by part</h2>
+      <${Choices} label="Parts" value=${parts} onPick=${(value) => select({ contributions_parts: value })} choices=${[["layers", "by layer"], ["largest", "largest first"]]} />
+      <${SaveMenu} picture=${picture} name="logit-parts" arrays=${[{ label: "parts", array: { data: values, shape: [values.length] }, rows: ["part"], columns: entry.component_names }]} /></header>
+    <p class="hint">The vector is a sum, so the logit is one too (the final norm's scale held as it was).</p>
+    <${Waterfall} steps=${steps} total=${{ name: entry.versus ? "difference" : "logit", value: sum }} label="Parts of the logit and their sum" handle=${picture}
+      onPick=${(step) => step.layer !== null && step.layer !== undefined && select({ layer: step.layer, ...(step.head === null || step.head === undefined ? {} : { head: step.head }) })} />
+    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus && ", the target's logit less the other's"}.
+      ${entry.final_softcap && ` The model then caps logits at ±${format(entry.final_softcap)}.`}
+      The rest, to the logit that the model itself has: at most ${format(entry.difference, 2)}, from the precision it computes in.</p>
+  </section>`;
+}
+
+function byGroup(entry) {
+  const groups = new Map();
+  entry.component_names.forEach((name, i) => {
+    const { group, layer } = readName(name);
+    const step = groups.get(group) ?? { name: group, layer, value: 0 };
+    step.value += entry.arrays.components.data[i];
+    groups.set(group, step);
+  });
+  return [...groups.values()];
+}
+
+function byComponent(entry) {
+  const values = entry.arrays.components.data;
+  const order = [...descending(values.map(Math.abs))];
+  const steps = order.slice(0, SHOWN).map((i) => {
+    const { title, layer, head } = readName(entry.component_names[i]);
+    return { name: title, layer, head, value: values[i] };
+  });
+  const others = order.slice(SHOWN);
+  if (others.length) steps.push({ name: `${others.length} others`, value: others.reduce((sum, i) => sum + values[i], 0) });
+  return steps;
+}

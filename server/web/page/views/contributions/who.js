@@ -1,0 +1,79 @@
+// Who adds to the word's vector: heads, source words, and single ways from a word through a head.
+import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { shownToken, useHead } from "../../core/model.js";
+import { descending, format } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Bars } from "../../parts/bars.js";
+import { Choices } from "../../parts/choices.js";
+import { Matrix } from "../../parts/matrix.js";
+import { Tokens } from "../../parts/tokens.js";
+import { SaveMenu } from "../../parts/tools.js";
+
+const SHOWN = 10;
+const total = (values) => values.reduce((sum, value) => sum + value, 0);
+const numbers = (count) => Array.from({ length: count }, (_, i) => String(i));
+const bySize = (values) => [...descending(values.map(Math.abs))];
+
+/** Layers x heads, summed over the source words. */
+export function ByHead({ entry, array, isLogit }) {
+  const [hovered, setHovered] = useState(null);
+  const { layer, head } = useHead();
+  const picture = useRef(null);
+  const [layers, heads, , keys] = array.shape;
+  const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) => total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
+  const names = useMemo(() => [numbers(layers), numbers(heads)], [array]);
+  const selected = useMemo(() => ({ row: layer, column: head }), [layer, head]);
+  return html`<section class="card"><header><h2>Which head?</h2>
+      <${SaveMenu} picture=${picture} name="contributions-by-head" arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0], columns: names[1] }]} /></header>
+    <p class="hint">${isLogit ? "What each head adds to the logit: blue for it, brown against it." : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
+    <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head" rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
+      kind=${isLogit ? "diverging" : "sequential"} label="Contribution of each layer and head" selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${picture}
+      onPick=${({ row, column }) => select({ layer: row, head: column })} describe=${(row, column) => `layer ${row}, head ${column}: ${format(sums[row * heads + column])}`} />
+  </section>`;
+}
+
+/** By source word, of all heads or of the chosen one. */
+export function BySource({ entry, array, isLogit, keys, chosenKey }) {
+  const { contributions_heads: whose } = useSelection();
+  const { layer, head } = useHead();
+  const sums = useMemo(() => sumsByKey(array, whose === "one" ? layer * array.shape[1] + head : null), [array, whose, layer, head]);
+  const order = bySize(sums);
+  const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])}`, value: sums[key], note: `position ${key}`, isOn: key === chosenKey }));
+  const others = order.slice(SHOWN);
+  if (others.length) rows.push({ key: "others", name: `${others.length} others`, value: total(others.map((key) => sums[key])) });
+  const pick = (key) => select({ key });
+  return html`<section class="card"><header><h2>Which word?</h2>
+      <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })} choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
+    <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isLogit} query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format} label="Source words" />
+    <${Bars} rows=${rows} columns=${["from", isLogit ? "logit" : "length", ""]} caption=${`Together ${format(total(sums))}. Largest first.`} onPick=${(row) => row < SHOWN && pick(rows[row].key)} />
+  </section>`;
+}
+
+/** Sums over heads [key], or one head's row where `only` names it. */
+function sumsByKey(array, only) {
+  const keys = array.shape.at(-1);
+  const sums = new Float64Array(keys);
+  array.data.forEach((value, i) => {
+    if (only === null || Math.floor(i / keys) === only) sums[i % keys] += value;
+  });
+  return sums;
+}
+
+/** The largest single additions: from one word through one head. */
+export function Largest({ array, isLogit, keys }) {
+  const [, heads, , count] = array.shape;
+  const rows = useMemo(
+    () =>
+      bySize(array.data).slice(0, SHOWN).map((place) => {
+        const at = Math.floor(place / count);
+        const [layer, head, key] = [Math.floor(at / heads), at % heads, place % count];
+        return { layer, head, key, name: shownToken(keys[key]), note: `layer ${layer}, head ${head}`, value: array.data[place] };
+      }),
+    [array],
+  );
+  return html`<section class="card"><header><h2>The strongest ways</h2></header>
+    <p class="hint">From one word, through one head. Click one to see in <i>Why</i> where its weight comes from.</p>
+    <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))} columns=${["from", isLogit ? "logit" : "length", "through"]}
+      onPick=${(row) => select({ view: "why", layer: rows[row].layer, head: rows[row].head, key: rows[row].key })} />
+  </section>`;
+}
