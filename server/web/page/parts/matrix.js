@@ -1,14 +1,16 @@
 // A matrix of numbers as coloured cells, however large: one bitmap, drawn once; only the crosshair moves.
-import { colourIndex, colourTable } from "../core/colour.js";
-import { html, useCallback, useMemo, useRef } from "../core/html.js";
+import { colourIndex, colourOf, colourTable } from "../core/colour.js";
+import { html, useCallback, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { shownToken } from "../core/model.js";
 import { extent, format } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { Picture } from "./picture.js";
+import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const FONT = 12;
 const SMALLEST_LABELLED = 11; // CSS pixels of a cell below which names no longer fit
+const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices are seen well as they are
 
 /** A canvas of one pixel a cell. Numbers that are not finite (masked) stay transparent. */
 export function bitmapOf(values, rows, columns, { low, high, kind, mode }) {
@@ -44,75 +46,57 @@ function textWidth(names, most) {
   return Math.min(Math.ceil(widest) + 8, most);
 }
 
+/** A bar of the scale's colours with its ends; masked: what hatched cells are, where there are any. */
+export function ColourScale({ low, high, kind, masked }) {
+  const mode = useStore(theme);
+  const stops = Array.from({ length: 9 }, (_, i) => colourOf(i / 8, 0, 1, kind, mode)).join(", ");
+  return html`<div class="colour-scale">
+    <span class="number">${format(low, 3)}</span><i style=${{ background: `linear-gradient(90deg, ${stops})` }}></i><span class="number">${format(high, 3)}</span>
+    ${masked && html`<span><i class="hatched"></i> ${masked}</span>`}
+  </div>`;
+}
+
 /**
  * values: row-major [rows, columns]; rowNames, columnNames: tokens or other names (their number gives the shape).
  * rowTitle, columnTitle: what the axes are ("query", "key"); kind: "sequential" or "diverging"; low, high: the range of
- * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs.
+ * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs, in the colours
+ * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there.
  * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see it.
- * describe(row, column): the readout of a cell. handle: see Picture.
+ * describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys, wheel.
  */
 export function Matrix(props) {
-  const { values, rowNames, columnNames, rowTitle, columnTitle, kind = "sequential", low, high } = props;
-  const { selected, hovered, onHover, onPick, square = true, label, describe, handle, maxCell = 34 } = props;
-  const mode = useStore(theme);
+  const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
+  const { selected, hovered, onHover, onPick, label, describe, handle } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
-  const range = useMemo(() => ({ ...scaleOf(values, kind), ...(high === undefined ? {} : { low, high }) }), [values, kind, low, high]);
-  const bitmap = useMemo(() => bitmapOf(values, rows, columns, { ...range, mode }), [values, rows, columns, range, mode]);
-  const margins = useMemo(() => ({ left: textWidth(rowNames, 130), top: textWidth(columnNames, 90) }), [rowNames, columnNames]);
-
-  const layoutOf = useCallback(
-    (width) => {
-      const roomy = width - margins.left - 20;
-      const isLabelled = Math.min(roomy / columns, maxCell) >= SMALLEST_LABELLED;
-      const left = (isLabelled ? margins.left : 4) + 16;
-      const top = (isLabelled ? margins.top : 4) + 16;
-      const cell = Math.min((width - left - 4) / columns, maxCell);
-      const tall = square ? cell : Math.max(Math.min(maxCell, 420 / rows), 1);
-      return { left, top, cell, tall, isLabelled };
-    },
-    [margins, columns, rows, maxCell, square],
-  );
+  const bitmap = useBitmap(props, rows, columns);
+  const { seen, zoom, follow, setWindow } = useWindow(rows, columns, selected);
+  const layoutOf = useLayout(props, seen);
   const layout = useRef(null);
 
   const draw = useCallback(
     (context, { width, colours }) => {
-      const { left, top, cell, tall, isLabelled } = layoutOf(width);
-      context.imageSmoothingEnabled = false;
-      context.drawImage(bitmap, left, top, cell * columns, tall * rows);
+      const at = layoutOf(width);
+      const size = { width: at.cell * seen.columns, height: at.tall * seen.rows };
+      if (bitmap.hasGaps) drawHatching(context, at.left, at.top, size.width, size.height, colours.line);
+      context.imageSmoothingEnabled = Math.min(at.cell, at.tall) < 1; // else small cells between the pixels are lost
+      context.drawImage(seenPart(bitmap.canvas, seen), at.left, at.top, size.width, size.height);
       context.strokeStyle = colours.line;
       context.lineWidth = 1;
-      context.strokeRect(left - 0.5, top - 0.5, cell * columns + 1, tall * rows + 1);
-      context.font = `${FONT}px ui-monospace, monospace`;
-      context.fillStyle = colours.ink;
-      if (isLabelled) drawNames(context, { rowNames, columnNames, left, top, cell, tall });
-      drawTitles(context, { rowTitle, columnTitle, left, top, width: cell * columns, height: tall * rows, colours });
+      context.strokeRect(at.left - 0.5, at.top - 0.5, size.width + 1, size.height + 1);
+      if (at.isLabelled) drawNames(context, { rowNames, columnNames, seen, ...at, colour: colours.ink });
+      drawTitles(context, { rowTitle, columnTitle, ...at, ...size, rowInk: colours[rowColour], columnInk: colours[columnColour] });
     },
-    [bitmap, layoutOf, rowNames, columnNames, rowTitle, columnTitle, rows, columns],
+    [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour],
   );
 
   const overlay = useCallback(
     (context, { width, colours }) => {
-      const at = layoutOf(width);
-      layout.current = at;
-      const marks = [
-        [selected, 2.5, 0.9],
-        [hovered, 1.5, 1],
-      ];
-      for (const [place, lineWidth, alpha] of marks) {
-        if (!place) continue;
-        context.globalAlpha = alpha;
-        context.lineWidth = lineWidth;
-        if (place.row !== null && place.row !== undefined) {
-          context.strokeStyle = colours.query;
-          context.strokeRect(at.left, at.top + place.row * at.tall, at.cell * columns, at.tall);
-        }
-        if (place.column !== null && place.column !== undefined) {
-          context.strokeStyle = colours.key;
-          context.strokeRect(at.left + place.column * at.cell, at.top, at.cell, at.tall * rows);
-        }
-      }
+      layout.current = layoutOf(width);
+      const inks = { row: colours[rowColour], column: colours[columnColour] };
+      drawCross(context, selected, seen, layout.current, 2.5, inks);
+      drawCross(context, hovered, seen, layout.current, 1.5, inks);
     },
-    [selected, hovered, layoutOf, rows, columns],
+    [selected, hovered, layoutOf, seen, rowColour, columnColour],
   );
 
   const cellAt = (x, y) => {
@@ -120,57 +104,158 @@ export function Matrix(props) {
     if (x === null || !at) return null;
     const column = Math.floor((x - at.left) / at.cell);
     const row = Math.floor((y - at.top) / at.tall);
-    return row >= 0 && row < rows && column >= 0 && column < columns ? { row, column } : null;
-  };
-  const onKey = (key) => {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const from = hovered ?? selected ?? { row: 0, column: 0 };
-    if (key === "Enter" || key === " ") {
-      onPick?.(from);
-      return Boolean(onPick);
-    }
-    if (!(key in steps) || !onHover) return false;
-    const [down, right] = steps[key];
-    onHover({
-      row: Math.max(0, Math.min(rows - 1, (from.row ?? 0) + down)),
-      column: Math.max(0, Math.min(columns - 1, (from.column ?? 0) + right)),
-    });
-    return true;
+    if (row < 0 || row >= seen.rows || column < 0 || column >= seen.columns) return null;
+    return { row: row + seen.row, column: column + seen.column };
   };
   const shown = hovered ?? selected;
-  const described = describe ?? ((row, column) => `${rowNames[row]} · ${columnNames[column]}: ${format(values[row * columns + column])}`);
   const isCell = shown && Number.isInteger(shown.row) && Number.isInteger(shown.column);
-  return html`<${Picture}
+  const onKey = (key) => {
+    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+    const from = isCell ? shown : { row: shown?.row ?? 0, column: shown?.column ?? 0 };
+    if (key === "Enter" || key === " ") onPick?.(from);
+    else if (canZoom && (key === "+" || key === "=")) zoom(2, from);
+    else if (canZoom && key === "-") zoom(0.5, from);
+    else if (canZoom && key === "0") setWindow(whole(rows, columns));
+    else if (steps[key]) {
+      const next = { row: clamped(from.row + steps[key][0], rows), column: clamped(from.column + steps[key][1], columns) };
+      (onHover ?? onPick)(next);
+      follow(next);
+    } else return false;
+    return true;
+  };
+  const canZoom = Math.max(rows, columns) > FEWEST_ZOOMED;
+  const isAll = isWhole(seen, rows, columns);
+  const onWheel = (event, x, y) => {
+    if (!event.ctrlKey || !cellAt(x, y)) return; // the bare wheel scrolls the page
+    event.preventDefault();
+    zoom(event.deltaY < 0 ? 1.25 : 0.8, cellAt(x, y));
+  };
+  const described = describe ?? ((row, column) => `${rowNames[row]} · ${columnNames[column]}: ${format(values[row * columns + column])}`);
+  return html`${canZoom &&
+  html`<${ZoomButtons} onZoom=${(factor) => zoom(factor, shown)} onWhole=${() => setWindow(whole(rows, columns))} isAll=${isAll}
+    said=${isAll ? `${rows} × ${columns} cells` : `rows ${seen.row}–${seen.row + seen.rows - 1}, columns ${seen.column}–${seen.column + seen.columns - 1}; drag to move`} />`}
+  <${Picture}
     draw=${draw}
     overlay=${overlay}
     height=${(width) => {
       const { top, tall } = layoutOf(width);
-      return Math.ceil(top + tall * rows + 6);
+      return Math.ceil(top + tall * seen.rows + 6);
     }}
     label=${label}
     onPoint=${onHover && ((x, y) => onHover(cellAt(x, y)))}
     onPick=${onPick && ((x, y) => cellAt(x, y) && onPick(cellAt(x, y)))}
     onKey=${(onHover || onPick) && onKey}
-    readout=${isCell ? described(shown.row, shown.column) : ""}
+    onWheel=${canZoom && onWheel}
+    onDrag=${!isAll && ((dx, dy) => setWindow(layout.current.dragged(dx, dy)))}
+    readout=${isCell ? described(clamped(shown.row, rows), clamped(shown.column, columns)) : ""}
     handle=${handle}
   />`;
 }
 
-function drawNames(context, { rowNames, columnNames, left, top, cell, tall }) {
+const clamped = (place, count) => Math.max(0, Math.min(count - 1, place));
+
+/** {canvas, hasGaps}: the values as pixels, made again only when they or their colours change. */
+function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
+  const mode = useStore(theme);
+  return useMemo(() => {
+    const range = { ...scaleOf(values, kind), ...(high === undefined ? {} : { low, high }) };
+    const canvas = bitmapOf(values, rows, columns, { ...range, mode });
+    return { canvas, hasGaps: !values.every(Number.isFinite) };
+  }, [values, kind, low, high, rows, columns, mode]);
+}
+
+/** The part that is seen, and what changes it; another shape of the matrix begins with all of it. */
+function useWindow(rows, columns, selected) {
+  const [kept, setWindow] = useState(null);
+  const shape = `${rows} ${columns}`;
+  const seen = useMemo(() => (kept?.shape === shape ? kept : { ...whole(rows, columns), shape }), [kept, shape]);
+  const set = (next) => next !== seen && setWindow({ ...next, shape });
+  const follow = (place) => set(containing(seen, place, rows, columns));
+  useEffect(() => {
+    if (selected && !isWhole(seen, rows, columns)) follow(selected);
+  }, [selected?.row, selected?.column]);
+  const middle = { row: seen.row + seen.rows / 2, column: seen.column + seen.columns / 2 };
+  const zoom = (factor, at) => set(scaled(seen, factor, { row: at?.row ?? middle.row, column: at?.column ?? middle.column }, rows, columns));
+  return { seen, zoom, follow, setWindow: set };
+}
+
+/** A function from the width to {left, top, cell, tall, isLabelled, dragged(dx, dy)}: where the seen cells lie. */
+function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen) {
+  const rest = useRef({ x: 0, y: 0 }); // of a drag: what was less than a cell
+  const margins = useMemo(() => ({ left: textWidth(rowNames, 130), top: textWidth(columnNames, 90) }), [rowNames, columnNames]);
+  return useCallback(
+    (width) => {
+      const roomy = width - margins.left - 20;
+      const isLabelled = Math.min(roomy / seen.columns, maxCell) >= SMALLEST_LABELLED;
+      const left = (isLabelled ? margins.left : 4) + 16;
+      const top = (isLabelled ? margins.top : 4) + 16;
+      const cell = Math.min((width - left - 4) / seen.columns, maxCell);
+      const tall = square ? cell : Math.max(Math.min(maxCell, 420 / seen.rows), 1);
+      const dragged = (dx, dy) => {
+        const [right, down] = [Math.round((rest.current.x - dx) / cell), Math.round((rest.current.y - dy) / tall)];
+        rest.current.x += -dx - right * cell;
+        rest.current.y += -dy - down * tall;
+        return moved(seen, down, right, rowNames.length, columnNames.length);
+      };
+      return { left, top, cell, tall, isLabelled, dragged };
+    },
+    [margins, seen, rowNames.length, columnNames.length, maxCell, square],
+  );
+}
+
+/** The pixels of the seen cells alone, so that SVG files hold no more than is seen. */
+function seenPart(canvas, seen) {
+  if (isWhole(seen, canvas.height, canvas.width)) return canvas;
+  const part = document.createElement("canvas");
+  [part.width, part.height] = [seen.columns, seen.rows];
+  part.getContext("2d").drawImage(canvas, -seen.column, -seen.row);
+  return part;
+}
+
+/** Diagonal lines over the rectangle; its corners are cut by hand, since saved pictures know no clipping. */
+function drawHatching(context, left, top, width, height, colour) {
+  context.strokeStyle = colour;
+  context.lineWidth = 1;
+  context.beginPath();
+  for (let sum = 6; sum < width + height; sum += 6) {
+    const [fromX, toX] = [Math.min(sum, width), Math.max(0, sum - height)];
+    context.moveTo(left + fromX, top + sum - fromX);
+    context.lineTo(left + toX, top + sum - toX);
+  }
+  context.stroke();
+}
+
+function drawCross(context, place, seen, at, lineWidth, inks) {
+  if (!place) return;
+  context.lineWidth = lineWidth;
+  const [row, column] = [place.row - seen.row, place.column - seen.column];
+  if (Number.isInteger(place.row) && row >= 0 && row < seen.rows) {
+    context.strokeStyle = inks.row;
+    context.strokeRect(at.left, at.top + row * at.tall, at.cell * seen.columns, at.tall);
+  }
+  if (Number.isInteger(place.column) && column >= 0 && column < seen.columns) {
+    context.strokeStyle = inks.column;
+    context.strokeRect(at.left + column * at.cell, at.top, at.cell, at.tall * seen.rows);
+  }
+}
+
+function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {
+  context.font = `${FONT}px ui-monospace, monospace`;
+  context.fillStyle = colour;
   context.textBaseline = "middle";
   const rowStep = Math.max(1, Math.ceil((FONT + 1) / tall));
   context.textAlign = "right";
-  rowNames.forEach((name, row) => {
-    if (row % rowStep === 0) context.fillText(fitted(context, name, left - 24), left - 5, top + (row + 0.5) * tall);
-  });
+  for (let row = 0; row < seen.rows; row += rowStep) {
+    context.fillText(fitted(context, rowNames[seen.row + row], left - 24), left - 5, top + (row + 0.5) * tall);
+  }
   context.textAlign = "left";
-  columnNames.forEach((name, column) => {
+  for (let column = 0; column < seen.columns; column += 1) {
     context.save();
     context.translate(left + (column + 0.5) * cell, top - 5);
     context.rotate(-Math.PI / 2);
-    context.fillText(fitted(context, name, top - 22), 0, 0);
+    context.fillText(fitted(context, columnNames[seen.column + column], top - 22), 0, 0);
     context.restore();
-  });
+  }
 }
 
 function fitted(context, name, room) {
@@ -179,16 +264,16 @@ function fitted(context, name, room) {
   return shown;
 }
 
-function drawTitles(context, { rowTitle, columnTitle, left, top, width, height, colours }) {
+function drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk, columnInk }) {
   context.font = `600 ${FONT}px system-ui, sans-serif`;
   context.textBaseline = "middle";
   context.textAlign = "center";
   if (columnTitle) {
-    context.fillStyle = colours.key;
+    context.fillStyle = columnInk;
     context.fillText(columnTitle, left + width / 2, 8);
   }
   if (rowTitle) {
-    context.fillStyle = colours.query;
+    context.fillStyle = rowInk;
     context.save();
     context.translate(8, top + height / 2);
     context.rotate(-Math.PI / 2);

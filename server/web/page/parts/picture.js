@@ -9,10 +9,11 @@ import { palette, theme } from "../core/theme.js";
  * overlay(context, size) paints what changes while pointing, on a canvas of its own above it: keep it small.
  * height: CSS pixels, or a function of the width. label: what the picture is, for those who do not see it.
  * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a click;
- * onKey(key, event) for keys while it has the focus, returns true if it used the key.
+ * onKey(key, event) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for wheels;
+ * onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
  * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
  */
-export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, readout, handle, className }) {
+export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, onWheel, onDrag, readout, handle, className }) {
   const box = useRef(null);
   const below = useRef(null);
   const above = useRef(null);
@@ -20,6 +21,7 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
   const mode = useStore(theme);
   const tall = typeof height === "function" ? height(width) : height;
   const isActive = Boolean(onPoint || onPick || onKey);
+  const drag = useRef(null);
 
   useLayoutEffect(() => {
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
@@ -48,11 +50,26 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
     const edge = above.current.getBoundingClientRect();
     return [event.clientX - edge.left, event.clientY - edge.top, edge.width];
   };
+  const dragged = (event) => {
+    if (!onDrag || !drag.current || !(event.buttons & 1)) return;
+    const [dx, dy] = [event.clientX - drag.current.x, event.clientY - drag.current.y];
+    if (!drag.current.isMoving && Math.hypot(dx, dy) < 4) return;
+    drag.current = { x: event.clientX, y: event.clientY, isMoving: true };
+    onDrag(dx, dy);
+  };
   const events = isActive && {
     tabIndex: 0,
-    onPointerMove: onPoint && ((event) => point(...at(event))),
+    style: onDrag && { touchAction: "none", cursor: "grab" },
+    onPointerDown: (event) => {
+      drag.current = { x: event.clientX, y: event.clientY, isMoving: false };
+    },
+    onPointerMove: (event) => {
+      dragged(event);
+      if (onPoint) point(...at(event));
+    },
     onPointerLeave: onPoint && (() => point(null, null, null)),
-    onClick: onPick && ((event) => onPick(...at(event))),
+    onClick: onPick && ((event) => drag.current?.isMoving || onPick(...at(event))),
+    onWheel: onWheel && ((event) => onWheel(event, ...at(event))),
     onKeyDown:
       onKey &&
       ((event) => {

@@ -1,34 +1,105 @@
-// Who looks at whom: one head's pattern.
-import { useLook } from "../core/fetching.js";
-import { html, useMemo, useRef, useState } from "../core/html.js";
-import { clamp, inputOf, useCapabilities, useHead } from "../core/model.js";
+// Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
+import { html, useEffect, useMemo } from "../core/html.js";
+import { clamp, useCapabilities, useHead } from "../core/model.js";
+import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
-import { Matrix } from "../parts/matrix.js";
-import { Answer } from "../parts/problem.js";
-import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Store } from "../core/store.js";
+import { Choices } from "../parts/choices.js";
+import { Answer, Problem } from "../parts/problem.js";
+import { HeadMatrix, HeadWords, TopKeys } from "./attention/head.js";
+import { lackOfNorms, useGrid, useRequest } from "./attention/numbers.js";
+import { Wall } from "./attention/wall.js";
+import { lackOfWatching, useWatching } from "./attention/watch.js";
 
 export function View() {
-  const selection = useSelection();
+  const request = useRequest();
+  const { answer, grid: answered } = useGrid(request);
+  const watching = useWatching();
+  const { live } = watching;
+  const grid = live?.grid ?? answered;
+  const isAnswered = live?.isDone && answered && !answer.loading && answered.queries.length >= live.grid.queries.length - 1;
+  useEffect(() => {
+    if (live?.isDone && (isAnswered || answer.error)) watching.drop();
+  }, [live, isAnswered, answer.error]);
+  const marked = useMarked(grid, live);
+  return html`<p class="hint">One head at a time: how much each token, as <b class="query">query</b>, takes from each other, its <b class="key">keys</b>. Point at a cell or a word; a click keeps it.</p>
+    <${Toolbar} watching=${watching} grid=${answered} />
+    <${Problem} error=${watching.error} />
+    <div class="attention">
+      <${Wall} />
+      <${Head} answer=${live ? LIVE : answer} grid=${grid} marked=${marked} live=${live} request=${request} />
+      ${grid && html`<${TopKeys} grid=${grid} ...${marked} />`}
+    </div>`;
+}
+
+/** {selected: {query, key}, pointed}: the pair of the shared selection, and the store of what is pointed at now. */
+function useMarked(grid, live) {
+  const { query, key } = useSelection();
+  const pointed = useMemo(() => new Store(null), [grid]);
+  const selected = useMemo(() => {
+    if (!grid) return null;
+    const last = grid.queries.length - 1;
+    // while rows arrive, the newest is looked at: that of the token before the last
+    return { query: live && !live.isDone ? Math.max(0, last - 1) : clamp(query, last + 1), key: clamp(key, grid.keys.length) };
+  }, [grid, query, key, live]);
+  return { selected, pointed };
+}
+
+// What <Answer> shows of rows that are watched: they are here, and no request is awaited.
+const LIVE = { data: true, error: null, loading: false, isStale: false };
+
+/** How the head is shown. */
+function Toolbar({ watching, grid }) {
+  const { attention_kind: kind, attention_orientation: orientation, attention_sink: showsFirst, attention_picture: picture } = useSelection();
   const capabilities = useCapabilities();
-  const { layer, head, part } = useHead();
-  const [hovered, setHovered] = useState(null);
-  const picture = useRef(null);
-  const body = { ...inputOf(selection, capabilities), part, layers: layer, heads: head, dtype: "float32" };
-  const answer = useLook(selection.text ? "v1/attention" : null, body);
-  const entry = answer.entry;
-  const selected = useMemo(
-    () => entry && { row: clamp(selection.query, entry.tokens.length), column: clamp(selection.key, (entry.key_tokens ?? entry.tokens).length) },
-    [entry, selection.query, selection.key],
-  );
-  return html`<section class="card">
-    <header><h2>Layer ${layer}, head ${head}</h2>
-      <${CopyMenu} route="v1/attention" body=${body} />
-      ${entry && html`<${SaveMenu} picture=${picture} name=${`attention-layer${layer}-head${head}`}
-        arrays=${[{ label: "pattern", array: { data: entry.arrays.attention.data, shape: entry.shape.slice(2) }, rows: entry.tokens, columns: entry.key_tokens ?? entry.tokens }]} />`}
-    </header>
-    <${Answer} answer=${answer}>${() => html`<${Matrix}
-      values=${entry.arrays.attention.data} rowNames=${entry.tokens} columnNames=${entry.key_tokens ?? entry.tokens}
-      rowTitle="query" columnTitle="key" low=${0} high=${1} label=${`Attention of layer ${layer}, head ${head}`}
-      selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${({ row, column }) => select({ query: row, key: column })} handle=${picture} />`}<//>
-  </section>`;
+  const { part } = useHead();
+  const kinds = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"]];
+  const lack = lackOfWatching(capabilities, part);
+  return html`<div class="toolbar">
+    <${Choices} label="Show" value=${kind} onPick=${(value) => select({ attention_kind: value })} choices=${lackOfNorms(capabilities) ? kinds.filter(([name]) => name !== "norm") : kinds} />
+    <${Choices} label="Queries are" value=${orientation} onPick=${(value) => select({ attention_orientation: value })} choices=${[["rows", "rows"], ["columns", "columns"]]} />
+    <${Choices} label="As" value=${picture} onPick=${(value) => select({ attention_picture: value })} choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />
+    <label title="Many heads park their weight on the first token; without it the colours show the rest.">
+      <input type="checkbox" checked=${!showsFirst} onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
+    ${watching.isRunning
+      ? html`<button type="button" class="primary" onClick=${watching.stop}>Stop writing</button>`
+      : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? "The model goes on with the text; each new token brings the row that chose it."}
+          onClick=${() => watching.start(grid)}>Continue and watch</button>`}
+  </div>
+  ${lack && html`<p class="hint">Nothing to watch: ${lack}</p>`}`;
+}
+
+function Head({ answer, grid, marked, live, request }) {
+  const { attention_picture: picture } = useSelection();
+  const { layer, head } = useHead();
+  const parts = { grid, ...marked, name: `Layer ${layer}, head ${head}`, request };
+  return html`<div class="head-pictures" data-picture=${picture}>
+    <${Answer} answer=${answer}>${() => grid && html`
+      ${picture !== "text" && html`<${HeadMatrix} ...${parts}><${Meaning} grid=${grid} live=${live} /><//>`}
+      ${picture !== "matrix" && html`<${HeadWords} ...${parts} />`}`}<//>
+  </div>`;
+}
+
+/** What the numbers are: the formula with this head's own numbers, the shape, and what sums to 1. */
+function Meaning({ grid, live }) {
+  const { attention_orientation: orientation } = useSelection();
+  const { stack } = useHead();
+  const shape = orientation === "rows" ? `${grid.queries.length} queries × ${grid.keys.length} keys` : `${grid.keys.length} keys × ${grid.queries.length} queries`;
+  const line = orientation === "rows" ? "row" : "column";
+  if (live) return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
+  return html`<p class="formula"><code>${formulaOf(grid.kind, stack)}</code> <span class="hint">${shape}. ${saysOf(grid.kind, line)}</span></p>`;
+}
+
+function formulaOf(kind, stack) {
+  const products = `q·k × ${format(stack.attention_scale)}`;
+  const capped = stack.attn_logit_softcap ? `cap(${products}, ${format(stack.attn_logit_softcap)})` : products;
+  const scores = `${capped}${stack.positions.includes("relative") ? " + position bias" : ""}`;
+  return { dots: `q·k = Σ of ${stack.head_dim} products`, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
+}
+
+function saysOf(kind, line) {
+  if (kind === "pattern") return `Each ${line} is one query and sums to 1: how much it takes from every key.`;
+  if (kind === "norm") return `The length of what each key really adds to the query's vector: a large weight on a short value does little.`;
+  if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, brown below.`;
+  return "How alike query and key are, before any scale.";
 }

@@ -1,0 +1,49 @@
+// What part of a large matrix is seen: a window of whole rows and columns, moved and scaled.
+import { html } from "../core/html.js";
+
+const FEWEST = 8; // rows or columns of the smallest window
+
+/** The window that shows all of it: {row, column} of its first cell, and how many {rows, columns} it has. */
+export const whole = (rows, columns) => ({ row: 0, column: 0, rows, columns });
+
+export const isWhole = (seen, rows, columns) => seen.rows === rows && seen.columns === columns;
+
+const between = (value, low, high) => Math.max(low, Math.min(high, value));
+
+/** The window `factor` times as near (under 1: farther), with the cell `at` kept where it is seen. */
+export function scaled(seen, factor, at, rows, columns) {
+  const along = (first, count, most, place) => {
+    const next = between(Math.round(count / factor), Math.min(FEWEST, most), most);
+    const share = (place + 0.5 - first) / count;
+    return [between(Math.round(place + 0.5 - share * next), 0, most - next), next];
+  };
+  const [row, tall] = along(seen.row, seen.rows, rows, at.row);
+  const [column, wide] = along(seen.column, seen.columns, columns, at.column);
+  return { row, column, rows: tall, columns: wide };
+}
+
+/** The window moved by whole cells, as far as there are any. */
+export function moved(seen, down, right, rows, columns) {
+  const row = between(seen.row + down, 0, rows - seen.rows);
+  const column = between(seen.column + right, 0, columns - seen.columns);
+  return row === seen.row && column === seen.column ? seen : { ...seen, row, column };
+}
+
+/** The window, moved just as far as it takes to see the cell; null for a row or column asks nothing of it. */
+export function containing(seen, place, rows, columns) {
+  const along = (first, count, wanted) => {
+    if (!Number.isInteger(wanted)) return 0;
+    return wanted < first ? wanted - first : Math.max(0, wanted - (first + count - 1));
+  };
+  const down = along(seen.row, seen.rows, place.row);
+  return moved(seen, down, along(seen.column, seen.columns, place.column), rows, columns);
+}
+
+/** Buttons for what wheel and keys do too; `said` tells which part is seen. */
+export const ZoomButtons = ({ onZoom, onWhole, isAll, said }) =>
+  html`<div class="zoom">
+    <button type="button" aria-label="Nearer" title="Nearer (+, or Ctrl and wheel)" onClick=${() => onZoom(2)}>+</button>
+    <button type="button" aria-label="Farther" title="Farther (−)" disabled=${isAll} onClick=${() => onZoom(0.5)}>−</button>
+    <button type="button" title="All of it (0)" disabled=${isAll} onClick=${onWhole}>all</button>
+    <span class="hint">${said}</span>
+  </div>`;

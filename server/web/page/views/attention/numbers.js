@@ -1,0 +1,106 @@
+// The numbers of one head, and how they are shown: which are masked or hidden, and the range of the colours.
+import { look, useAnswer } from "../../core/fetching.js";
+import { useMemo } from "../../core/html.js";
+import { inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { extent } from "../../core/numbers.js";
+import { useSelection } from "../../core/state.js";
+
+/** Why the model cannot answer the value-weighted kind; null where it can. */
+export const lackOfNorms = (capabilities) => capabilities.routes["/v1/contributions"].reason;
+
+/** {route, body} of the chosen head's numbers; without a text the route is null. */
+export function useRequest() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, layer, head } = useHead();
+  const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
+  if (selection.text === "") return { route: null, body: null };
+  // float32: the weights are written out, with more digits than a half holds
+  if (selection.attention_kind !== "norm") return { route: "v1/attention", body: { ...common, kind: selection.attention_kind, dtype: "float32" } };
+  return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
+}
+
+/** The answer (see useAnswer) and its `grid`, null while there is none. */
+export function useGrid({ route, body }) {
+  const answer = useAnswer(look, route, body);
+  const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
+  const { part, stack, layer } = useHead();
+  const entry = answer.data?.[0] ?? null;
+  const grid = useMemo(() => {
+    if (!entry) return null;
+    const array = entry.arrays.attention ?? entry.arrays.norms;
+    const queries = entry.tokens;
+    return gridOf({ queries, keys: entry.key_tokens ?? queries, values: array.data, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) });
+  }, [entry, showsFirst, part, layer]);
+  return { answer, grid, kind };
+}
+
+/** A function (query, key) that tells whether that layer's queries cannot see the key. */
+export function maskOf(part, stack, layer) {
+  if (part === "cross") return () => false;
+  const width = stack.sliding_windows?.[layer] ?? Infinity;
+  return (query, key) => (stack.causal && key > query) || Math.abs(query - key) >= width;
+}
+
+/**
+ * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked or
+ * hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked}.
+ * With the first key hidden the colours reach to the largest of the others.
+ */
+export function gridOf({ queries, keys, values, kind, showsFirst, hides }) {
+  const shown = new Float32Array(values);
+  const columns = keys.length;
+  const hidesFirst = !showsFirst && columns > 1;
+  let hasMasked = false;
+  for (let query = 0; query < queries.length; query += 1) {
+    const start = query * columns;
+    if (hidesFirst) shown[start] = NaN;
+    for (let key = 0; key < columns; key += 1) {
+      // a masked weight is exactly 0; a zero inside the mask is a small weight like others
+      if (!(Math.abs(values[start + key]) > 0) && hides(query, key)) shown[start + key] = NaN;
+      hasMasked ||= !Number.isFinite(shown[start + key]) && !(hidesFirst && key === 0);
+    }
+  }
+  const [low, high] = extent(shown);
+  const isSigned = kind === "scores" || kind === "dots";
+  const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
+  const range = isSigned ? { low: -size, high: size } : { low: 0, high: kind === "pattern" && !hidesFirst ? 1 : high || 1 };
+  return { queries, keys, values, shown, ...range, scale: isSigned ? "diverging" : "sequential", kind, hidesFirst, hasMasked };
+}
+
+/** The sum of a query's finite numbers over all keys, hidden ones too. */
+export function rowSum(grid, query) {
+  let sum = 0;
+  for (const value of rowOf(grid.values, grid, query)) if (Number.isFinite(value)) sum += value;
+  return sum;
+}
+
+/** One query's numbers over the keys, of `values` or `shown`. */
+export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.length, (query + 1) * grid.keys.length);
+
+/** One key's numbers over the queries. */
+export function columnOf(values, grid, key) {
+  return Float32Array.from(grid.queries, (_, query) => values[query * grid.keys.length + key]);
+}
+
+/** The places of the `count` largest finite numbers, the largest first. */
+export function largest(values, count) {
+  const best = [];
+  for (let i = 0; i < values.length; i += 1) {
+    if (!Number.isFinite(values[i]) || (best.length === count && values[i] <= values[best[count - 1]])) continue;
+    let place = best.length;
+    while (place > 0 && values[best[place - 1]] < values[i]) place -= 1;
+    best.splice(place, 0, i);
+    if (best.length > count) best.pop();
+  }
+  return best;
+}
+
+/** [keys, queries] of [queries, keys]. */
+export function transposed(values, rows, columns) {
+  const turned = new Float32Array(values.length);
+  for (let row = 0; row < rows; row += 1) {
+    for (let column = 0; column < columns; column += 1) turned[column * rows + row] = values[row * columns + column];
+  }
+  return turned;
+}

@@ -1,0 +1,123 @@
+// The head while the model writes: each new token brings the row that chose it.
+import { askStream } from "../../core/api.js";
+import { useEffect, useRef, useState } from "../../core/html.js";
+import { inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { select, useSelection } from "../../core/state.js";
+import { gridOf, maskOf } from "./numbers.js";
+
+/** Why rows cannot be watched here; null where they can. */
+export function lackOfWatching(capabilities, part) {
+  if (part === "encoder" || !capabilities.attention.with_generation) {
+    return capabilities.routes["/v1/completions"].reason ?? "The encoder reads the whole text at once: it writes nothing.";
+  }
+  return null;
+}
+
+/**
+ * {live, error, start(grid), stop(), drop()}. `live` is {grid, firstNew, isDone}, or null while nothing is watched: the
+ * grid of the text so far, whose queries from firstNew on were written by the model. The newest token has no row yet.
+ * At the end the whole text becomes the shared one; `drop` forgets the live picture once its answer is there.
+ */
+export function useWatching() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, stack, layer, head } = useHead();
+  const [live, setLive] = useState(null);
+  const [error, setError] = useState(null);
+  const running = useRef(null);
+  useEffect(() => () => running.current?.abort(), []);
+  useEffect(() => {
+    running.current?.abort();
+    setLive(null);
+  }, [part, layer, head, selection.attention_kind]);
+
+  const start = async (grid) => {
+    const abort = new AbortController();
+    running.current = abort;
+    setError(null);
+    const rows = new Rows(grid, part === "cross");
+    const show = () => {
+      if (running.current === abort) setLive({ grid: rows.grid(selection.attention_sink, maskOf(part, stack, layer)), firstNew: rows.firstNew, isDone: false });
+    };
+    let frame = null;
+    try {
+      for await (const event of askStream("v1/completions", requestOf(selection, capabilities, { part, layer, head }), { signal: abort.signal })) {
+        const [choice] = event.choices;
+        if (!choice) continue;
+        rows.add(choice);
+        frame ??= requestAnimationFrame(() => {
+          frame = null;
+          show();
+        });
+      }
+    } catch (problem) {
+      if (problem.name !== "AbortError") setError(problem);
+    }
+    cancelAnimationFrame(frame);
+    if (running.current !== abort) return;
+    running.current = null;
+    if (rows.written === "") {
+      setLive(null);
+      return;
+    }
+    show();
+    setLive((now) => ({ ...now, isDone: true }));
+    const field = capabilities.kind === "encoder_decoder" ? "decoder" : "text";
+    select({ [field]: selection[field] + rows.written, query: -1 }, { remember: true });
+  };
+  const stop = () => running.current?.abort();
+  return { live, error, start, stop, drop: () => setLive(null), isRunning: live !== null && !live.isDone };
+}
+
+function requestOf(selection, capabilities, { part, layer, head }) {
+  const { input: prompt, ...others } = inputOf(selection, capabilities);
+  const kind = selection.attention_kind === "norm" ? "pattern" : selection.attention_kind;
+  const { write_temperature: temperature, write_max_tokens: max_tokens, write_seed: seed } = selection;
+  const seeded = /^\d+$/.test(seed) ? { seed: Number(seed) } : {};
+  return { prompt, ...others, max_tokens, temperature, ...seeded, attention: { part, layers: layer, heads: head, kind, encoding_format: "base64" } };
+}
+
+/** The rows so far: those of the text, then one for each new token. */
+class Rows {
+  #queries;
+  #keys;
+  #rows;
+  #kind;
+  #isCross;
+  written = "";
+
+  constructor(grid, isCross) {
+    const { length } = grid.keys;
+    this.#kind = grid.kind === "norm" ? "pattern" : grid.kind;
+    this.#isCross = isCross;
+    this.#queries = [...grid.queries];
+    this.#keys = isCross ? grid.keys : [...grid.keys];
+    // value-weighted rows are no rows of weights: those of the text stay empty then
+    this.#rows = grid.queries.map((_, query) => (grid.kind === "norm" ? new Float32Array(length).fill(NaN) : grid.values.slice(query * length, (query + 1) * length)));
+    this.firstNew = grid.queries.length;
+  }
+
+  /** Take a streamed choice: its row belongs to the query before its token. */
+  add(choice) {
+    const { attention } = choice;
+    if (attention?.attention) {
+      const bytes = Uint8Array.from(atob(attention.attention), (character) => character.charCodeAt(0));
+      this.#rows[attention.query_positions[0]] = new Float32Array(bytes.buffer);
+    }
+    this.written += choice.text;
+    this.#queries.push(choice.text);
+    if (!this.#isCross) this.#keys.push(choice.text);
+  }
+
+  grid(showsFirst, hides) {
+    const [queries, keys] = [[...this.#queries], [...this.#keys]];
+    const isPattern = this.#kind === "pattern";
+    const values = new Float32Array(queries.length * keys.length).fill(NaN);
+    this.#rows.forEach((row, query) => {
+      const start = query * keys.length;
+      if (isPattern) values.fill(0, start, start + keys.length);
+      values.set(row.subarray(0, keys.length), start);
+    });
+    return gridOf({ queries: queries, keys, values, kind: this.#kind, showsFirst, hides });
+  }
+}

@@ -1,0 +1,227 @@
+// The text itself with lines from the word that looks to the words it looks at: two columns, or one running text.
+import { html, useCallback, useMemo } from "../../core/html.js";
+import { shownToken } from "../../core/model.js";
+import { Picture } from "../../parts/picture.js";
+import { columnOf, largest, rowOf } from "./numbers.js";
+
+const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
+const PITCH = 23; // CSS pixels from line to line of the columns
+const LINE = 34; // and of the running text
+const FONT = '13px ui-monospace, "DejaVu Sans Mono", monospace';
+const FAINTEST = 0.04; // share of the largest under which no line is drawn
+const MOST_LINES = 10; // of the running text
+
+/** Whether a text of that many queries and keys stands in two columns. */
+export const isInColumns = (grid) => Math.max(grid.queries.length, grid.keys.length) <= MOST_IN_COLUMNS;
+
+/**
+ * grid: see numbers.js. selected and hovered: {query, key}, null for none; onHover({query, key} | null), one of both
+ * null; onPick likewise. side: what a word of the running text is when it is pointed at, "query" or "key".
+ */
+export function Words({ grid, side, selected, hovered, onHover, onPick, readout, handle }) {
+  const inColumns = isInColumns(grid);
+  const layoutOf = useMemo(() => (inColumns ? columnsLayout(grid) : runningLayout(grid, side)), [grid.queries, grid.keys, inColumns, side]);
+  const focus = useMemo(() => focusOf(grid, hovered ?? selected), [grid, hovered, selected]);
+  const draw = useCallback(
+    (context, { width, colours }) => {
+      const layout = layoutOf(width);
+      if (inColumns) drawAllLines(context, grid, layout, colours);
+      context.font = FONT;
+      context.textBaseline = "middle";
+      context.fillStyle = colours.ink;
+      for (const box of layout.boxes) {
+        context.textAlign = box.align;
+        context.fillText(box.shown, box.align === "right" ? box.x + box.width - 4 : box.x + 4, box.y + box.height / 2);
+      }
+    },
+    [grid, layoutOf, inColumns],
+  );
+  const overlay = useCallback(
+    (context, { width, colours }) => focus && drawFocus(context, layoutOf(width), focus, colours),
+    [focus, layoutOf],
+  );
+  const at = (x, y, width) => {
+    const box = x === null ? null : layoutOf(width).at(x, y);
+    return box && { query: null, key: null, [box.side]: box.position };
+  };
+  const onKey = (key) => {
+    const from = hovered ?? selected;
+    const along = { ArrowUp: -1, ArrowDown: 1, ...(inColumns ? {} : { ArrowLeft: -1, ArrowRight: 1 }) }[key];
+    const current = inColumns && from.query === null ? "key" : inColumns ? "query" : side;
+    if (along) {
+      const count = (current === "query" ? grid.queries : grid.keys).length;
+      onHover({ query: null, key: null, [current]: Math.max(0, Math.min(count - 1, (from[current] ?? 0) + along)) });
+    } else if (inColumns && key === "ArrowLeft") onHover({ query: from.query ?? selected.query, key: null });
+    else if (inColumns && key === "ArrowRight") onHover({ query: null, key: from.key ?? selected.key });
+    else if (key === "Enter" || key === " ") onPick(from);
+    else return false;
+    return true;
+  };
+  return html`<${Picture} draw=${draw} overlay=${overlay} handle=${handle} readout=${readout}
+    height=${(width) => layoutOf(width).height}
+    label=${`The text with lines from ${side === "key" && !inColumns ? "the words that look to the chosen one" : "the chosen word to those it looks at"}. Arrow keys choose a word, Enter keeps it.`}
+    onPoint=${(x, y, width) => onHover(at(x, y, width))}
+    onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))}
+    onKey=${onKey} />`;
+}
+
+/**
+ * What is marked: {side, position, others: [{position, share}]}: a query and its keys or, where only a key is pointed
+ * at, the queries that look at it; share 0 to 1 of the largest of them.
+ */
+function focusOf(grid, place) {
+  if (!place) return null;
+  const side = place.query === null ? "key" : "query";
+  const position = place[side];
+  if (position >= (side === "query" ? grid.queries : grid.keys).length) return null;
+  const values = side === "query" ? rowOf(grid.shown, grid, position) : columnOf(grid.shown, grid, position);
+  return { side, position, others: sharesOf(values) };
+}
+
+/** [{position, share}] of the words that matter; of scores only the positive ones. */
+function sharesOf(values) {
+  const [best] = largest(values, 1);
+  if (best === undefined || !(values[best] > 0)) return [];
+  const shares = [];
+  for (let position = 0; position < values.length; position += 1) {
+    const share = values[position] / values[best];
+    if (share >= FAINTEST) shares.push({ position, share });
+  }
+  return shares.sort((a, b) => b.share - a.share);
+}
+
+/** Queries on the left, keys on the right; a function from the width to {boxes, of, at, height}. */
+function columnsLayout({ queries, keys }) {
+  return (width) => {
+    const column = Math.min(Math.max(width * 0.36, 90), 220);
+    const right = Math.min(width - column, column + 420);
+    const boxesOf = (tokens, side, x, align) =>
+      tokens.map((token, position) => ({ side, position, shown: shortened(token, column), x, y: TOP + position * PITCH, width: column, height: PITCH - 3, align }));
+    const left = boxesOf(queries, "query", 0, "right");
+    const boxes = [...left, ...boxesOf(keys, "key", right, "left")];
+    const at = (x, y) => {
+      const position = Math.floor((y - TOP) / PITCH);
+      const isLeft = x < (column + right) / 2;
+      return boxes[isLeft ? position : left.length + position]?.side === (isLeft ? "query" : "key") && position >= 0 ? boxes[isLeft ? position : left.length + position] : null;
+    };
+    const of = (side, position) => boxes[side === "query" ? position : left.length + position];
+    const line = (query, key) => {
+      const [from, to] = [of("query", query), of("key", key)];
+      return [column, from.y + from.height / 2, right, to.y + to.height / 2];
+    };
+    return { isRunning: false, boxes, of, at, line, titles: [column, right], height: TOP + Math.max(queries.length, keys.length) * PITCH + 6 };
+  };
+}
+
+const TOP = 24;
+
+const shortened = (token, width) => {
+  const shown = shownToken(token);
+  const most = Math.max(3, Math.floor((width - 12) / 7.9));
+  return shown.length > most ? `${shown.slice(0, most - 1)}…` : shown;
+};
+
+/** The words one after another, in lines; of cross attention those of the side that is pointed at are not the others. */
+function runningLayout({ queries, keys }, side) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = FONT;
+  const isCross = queries !== keys;
+  const widths = new Map();
+  const widthOf = (shown) => {
+    if (!widths.has(shown)) widths.set(shown, context.measureText(shown).width);
+    return widths.get(shown);
+  };
+  return remembered((width) => {
+    const flow = (tokens, ofSide, top) => {
+      let [x, y] = [0, top];
+      return tokens.map((token, position) => {
+        const shown = shortened(token, width);
+        const wide = widthOf(shown) + 8;
+        if (x + wide > width) [x, y] = [0, y + LINE];
+        const box = { side: ofSide, position, shown, x, y, width: wide, height: 22, align: "left" };
+        x += wide + 1;
+        if (token.includes("\n")) [x, y] = [0, y + LINE];
+        return box;
+      });
+    };
+    const first = flow(queries, isCross ? "query" : side, TOP);
+    const second = isCross ? flow(keys, "key", first.at(-1).y + 2 * LINE) : first;
+    const boxes = isCross ? [...first, ...second] : first;
+    const of = (ofSide, position) => (ofSide === "query" ? first : second)[position];
+    const at = (x, y) => boxes.find((box) => x >= box.x && x <= box.x + box.width && y >= box.y - 4 && y <= box.y + LINE - 6) ?? null;
+    return { isRunning: true, boxes, of, at, height: second.at(-1).y + LINE };
+  });
+}
+
+/** The function of the width, its last answer kept: hovering asks for the same again and again. */
+function remembered(layoutOf) {
+  let last = null;
+  return (width) => {
+    if (last?.width !== width) last = { width, layout: layoutOf(width) };
+    return last.layout;
+  };
+}
+
+function drawAllLines(context, grid, layout, colours) {
+  context.strokeStyle = colours.muted;
+  for (let query = 0; query < grid.queries.length; query += 1) {
+    for (const { position, share } of sharesOf(rowOf(grid.shown, grid, query))) {
+      context.globalAlpha = 0.3 * share;
+      context.lineWidth = 0.5 + share;
+      curve(context, ...layout.line(query, position));
+    }
+  }
+  context.globalAlpha = 1;
+  context.font = "600 12px system-ui, sans-serif";
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillStyle = colours.query;
+  context.fillText("query", layout.titles[0] - 4, 9);
+  context.textAlign = "left";
+  context.fillStyle = colours.key;
+  context.fillText("key", layout.titles[1] + 4, 9);
+}
+
+function drawFocus(context, layout, focus, colours) {
+  const own = layout.of(focus.side, focus.position);
+  const otherSide = focus.side === "query" ? "key" : "query";
+  const [ownColour, otherColour] = [colours[focus.side], colours[otherSide]];
+  context.fillStyle = otherColour;
+  for (const { position, share } of focus.others) {
+    const box = layout.of(otherSide, position);
+    context.globalAlpha = 0.06 + 0.24 * share; // the word under it stays readable
+    context.fillRect(box.x, box.y, box.width, box.height);
+    context.globalAlpha = 1;
+    // how strong is told by the length of the bar, too
+    context.fillRect(layout.isRunning || otherSide === "key" ? box.x : box.x + box.width * (1 - share), box.y + box.height, box.width * share, 3);
+  }
+  context.strokeStyle = ownColour;
+  for (const { position, share } of layout.isRunning ? focus.others.slice(0, MOST_LINES) : focus.others) {
+    context.globalAlpha = 0.25 + 0.75 * share;
+    context.lineWidth = 0.75 + 3.25 * share;
+    if (layout.isRunning) arch(context, own, layout.of(otherSide, position), focus.side === "query");
+    else curve(context, ...(focus.side === "query" ? layout.line(focus.position, position) : layout.line(position, focus.position)));
+  }
+  context.globalAlpha = 1;
+  context.lineWidth = 2;
+  context.strokeRect(own.x + 1, own.y, own.width - 2, own.height);
+}
+
+function curve(context, fromX, fromY, toX, toY) {
+  const middle = (fromX + toX) / 2;
+  context.beginPath();
+  context.moveTo(fromX, fromY);
+  context.bezierCurveTo(middle, fromY, middle, toY, toX, toY);
+  context.stroke();
+}
+
+/** From word to word, over them when the first one looks and under them when it is looked at. */
+function arch(context, from, to, isOver) {
+  const [fromX, toX] = [from.x + from.width / 2, to.x + to.width / 2];
+  const edge = (box) => (isOver ? box.y : box.y + box.height + 3);
+  const reach = (isOver ? -1 : 1) * Math.min(34, 9 + Math.abs(toX - fromX) / 14);
+  context.beginPath();
+  context.moveTo(fromX, edge(from));
+  context.bezierCurveTo(fromX, edge(from) + reach, toX, edge(to) + reach, toX, edge(to));
+  context.stroke();
+}
