@@ -37,13 +37,13 @@ class Server:
 
 
 @contextmanager
-def serve(arguments: Sequence[str], ready_within: float = 180.0) -> Iterator[Server]:
-    """`lightwell serve ARGUMENTS` on a free port of the loopback interface.
+def serve(arguments: Sequence[str], ready_within: float = 180.0, port: int | None = None) -> Iterator[Server]:
+    """`lightwell serve ARGUMENTS` on the loopback interface, on a free port unless one is named.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
-    host, port = "127.0.0.1", free_port()
+    host, port = "127.0.0.1", port or free_port()
     command = [sys.executable, "-m", "server", "serve", *arguments, "--host", host, "--port", str(port)]
     with TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)

@@ -1,13 +1,181 @@
-"""The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; security."""
+"""The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; no stranger."""
 
-from playwright.sync_api import expect
+import re
+from urllib.parse import urlencode
 
-from benchmarks.processes import Server
-from tests.page.conftest import Open, ask, written
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.processes import Server, free_port, serve
+from tests.page.conftest import TEXT, Open, ask, settle, written
+
+VIEWS = (
+    "write", "attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks", "embeddings", "weights",
+    "server",
+)  # fmt: skip
 
 
 def test_the_pages_numbers_are_the_apis(open_view: Open, server: Server) -> None:
     page = open_view("attention", layer=1, head=3, query=7, key=6)
-    body = {"input": "Once upon a time there was a little girl", "layers": 1, "heads": 3, "query_positions": 7}
+    body = {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7}
     weight = ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6]
-    expect(page.locator(".readout").first).to_contain_text(written(weight))
+    expect(page.locator(".readout", has_text=written(weight)).first).to_be_visible()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_opens_from_the_list(open_view: Open, view: str) -> None:
+    page = open_view("attention" if view != "attention" else "lens")
+    page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+    expect(page.locator(f"#view-{view} h1")).to_be_visible()
+    settle(page)
+    expect(page.locator(".problem")).to_have_count(0)
+    expect(page.locator("nav [aria-current=page]")).to_have_count(1)
+
+
+def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browser: Browser) -> None:
+    page = open_view("attention", layer=2, head=5)
+    page.get_by_role("button", name="token 3, ").first.click()
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Why").click()
+    settle(page)
+    expect(page.locator("#layer")).to_have_value("2")
+    expect(page.locator("#head")).to_have_value("5")
+    page.wait_for_url("**query=3**")
+    other = browser.new_page()  # a colleague's
+    other.goto(page.url)
+    settle(other)
+    expect(other.locator("#view-why")).to_be_visible()
+    expect(other.locator("#head")).to_have_value("5")
+    expect(other.get_by_role("button", name="token 3, ").first).to_have_attribute("aria-pressed", "true")
+    other.close()
+    page.go_back()
+    expect(page.locator("#view-attention")).to_be_visible()
+
+
+def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
+    page = open_view("attention", layer=0, head=0)
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#layer")).to_have_value("5")
+    expect(page.locator("#head")).to_have_value("7")
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#layer")).to_have_value("0")
+    page.get_by_label("Text", exact=True).focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#head")).to_have_value("7")
+
+
+def test_text_from_outside_is_never_html(open_view: Open) -> None:
+    nasty = '<img src=x onerror="document.title=1"><b id=mark>bold</b> & <script>document.title=2</script>'
+    page = open_view("attention", text=nasty)
+    expect(page.locator("#mark")).to_have_count(0)
+    expect(page).to_have_title("Attention · Lightwell")
+    expect(page.locator(".tokens").first).to_contain_text("<b")
+
+
+def test_a_refusal_is_shown_where_it_happened(open_view: Open) -> None:
+    page = open_view("attention", text="word " * 600)
+    problem = page.locator(".view .problem").first
+    expect(problem).to_contain_text("Refused (400)")
+    expect(problem).to_contain_text("512")
+    page.get_by_label("Text", exact=True).fill("The old king")
+    expect(page.locator(".problem")).to_have_count(0)
+    expect(page.get_by_role("button", name="token 2, king").first).to_be_visible()
+
+
+def test_the_policy_allows_the_pages_own_files_alone(page: Page, server: Server) -> None:
+    answer = page.goto(server.url)
+    assert answer is not None
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "unsafe" not in policy
+    settle(page)
+    assert not page.locator("script:not([src])").count()
+
+
+def test_all_files_are_under_300_kb_compressed_and_kept_by_browsers(page: Page, server: Server) -> None:
+    sizes: dict[str, int] = {}
+
+    def count(response) -> None:  # type: ignore[no-untyped-def]
+        if "/web/" in response.url or response.url.rstrip("/") == server.url:
+            sizes[response.url] = response.request.sizes()["responseBodySize"]
+            if "/web/" in response.url:
+                assert "immutable" in response.headers["cache-control"]
+                assert response.headers["content-encoding"] == "gzip"
+
+    page.on("requestfinished", lambda request: count(request.response()))
+    for view in VIEWS:
+        page.goto(f"{server.url}/#{urlencode({'view': view})}")
+        page.reload()
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        settle(page)
+    assert len(sizes) > len(VIEWS)
+    assert sum(sizes.values()) < 300_000, sizes
+
+
+def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -> None:
+    page = open_view("attention")
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = page.evaluate(ground)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(ground)
+    assert dark != light
+    page.get_by_role("button", name="Use light colours").click()
+    assert page.evaluate(ground) == light
+
+
+def test_a_page_outlives_its_server(browser: Browser) -> None:
+    port = free_port()
+    page = browser.new_page()
+    with serve([], port=port) as first:
+        page.goto(f"{first.url}/#{urlencode({'view': 'attention', 'text': TEXT, 'layer': 0, 'head': 1})}")
+        settle(page)
+    page.locator("#head").select_option("2")
+    expect(page.locator(".banner")).to_contain_text("does not answer")
+    expect(page.locator(".view .problem").first).to_contain_text("Not reached")
+    with serve([], port=port) as second:
+        expect(page.locator(".banner")).to_have_count(0, timeout=30_000)
+        expect(page.locator(".problem")).to_have_count(0, timeout=20_000)
+        settle(page)
+        weight = ask(second, "/v1/attention", {"input": TEXT, "layers": 0, "heads": 2})["data"][0]["attention"][0][0]
+        expect(page.locator(".readout", has_text=written(weight[-1][0])).first).to_be_visible()
+    page.close()
+
+
+def test_a_key_is_asked_for_and_kept_in_memory_only(browser: Browser) -> None:
+    with serve(["--api-key", "sesame"]) as guarded:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(guarded.url)
+        field = page.get_by_label("API key")
+        field.fill("wrong")
+        page.get_by_role("button", name="Use it").click()
+        expect(page.locator(".key-form")).to_contain_text("wrong")
+        field.fill("sesame")
+        page.get_by_role("button", name="Use it").click()
+        expect(page.locator("#view-attention h1")).to_be_visible()
+        expect(page.locator(".key-form")).to_have_count(0)
+        kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie, location.href])")
+        assert "sesame" not in kept
+        page.reload()
+        expect(page.get_by_label("API key")).to_be_visible()
+        context.close()
+
+
+@pytest.mark.parametrize("root_path", ["", "/deep/down"])
+def test_the_page_works_under_a_proxys_path(browser: Browser, root_path: str) -> None:
+    """The address is rewritten as a proxy does that strips its path: the browser sees /deep/down/, the server /."""
+    with serve(["--root-path", root_path] if root_path else []) as inner:
+        page = browser.new_page()
+        outer = "http://proxy.invalid/deep/down"
+
+        def forward(route) -> None:  # type: ignore[no-untyped-def]
+            assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"
+            route.fulfill(response=route.fetch(url=route.request.url.replace(outer, inner.url)))
+
+        page.route("**/*", forward)
+        page.goto(f"{outer}/#view=attention&layer=1&head=3")
+        expect(page.locator("#view-attention h1")).to_be_visible()
+        settle(page)
+        expect(page.locator(".readout", has_text=re.compile(r"0\.\d")).first).to_be_visible()
+        page.close()
