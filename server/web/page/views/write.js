@@ -1,0 +1,104 @@
+// Let the model continue a text, token by token; look at each choice it made, and make another one.
+import { html, useEffect, useState } from "../core/html.js";
+import { useCapabilities } from "../core/model.js";
+import { format } from "../core/numbers.js";
+import { select, useSelection } from "../core/state.js";
+import { useStore } from "../core/store.js";
+import { textOf } from "../core/texts.js";
+import { Problem } from "../parts/problem.js";
+import { CopyMenu } from "../parts/tools.js";
+import { Branches } from "./write/branches.js";
+import { Options, useOptions } from "./write/options.js";
+import { Prose } from "./write/prose.js";
+import { begin, branchNow, fork, grow, stop, story } from "./write/story.js";
+import { TokenCard } from "./write/token_card.js";
+
+export function View() {
+  const { text } = useSelection();
+  const options = useOptions();
+  const written = useStore(story);
+  const branch = branchNow(written);
+  const [picked, setPicked] = useState(null);
+  const [problem, setProblem] = useState(null);
+  useEffect(() => setPicked(null), [written.current, written.prompt]);
+  const write = async (job) => {
+    setProblem(null);
+    await job().catch((error) => error.name === "AbortError" || setProblem(error));
+  };
+  const isLong = picked !== null && branch && picked < branch.tokens.length;
+  return html`<div class="write">
+    <p>The model gives every token of its vocabulary a probability, one is drawn, and all begins again with the longer text. Click a token to see
+      what else could have come, and let the story go another way.</p>
+    <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning} onWrite=${() => write(() => begin(text, options))} />
+    <${Problem} error=${problem} />
+    ${branch && html`<div class=${isLong ? "write-pair" : ""}>
+      <section class="card story" aria-busy=${written.isRunning && branch.tokens.length === 0}>
+        <${Prose} prompt=${written.prompt} branch=${branch} picked=${picked} onPick=${setPicked} />
+        <${Ending} written=${written} branch=${branch} options=${options} onWrite=${() => write(() => grow(branch.id, options))} />
+      </section>
+      ${isLong && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch} place=${picked} options=${options}
+        onForce=${(forced) => write(() => fork(branch, picked, forced, options))} onClose=${() => setPicked(null)} />`}
+    </div>`}
+    ${written.branches.length > 1 && html`<${Branches} written=${written} />`}
+  </div>`;
+}
+
+function PromptCard({ text, options, isRunning, onWrite }) {
+  const capabilities = useCapabilities();
+  const { decoder } = useSelection();
+  const onKeyDown = (event) => {
+    if (event.key !== "Enter" || event.shiftKey || text === "") return;
+    event.preventDefault();
+    onWrite();
+  };
+  const label = options.isPair ? "Text (the encoder reads it)" : options.isChat ? "You say" : "Prompt";
+  return html`<section class="card" aria-label="Prompt">
+    <label class="text-field"><span>${label}</span>
+      <textarea id="prompt" rows="3" spellcheck=${false} value=${text} onInput=${(event) => select({ text: event.target.value, query: -1, key: 0 })} onKeyDown=${onKeyDown}></textarea></label>
+    ${capabilities.kind === "encoder_decoder" && html`<label class="text-field"><span>The decoder has written so far</span>
+      <input value=${decoder} spellcheck=${false} onInput=${(event) => select({ decoder: event.target.value })} /></label>`}
+    <${Options} />
+    <div class="toolbar write-buttons">
+      <button type="button" class="primary" id="write" disabled=${text === ""} onClick=${onWrite}>Write</button>
+      <button type="button" id="stop" disabled=${!isRunning} onClick=${stop}>Stop</button>
+      <span class="hint wide">Enter writes, Shift+Enter breaks the line</span>
+      <span class="grow"></span>
+      <${CopyMenu} ...${requestOf(text, options)} />
+    </div>
+  </section>`;
+}
+
+/** {route, body} of the same in one request. */
+function requestOf(text, { isChat, isPair, decoder, sampling, seed, maxTokens }) {
+  const rest = { ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
+  if (isChat) return { route: "v1/chat/completions", body: { messages: [{ role: "user", content: text }], ...rest, logprobs: true, top_logprobs: 5 } };
+  return { route: "v1/completions", body: { prompt: text, ...(isPair && decoder ? { decoder_input: decoder } : {}), ...rest, logprobs: 5 } };
+}
+
+const ENDS = {
+  stop: () => "The model ended its text.",
+  length: ({ maxTokens }) => `Stopped after ${maxTokens} tokens, as asked.`,
+  context: ({ maxModelLen }) => `The context is full: this model reads ${maxModelLen} tokens at most.`,
+  stopped: () => "Stopped by you.",
+  error: () => "It broke off here.",
+};
+
+/** How the branch ended, how quick it was, and the ways on. */
+function Ending({ written, branch, options, onWrite }) {
+  const { end, speed, tokens } = branch;
+  const takeOver = async () => {
+    const { text } = await textOf([...written.prompt.ids, ...tokens.map((token) => token.id)]);
+    select({ text, query: -1, key: 0 }, { remember: true });
+  };
+  const said = end ? (ENDS[end.reason]?.(options) ?? `Ended: ${end.reason}.`) : "Writing…";
+  const pace = speed && [`first token after ${format(speed.firstMs, 3)} ms`, speed.perSecond && `${format(speed.perSecond, 3)} tokens/s`].filter(Boolean).join(", ");
+  return html`<div class="ending">
+    ${end?.error && html`<${Problem} error=${end.error} />`}
+    <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace ? `, ${pace}` : ""}, seed ${written.seed}${options.seed !== null ? "" : html`
+      (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep it</button>)`}.</p>
+    ${end && html`<div class="toolbar">
+      <button type="button" id="go-on" disabled=${end.reason === "context"} onClick=${onWrite}>${end.error ? "Try to go on" : "Go on"}</button>
+      ${!written.prompt.isPair && html`<button type="button" class="quiet" onClick=${takeOver} title="To edit it, or to look at it in the other views">Take the whole as the prompt</button>`}
+    </div>`}
+  </div>`;
+}

@@ -1,0 +1,26 @@
+// The branches of a story as a small tree: each begins with what was forced, and can be gone back to.
+import { html } from "../../core/html.js";
+import { TokenName } from "../../parts/token_name.js";
+import { choose } from "./story.js";
+
+const SHOWN = 10; // tokens of a branch that are told here
+
+export function Branches({ written }) {
+  const below = (parent) => {
+    const found = written.branches.filter((branch) => branch.parent === parent);
+    return found.length === 0
+      ? null
+      : html`<ul>${found.map((branch) => html`<li key=${branch.id}><${Branch} branch=${branch} isCurrent=${branch.id === written.current} />${below(branch.id)}</li>`)}</ul>`;
+  };
+  return html`<section class="card branches"><header><h2>Branches</h2></header>${below(null)}</section>`;
+}
+
+function Branch({ branch, isCurrent }) {
+  const own = branch.tokens.slice(branch.from);
+  const isForced = own[0]?.isForced;
+  const text = own.slice(isForced ? 1 : 0, SHOWN).map((token) => token.text).join("").replace(/\s+/g, " ");
+  return html`<button type="button" class="quiet" aria-current=${isCurrent} onClick=${() => choose(branch.id)}>
+    ${branch.parent === null ? html`<span class="hint">first</span> ` : html`<span class="hint">token ${branch.from + 1}</span> `}
+    ${isForced && html`<code class="token"><${TokenName} token=${own[0].text} /></code>`}${text}${own.length > SHOWN ? "…" : ""}
+  </button>`;
+}

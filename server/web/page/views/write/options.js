@@ -1,0 +1,39 @@
+// How tokens are chosen: the sampler's options, and whether the prompt goes through the chat template.
+import { html, useMemo } from "../../core/html.js";
+import { useCapabilities } from "../../core/model.js";
+import { select, useSelection } from "../../core/state.js";
+import { Temperature, TopK, TopP } from "../../parts/slider.js";
+
+/** The options as story.js takes them; seed is null where the user gives none. */
+export function useOptions() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { write_temperature: temperature, write_top_p: topP, write_top_k: topK, write_seed: seed } = selection;
+  return useMemo(() => {
+    return {
+      sampling: { temperature, top_p: topP, top_k: topK },
+      maxTokens: Math.max(1, selection.write_max_tokens),
+      maxModelLen: capabilities.max_model_len,
+      seed: /^-?\d{1,15}$/.test(seed) ? Number(seed) : null,
+      isChat: capabilities.chat && selection.write_chat,
+      isPair: capabilities.kind === "encoder_decoder",
+      decoder: selection.decoder,
+    };
+  }, [selection, capabilities]);
+}
+
+export function Options() {
+  const selection = useSelection();
+  const { chat } = useCapabilities();
+  return html`<div class="toolbar sliders">
+    <${Temperature} value=${selection.write_temperature} high=${2} onPick=${(value) => select({ write_temperature: value })} />
+    <${TopP} value=${selection.write_top_p} onPick=${(value) => select({ write_top_p: value })} />
+    <${TopK} value=${selection.write_top_k} onPick=${(value) => select({ write_top_k: value })} />
+    <label class="small-field">tokens <input type="number" min="1" value=${selection.write_max_tokens}
+      onChange=${(event) => select({ write_max_tokens: Number(event.target.value) || 60 })} /></label>
+    <label class="small-field" title="The same seed writes the same text">seed <input type="number" value=${selection.write_seed} placeholder="random"
+      onChange=${(event) => select({ write_seed: event.target.value })} /></label>
+    ${chat && html`<label title="The prompt is put into the model's chat template, as /v1/chat/completions does"><input type="checkbox" checked=${selection.write_chat}
+      onChange=${(event) => select({ write_chat: event.target.checked })} /> chat</label>`}
+  </div>`;
+}

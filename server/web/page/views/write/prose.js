@@ -1,0 +1,51 @@
+// The text as it is written: the prompt, then a chip for each token, marked by how likely it was.
+import { classes, html } from "../../core/html.js";
+import { percent } from "../../core/numbers.js";
+
+const FULL_SURPRISE = 6; // nats, a chance of 1 in 400: the deepest colour
+const LONGEST_WORD = 6; // tokens
+
+/** picked: the place of the token that is looked at, or null. */
+export function Prose({ prompt, branch, picked, onPick }) {
+  const onKeyDown = (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step) return;
+    const chips = Array.from(event.currentTarget.querySelectorAll("button"));
+    chips[chips.indexOf(event.target) + step]?.focus();
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  return html`<div class="prose" role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
+    <span class="prompt">${prompt.shown}</span>
+    ${wordsOf(branch.tokens).map(([begin, end]) => html`<span key=${begin} class="word">${branch.tokens.slice(begin, end).map((token, i) => {
+      const place = begin + i;
+      return html`<${Chip} key=${place} token=${token} isPicked=${place === picked} isFirst=${place === (picked ?? 0)}
+        onPick=${() => onPick(place === picked ? null : place)} />`;
+    })}</span>`)}
+  </div>
+  <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span class="chip surprising">warmer</span> the less expected;
+${" "}<span class="chip forced">framed</span> ones were forced. Arrows walk, Enter opens.</p>`;
+}
+
+/**
+ * [begin, end) of the tokens that belong together on a line: a word with its ending and its comma. At most a few: some
+ * scripts have no spaces.
+ */
+function wordsOf(tokens) {
+  const begins = [];
+  tokens.forEach(({ text }, i) => {
+    const isBegin = i === 0 || /^\s/.test(text) || /\n$/.test(tokens[i - 1].text) || i - begins.at(-1) >= LONGEST_WORD;
+    if (isBegin) begins.push(i);
+  });
+  return begins.map((begin, i) => [begin, begins[i + 1] ?? tokens.length]);
+}
+
+function Chip({ token, isPicked, isFirst, onPick }) {
+  const chance = token.logprob === null ? null : Math.exp(token.logprob);
+  const style = chance === null ? {} : { "--surprise": Math.min(1, -token.logprob / FULL_SURPRISE), "--chance": chance };
+  const lines = token.text.match(/\n/g)?.length ?? 0;
+  const said = `${token.text.trim() || "space"}${chance === null ? "" : `, ${percent(chance)}`}${token.isForced ? ", forced" : ""}`;
+  return html`<button type="button" class=${classes("chip", token.isForced && "forced", isPicked && "picked")} style=${style}
+      title=${`${JSON.stringify(token.text)} ${chance === null ? "" : percent(chance)}`} aria-label=${said} aria-expanded=${isPicked}
+      tabIndex=${isFirst ? 0 : -1} onClick=${onPick}>${token.text.replace(/\n/g, "↵") || "∅"}</button>${Array.from({ length: lines }, () => html`<br />`)}`;
+}

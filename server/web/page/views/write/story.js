@@ -1,0 +1,140 @@
+// What was written: a tree of branches that all begin with one prompt. It outlives the view, so that one can look
+// elsewhere and come back; a new prompt begins a new tree.
+import { askJson, askStream } from "../../core/api.js";
+import { Store } from "../../core/store.js";
+
+/**
+ * prompt: {text, shown, ids, isChat, isPair}: the ids stand before all branches (an encoder-decoder's: the decoder's
+ * first). branches: [{id, parent, from, tokens: [{id, text, logprob, isForced}], end, speed}]: `from` tokens are the
+ * parent's, end is null while it is written, then {reason, error}. current: the id of the branch that is shown.
+ */
+export const story = new Store({ prompt: null, branches: [], current: 0, isRunning: false, seed: null });
+
+const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
+
+const REDRAW_MS = 33; // more often than a frame would only cost
+
+let running = null; // the AbortController of the stream
+
+export const branchNow = ({ branches, current }) => branches.find((branch) => branch.id === current) ?? null;
+
+/** Everything that the model has read before the token at that place of the branch. */
+export const idsBefore = (prompt, branch, place) => [...prompt.ids, ...branch.tokens.slice(0, place).map((token) => token.id)];
+
+/** {prompt or input, decoder_input} of a request that goes on after these ids. */
+export function contextOf(prompt, ids, field) {
+  return prompt.isPair ? { [field]: prompt.text, decoder_input: ids } : { [field]: ids };
+}
+
+const change = (changes) => story.set({ ...story.value, ...changes });
+
+function changeBranch(id, changes) {
+  change({ branches: story.value.branches.map((branch) => (branch.id === id ? { ...branch, ...changes } : branch)) });
+}
+
+export const choose = (id) => change({ current: id });
+
+export function stop() {
+  running?.abort();
+}
+
+/** Begin anew from a text. Raises ApiError when the server refuses the prompt. */
+export async function begin(text, options) {
+  stop();
+  const prompt = await readPrompt(text, options);
+  const root = { id: 1, parent: null, from: 0, tokens: [], end: null, speed: null };
+  change({ prompt, branches: [root], current: root.id });
+  await grow(root.id, options);
+}
+
+async function readPrompt(text, { isChat, isPair, decoder }) {
+  if (isPair) {
+    const asked = { input: text, ...(decoder ? { decoder_input: decoder } : {}), num_tokens: 0 };
+    const { data } = await askJson("v1/next", asked);
+    return { text, shown: decoder, ids: data[0].token_ids, isChat: false, isPair };
+  }
+  const asked = isChat ? { messages: [{ role: "user", content: text }] } : { prompt: text };
+  const { tokens: ids } = await askJson("tokenize", asked);
+  const shown = isChat ? (await askJson("detokenize", { tokens: ids })).prompt : text;
+  return { text, shown, ids, isChat, isPair };
+}
+
+/** A new branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], and on from there. */
+export async function fork(branch, place, forced, options) {
+  stop();
+  const id = Math.max(...story.value.branches.map((one) => one.id)) + 1;
+  const tokens = [...branch.tokens.slice(0, place), ...forced.map((token) => ({ ...token, isForced: true }))];
+  const made = { id, parent: branch.id, from: place, tokens, end: null, speed: null };
+  change({ branches: [...story.value.branches, made], current: id });
+  await grow(id, options);
+}
+
+/** Let the model write on at the end of a branch, until it ends, `max_tokens` are written, or it is stopped. */
+export async function grow(id, options) {
+  stop();
+  const abort = new AbortController();
+  running = abort;
+  const { prompt } = story.value;
+  const start = story.value.branches.find((branch) => branch.id === id);
+  const ids = idsBefore(prompt, start, start.tokens.length);
+  const room = options.maxModelLen ? options.maxModelLen - ids.length : Infinity;
+  const seed = options.seed ?? drawSeed(); // told, so that what chance wrote can be written again
+  changeBranch(id, { end: null, speed: null });
+  change({ isRunning: true, seed });
+  let end;
+  try {
+    end = room < 1 ? { reason: "context" } : await write(id, start.tokens, { ...bodyOf(prompt, ids, options, room), seed }, abort.signal);
+    if (end.reason === "length" && room <= options.maxTokens) end = { reason: "context" };
+  } catch (error) {
+    end = error.name === "AbortError" ? { reason: "stopped" } : { reason: "error", error };
+  }
+  changeBranch(id, { end });
+  if (running !== abort) return; // another stream has begun
+  running = null;
+  change({ isRunning: false });
+}
+
+const bodyOf = (prompt, ids, options, room) => ({
+  ...contextOf(prompt, ids, "prompt"),
+  ...options.sampling,
+  max_tokens: Math.min(options.maxTokens, room),
+  logprobs: 0,
+  return_token_ids: true,
+});
+
+/** Stream into the branch; gives how it ended. */
+async function write(id, before, body, signal) {
+  const began = performance.now();
+  const written = [];
+  let [first, drawn, last] = [0, 0, began];
+  let end = { reason: "stopped" };
+  const show = () => {
+    drawn = last;
+    const speed = { firstMs: first - began, perSecond: written.length > 1 ? ((written.length - 1) * 1000) / (last - first) : null };
+    changeBranch(id, { tokens: [...before, ...written], speed: written.length ? speed : null });
+  };
+  try {
+    for await (const { choices } of askStream("v1/completions", body, { signal })) {
+      for (const choice of choices) {
+        written.push(...tokensOf(choice));
+        if (choice.finish_reason) end = { reason: choice.finish_reason };
+      }
+      last = performance.now();
+      first ||= last;
+      if (last - drawn > REDRAW_MS) show();
+    }
+  } finally {
+    show();
+  }
+  return end;
+}
+
+/** The tokens of one event. The text of a token that ends no character is empty: its own decoding stands for it. */
+function tokensOf({ text, token_ids: ids = [], logprobs }) {
+  return ids.map((id, i) => ({
+    id,
+    text: (ids.length === 1 && text) || (logprobs?.tokens[i] ?? ""),
+    logprob: logprobs?.token_logprobs[i] ?? null,
+    isForced: false,
+  }));
+}

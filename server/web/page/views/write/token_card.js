@@ -1,0 +1,95 @@
+// One choice of the model: what else could have come, how likely each was, and the ways to look at it.
+import { useAnswer, useJson } from "../../core/fetching.js";
+import { askJson } from "../../core/api.js";
+import { html, useMemo, useState } from "../../core/html.js";
+import { percent } from "../../core/numbers.js";
+import { select } from "../../core/state.js";
+import { countOf, piecesOf, textOf } from "../../core/texts.js";
+import { Bars } from "../../parts/bars.js";
+import { Answer, Problem } from "../../parts/problem.js";
+import { TokenName } from "../../parts/token_name.js";
+import { CopyMenu } from "../../parts/tools.js";
+import { contextOf, idsBefore } from "./story.js";
+
+const SHOWN = 12;
+const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"], ["next", "Next token"]];
+
+/** place: of the token in the branch. onForce([{id, text, logprob}]): these tokens stand there instead. */
+export function TokenCard({ prompt, branch, place, options, onForce, onClose }) {
+  const token = branch.tokens[place];
+  const { temperature, top_p: topP, top_k: topK } = options.sampling;
+  const body = {
+    ...contextOf(prompt, idsBefore(prompt, branch, place), "input"),
+    temperatures: [1, temperature],
+    top_p: topP,
+    top_k: topK,
+    num_tokens: SHOWN,
+  };
+  const answer = useJson("v1/next", body);
+  return html`<aside class="card token-card" aria-label="The chosen token">
+    <header><h2>Instead of <code class="token"><${TokenName} token=${token.text} /></code></h2>
+      <${CopyMenu} route="v1/next" body=${body} />
+      <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
+    ${token.logprob !== null && html`<p>It had <b>${percent(Math.exp(token.logprob))}</b>${token.isForced ? " and was forced." : "."}</p>`}
+    <${Answer} answer=${answer} minHeight="22rem">${({ data }) => html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
+    <${Other} onForce=${onForce} />
+    <${LookAt} prompt=${prompt} branch=${branch} place=${place} />
+  </aside>`;
+}
+
+function Alternatives({ token, found, temperature, onForce }) {
+  const [trained, drawn] = found;
+  const rows = trained.tokens.map((one, rank) => {
+    const kept = drawn.tokens[rank].kept_probability;
+    return { key: one.token_id, name: html`<${TokenName} token=${one.token} />`, value: one.probability, note: kept > 0 ? percent(kept) : "cut", isOn: one.token_id === token.id };
+  });
+  const pick = (rank) => {
+    const { token_id: id, token: text, probability } = trained.tokens[rank];
+    onForce([{ id, text, logprob: Math.log(probability) }]);
+  };
+  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} onPick=${pick}
+    caption="Click one to go on with it. p: the model's own probability, at temperature 1; drawn: after the temperature and the filters above." />`;
+}
+
+/** Any other text in this place. */
+function Other({ onForce }) {
+  const [text, setText] = useState("");
+  const [problem, setProblem] = useState(null);
+  const force = async (event) => {
+    event.preventDefault();
+    if (text === "") return;
+    try {
+      const { ids, tokens } = await piecesOf(text);
+      onForce(ids.map((id, i) => ({ id, text: tokens[i], logprob: null })));
+    } catch (error) {
+      setProblem(error);
+    }
+  };
+  return html`<form class="toolbar" onSubmit=${force}>
+    <label class="text-field"><span class="unseen">Other text</span><input value=${text} placeholder="or anything else, such as “ dragon”" spellcheck=${false} onInput=${(event) => setText(event.target.value)} /></label>
+    <button type="submit" disabled=${text === ""}>Force</button>
+  </form><${Problem} error=${problem} />`;
+}
+
+/** The other views, at the row that chose this token: the position before it. */
+function LookAt({ prompt, branch, place }) {
+  const request = useMemo(() => ({ prompt, ids: idsBefore(prompt, branch, branch.tokens.length), at: prompt.ids.length + place }), []);
+  const { data, error } = useAnswer(reread, "tokenize", request);
+  return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
+    ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data} onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
+  </fieldset>
+  ${data && !data.isSame && html`<p class="hint">Read anew, this text is cut into other tokens than those that were written one by one; the views show the row next to it.</p>`}
+  <${Problem} error=${error} />`;
+}
+
+/** {selection, isSame}: the text of all ids as the views take it, and the row that chose the token at that place. */
+async function reread(_, { prompt, ids, at }) {
+  const { text, isSame } = await textOf(ids);
+  if (prompt.isPair) {
+    const { data } = await askJson("v1/next", { input: prompt.text, decoder_input: text, num_tokens: 0 });
+    const same = String(data[0].token_ids) === String(ids);
+    return { isSame: same, selection: { text: prompt.text, decoder: text, query: at - 1, key: 0 } };
+  }
+  const query = isSame ? at - 1 : (await countOf((await textOf(ids.slice(0, at))).text)) - 1;
+  return { isSame, selection: { text, query: Math.max(0, query), key: 0 } };
+}
