@@ -34,12 +34,15 @@ def trajectory(states: Floats, others: Floats) -> Trajectory:
     """Of states [L + 1, P, d], beside other positions' [L + 1, O, d]."""
     x, y = states.astype(np.float64), others.astype(np.float64)
     before = np.concatenate([x[:1], x[:-1]])
+    norms = np.linalg.norm(x, axis=-1)
+    # A product of matrices for each state: all pairs number by number would be d times as large as the answer.
+    between = (x @ y.swapaxes(1, 2)) / (norms[:, :, None] * np.linalg.norm(y, axis=-1)[:, None])
     return Trajectory(
-        norms=np.linalg.norm(x, axis=-1).T,
+        norms=norms.T,
         steps=np.linalg.norm(x - before, axis=-1).T,
         cosine_to_start=_cosine(x, x[:1]).T,
         cosine_to_previous=_cosine(x, before).T,
-        cosine_to_others=_cosine(x[:, :, None], y[:, None]).transpose(1, 0, 2),
+        cosine_to_others=between.transpose(1, 0, 2),
     )
 
 
