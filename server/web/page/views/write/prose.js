@@ -17,14 +17,14 @@ export function Prose({ prompt, branch, picked, onPick }) {
   };
   return html`<div class="prose" role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
     <span class="prompt">${prompt.shown}</span>
-    ${wordsOf(branch.tokens).map(([begin, end]) => html`<span key=${begin} class="word">${branch.tokens.slice(begin, end).map((token, i) => {
+    ${wordsOf(branch.tokens).map(([begin, end]) => html`<span key=${begin} class="written-word">${branch.tokens.slice(begin, end).map((token, i) => {
       const place = begin + i;
       return html`<${Chip} key=${place} token=${token} isPicked=${place === picked} isFirst=${place === (picked ?? 0)}
         onPick=${() => onPick(place === picked ? null : place)} />`;
     })}</span>`)}
   </div>
-  <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span class="chip surprising">warmer</span> the less expected;
-${" "}<span class="chip forced">framed</span> ones were forced. Arrows walk, Enter opens.</p>`;
+  <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span class="written surprising">warmer</span> the less expected;
+${" "}<span class="written forced">framed</span> ones were forced. Arrows walk, Enter opens.</p>`;
 }
 
 /**
@@ -45,7 +45,7 @@ function Chip({ token, isPicked, isFirst, onPick }) {
   const style = chance === null ? {} : { "--surprise": Math.min(1, -token.logprob / FULL_SURPRISE), "--chance": chance };
   const lines = token.text.match(/\n/g)?.length ?? 0;
   const said = `${token.text.trim() || "space"}${chance === null ? "" : `, ${percent(chance)}`}${token.isForced ? ", forced" : ""}`;
-  return html`<button type="button" class=${classes("chip", token.isForced && "forced", isPicked && "picked")} style=${style}
+  return html`<button type="button" class=${classes("written", token.isForced && "forced", isPicked && "picked")} style=${style}
       title=${`${JSON.stringify(token.text)} ${chance === null ? "" : percent(chance)}`} aria-label=${said} aria-expanded=${isPicked}
       tabIndex=${isFirst ? 0 : -1} onClick=${onPick}>${token.text.replace(/\n/g, "↵") || "∅"}</button>${Array.from({ length: lines }, () => html`<br />`)}`;
 }
