@@ -3,7 +3,7 @@ import { html, useCallback, useState } from "../core/html.js";
 import { extent, format } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 
-const MARGIN = { left: 52, right: 12, top: 12, bottom: 34 };
+const MARGIN = { left: 52, right: 24, top: 12, bottom: 34 };
 // Lines differ in their dashes too, for those who do not tell the colours apart.
 const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
 

@@ -12,17 +12,18 @@ export const targetOf = (typed) => (typed === "" ? null : /^#\d+$/.test(typed) ?
 export const spaced = (token) => (token.trim() ? token.replace(/^ +/, (spaces) => "·".repeat(spaces.length)).replace(/\n/g, "↵") : shownToken(token));
 
 /**
- * field: of the state, whose value is `typed`; label; token: what it was found to be (null: not yet known); empty: what
+ * field: of the state, whose value is `typed`; label; token: {token_id, token}, what it was found to be (null: not yet known); empty: what
  * an empty field means; suggestions: [{token_id, token, probability}]; error: of a request that was given the token.
  */
 export function TargetField({ field, typed, label, token, empty, suggestions = [], error = null }) {
   const isMine = error?.param === field.split("_").at(-1);
+  const isMeant = (one) => one.token_id === token?.token_id;
   const change = (value) => select({ [field]: value });
   return html`<div class="target-field">
     <label>${label} <input type="text" size="12" spellcheck=${false} value=${typed} placeholder=${empty} title="A text that is one token (many begin with a space), or # and its id" onChange=${(event) => change(event.target.value)} /></label>
-    ${token && html`<code class="found" title="the token that is meant; · is a space">${spaced(token)}</code>`}
+    ${token && !suggestions.some(isMeant) && html`<code class="found" title="the token that is meant; · is a space">${spaced(token.token)}</code>`}
     ${suggestions.length > 0 && html`<span class="suggestions" role="group" aria-label=${`${label}: what the model would say`}>${suggestions.map(
-      (one) => html`<button type="button" class="chip" aria-pressed=${typed === `#${one.token_id}`} title=${percent(one.probability)} onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
+      (one) => html`<button type="button" aria-pressed=${Boolean(isMeant(one))} title=${percent(one.probability)} onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
     )}</span>`}
     ${typed !== "" && html`<button type="button" class="quiet" onClick=${() => change("")}>reset</button>`}
     ${isMine && html`<${Problem} error=${error} />`}

@@ -42,8 +42,8 @@ function Question({ lack, guesses, answer, body }) {
     ${lack
       ? html`<p class="lack">${lack}</p>`
       : html`<div class="toolbar">
-          <${TargetField} field="contributions_target" typed=${target} label="Next word" token=${entry?.target?.token} empty="its own guess" suggestions=${guesses} error=${answer.error} />
-          <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus?.token} empty="any" error=${answer.error} />
+          <${TargetField} field="contributions_target" typed=${target} label="Next word" token=${entry?.target} empty="its own guess" suggestions=${guesses} error=${answer.error} />
+          <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus} empty="any" error=${answer.error} />
           <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })} choices=${[["logit", "push on its logit"], ["length", "length of what is added"]]} />
         </div>`}
   </section>`;

@@ -35,8 +35,8 @@ export function LogitParts({ entry }) {
     <p class="hint">The vector is a sum, so the logit is one too (the final norm's scale held as it was).</p>
     <${Waterfall} steps=${steps} total=${{ name: entry.versus ? "difference" : "logit", value: sum }} label="Parts of the logit and their sum" handle=${picture}
       onPick=${(step) => step.layer !== null && step.layer !== undefined && select({ layer: step.layer, ...(step.head === null || step.head === undefined ? {} : { head: step.head }) })} />
-    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus && ", the target's logit less the other's"}.
-      ${entry.final_softcap && ` The model then caps logits at ±${format(entry.final_softcap)}.`}
+    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus && ", the target's logit less the other's"}.${" "}
+      ${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap)}. `}
       The rest, to the logit that the model itself has: at most ${format(entry.difference, 2)}, from the precision it computes in.</p>
   </section>`;
 }

@@ -37,15 +37,15 @@ export function BySource({ entry, array, isLogit, keys, chosenKey }) {
   const { contributions_heads: whose } = useSelection();
   const { layer, head } = useHead();
   const sums = useMemo(() => sumsByKey(array, whose === "one" ? layer * array.shape[1] + head : null), [array, whose, layer, head]);
-  const order = bySize(sums);
-  const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])}`, value: sums[key], note: `position ${key}`, isOn: key === chosenKey }));
+  const order = bySize(sums).filter((key) => sums[key] !== 0); // what is masked adds nothing
+  const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key], isOn: key === chosenKey }));
   const others = order.slice(SHOWN);
   if (others.length) rows.push({ key: "others", name: `${others.length} others`, value: total(others.map((key) => sums[key])) });
   const pick = (key) => select({ key });
   return html`<section class="card"><header><h2>Which word?</h2>
       <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })} choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
     <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isLogit} query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format} label="Source words" />
-    <${Bars} rows=${rows} columns=${["from", isLogit ? "logit" : "length", ""]} caption=${`Together ${format(total(sums))}. Largest first.`} onPick=${(row) => row < SHOWN && pick(rows[row].key)} />
+    <${Bars} rows=${rows} columns=${["from (position)", isLogit ? "logit" : "length"]} caption=${`Together ${format(total(sums))}. Largest first.`} onPick=${(row) => Number.isInteger(rows[row].key) && pick(rows[row].key)} />
   </section>`;
 }
 
@@ -67,13 +67,13 @@ export function Largest({ array, isLogit, keys }) {
       bySize(array.data).slice(0, SHOWN).map((place) => {
         const at = Math.floor(place / count);
         const [layer, head, key] = [Math.floor(at / heads), at % heads, place % count];
-        return { layer, head, key, name: shownToken(keys[key]), note: `layer ${layer}, head ${head}`, value: array.data[place] };
+        return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`, value: array.data[place] };
       }),
     [array],
   );
   return html`<section class="card"><header><h2>The strongest ways</h2></header>
     <p class="hint">From one word, through one head. Click one to see in <i>Why</i> where its weight comes from.</p>
-    <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))} columns=${["from", isLogit ? "logit" : "length", "through"]}
+    <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))} columns=${["from (position)", isLogit ? "logit" : "length", "through"]}
       onPick=${(row) => select({ view: "why", layer: rows[row].layer, head: rows[row].head, key: rows[row].key })} />
   </section>`;
 }

@@ -1,0 +1,57 @@
+// The logit lens: what every layer would say next, at every position, if it were the last one.
+import { useLook } from "../core/fetching.js";
+import { html } from "../core/html.js";
+import { clamp, inputOf, useCapabilities, useTokens } from "../core/model.js";
+import { select, useSelection } from "../core/state.js";
+import { Answer } from "../parts/problem.js";
+import { CopyMenu } from "../parts/tools.js";
+import { Cell } from "./lens/cell.js";
+import { Grid } from "./lens/grid.js";
+import { Rank } from "./lens/rank.js";
+
+const PAGE = 32; // positions that are asked for at once: a model may have 50 layers and 100 000 words
+
+export function View() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const isPair = capabilities.kind === "encoder-decoder";
+  const { tokens } = useTokens(isPair ? selection.decoder : selection.text);
+  if (selection.text === "") return null;
+  // What a decoder reads that was given nothing is known from the answer alone: then all of it is asked for.
+  return isPair && !selection.decoder
+    ? html`<${Window} positions="all" />`
+    : tokens.length > 0 && html`<${Window} ...${pageOf(selection.query, tokens.length)} />`;
+}
+
+/** The positions of the page that holds the query, and how many there are. */
+function pageOf(query, count) {
+  const first = Math.floor(clamp(query, count) / PAGE) * PAGE;
+  return { first, count, positions: Array.from({ length: Math.min(PAGE, count - first) }, (_, i) => first + i) };
+}
+
+function Window({ first = 0, count = 0, positions }) {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const given = inputOf(selection, capabilities);
+  const body = { ...given, positions, top_k: 5 };
+  const answer = useLook("v1/lens", body);
+  const entry = answer.entry;
+  const query = entry && clamp(selection.query, entry.tokens.length);
+  const state = entry && clamp(selection.lens_state, entry.layers.length);
+  return html`<section class="card"><header><h2>Layers × positions</h2>
+      ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}<${CopyMenu} route="v1/lens" body=${body} /></header>
+      <p class="hint">Each cell takes the stream there through the final norm and the head at once: the word that this layer would say next, the stronger its colour, the surer. The last row is the model's own answer. Click a cell to open it.</p>
+      <${Answer} answer=${answer}>${() => entry.positions.includes(query) && html`<${Grid} entry=${entry} query=${query} state=${state} />`}<//>
+    </section>
+    ${entry?.positions.includes(query) && html`<div class="lens-rows"><${Cell} entry=${entry} query=${query} state=${state} /><${Rank} entry=${entry} query=${query} state=${state} given=${given} /></div>`}`;
+}
+
+/** Walk to the positions before or after these. */
+function Pages({ first, count }) {
+  const last = Math.min(first + PAGE, count) - 1;
+  return html`<span class="toolbar lens-pages">
+    <button type="button" disabled=${first === 0} onClick=${() => select({ query: first - 1 })}>← earlier</button>
+    <span class="hint">positions ${first}–${last} of ${count}</span>
+    <button type="button" disabled=${last === count - 1} onClick=${() => select({ query: last + 1 })}>later →</button>
+  </span>`;
+}

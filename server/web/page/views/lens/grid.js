@@ -1,0 +1,143 @@
+// The grid of words: states down, positions across, on canvas; the ground of a cell is its word's probability.
+import { colourOf, inkOn } from "../../core/colour.js";
+import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
+import { shownToken } from "../../core/model.js";
+import { format, percent } from "../../core/numbers.js";
+import { select } from "../../core/state.js";
+import { Picture } from "../../parts/picture.js";
+import { spaced } from "../../parts/target_field.js";
+import { SaveMenu } from "../../parts/tools.js";
+import { stateName } from "./names.js";
+
+const LEFT = 72;
+const TOP = 26;
+const CELL = { width: 58, height: 25 };
+const FONT = "12px ui-monospace, monospace";
+
+/** The top words, probabilities and entropy of one cell of the answer; column counts in the answer's positions. */
+export function cellOf(entry, state, column) {
+  const [, columns, k] = entry.arrays.probabilities.shape;
+  const start = (state * columns + column) * k;
+  return {
+    words: entry.top_tokens[state][column],
+    ids: entry.arrays.ids.data.subarray(start, start + k),
+    chances: entry.arrays.probabilities.data.subarray(start, start + k),
+    entropy: entry.arrays.entropy.data[state * columns + column],
+  };
+}
+
+export function Grid({ entry, query, state }) {
+  const [hovered, setHovered] = useState(null);
+  const picture = useRef(null);
+  const [states, columns] = [entry.layers.length, entry.positions.length];
+  const selected = useMemo(() => ({ state, column: entry.positions.indexOf(query) }), [entry, query, state]);
+  const cellWidth = (width) => (width - LEFT - 4) / columns;
+  const draw = useCallback(
+    (context, { width, colours, mode }) => {
+      const cell = cellWidth(width);
+      drawHeader(context, entry, cell, colours);
+      for (let row = 0; row < states; row += 1) drawRow(context, entry, row, cell, { colours, mode, width });
+    },
+    [entry],
+  );
+  const overlay = useCallback(
+    (context, { width, colours }) => {
+      for (const [place, colour, line] of [[selected, colours.query, 3], [hovered, colours.ink, 1.5]]) {
+        if (!place) continue;
+        context.strokeStyle = colour;
+        context.lineWidth = line;
+        context.strokeRect(LEFT + place.column * cellWidth(width) + 1, TOP + place.state * CELL.height + 1, cellWidth(width) - 2, CELL.height - 2);
+      }
+    },
+    [selected, hovered, columns],
+  );
+  const at = (x, y, width) => {
+    const place = { state: Math.floor((y - TOP) / CELL.height), column: Math.floor((x - LEFT) / cellWidth(width)) };
+    return x !== null && place.state >= 0 && place.state < states && place.column >= 0 && place.column < columns ? place : null;
+  };
+  const pick = (place) => select({ query: entry.positions[place.column], lens_state: place.state });
+  const onKey = (key) => {
+    const from = hovered ?? selected;
+    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key];
+    if (key === "Enter" || key === " ") pick(from);
+    else if (step) setHovered({ state: within(from.state + step[0], states), column: within(from.column + step[1], columns) });
+    else return false;
+    return true;
+  };
+  const box = useRef(null);
+  useLayoutEffect(() => showColumn(box.current, selected.column, columns), [selected.column, columns]);
+  return html`<div class="lens-scroll" ref=${box}>
+    <ol class="lens-names" aria-hidden="true" style=${{ width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` }}>${entry.layers.map((layer) => html`<li style=${{ height: `${CELL.height}px` }}>${stateName(layer, states)}</li>`)}</ol>
+    <div class="lens-canvas" style=${{ minWidth: `${LEFT + 4 + columns * CELL.width}px` }}>
+      <${Picture} draw=${draw} overlay=${overlay} height=${TOP + states * CELL.height + 4} handle=${picture} label="The word that each layer would say next, at each position"
+        onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
+    </div></div>
+    <div class="lens-foot"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
+      <${SaveMenu} picture=${picture} name="lens" arrays=${savedArrays(entry)} /></div>`;
+}
+
+/** Scroll the box so that the column is seen, a little of its surroundings too. */
+function showColumn(box, column, columns) {
+  const width = Math.max(CELL.width, (box.clientWidth - LEFT - 4) / columns);
+  const [left, right] = [(column - 1) * width, LEFT + (column + 2) * width];
+  if (left < box.scrollLeft) box.scrollLeft = left;
+  else if (right > box.scrollLeft + box.clientWidth) box.scrollLeft = right - box.clientWidth;
+}
+
+const within = (place, count) => Math.max(0, Math.min(count - 1, place));
+
+function said(entry, { state, column }) {
+  const { words, chances, entropy } = cellOf(entry, state, column);
+  const list = words.map((word, k) => `${spaced(word)} ${percent(chances[k])}`).join("  ");
+  return `${stateName(state, entry.layers.length)} at ${shownToken(entry.tokens[entry.positions[column]])} (${entry.positions[column]}): ${list}; entropy ${format(entropy)} nats`;
+}
+
+function savedArrays(entry) {
+  const [states, columns, k] = entry.arrays.probabilities.shape;
+  const rows = entry.layers.map((state) => stateName(state, states));
+  const tops = Float32Array.from({ length: states * columns }, (_, i) => entry.arrays.probabilities.data[i * k]);
+  const names = entry.positions.map((position) => entry.tokens[position]);
+  return [
+    { label: "probability of the top word", array: { data: tops, shape: [states, columns] }, rows, columns: names },
+    { label: "entropy", array: { data: entry.arrays.entropy.data, shape: [states, columns] }, rows, columns: names },
+  ];
+}
+
+function drawHeader(context, entry, cell, colours) {
+  context.font = `600 ${FONT}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillStyle = colours.ink;
+  entry.positions.forEach((position, column) => {
+    context.fillText(fitted(context, spaced(entry.tokens[position]), cell - 6), LEFT + (column + 0.5) * cell, TOP / 2);
+  });
+}
+
+function drawRow(context, entry, row, cell, { colours, mode, width }) {
+  const y = TOP + row * CELL.height;
+  const isLast = row === entry.layers.length - 1;
+  context.font = isLast ? `600 ${FONT}` : FONT;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  context.fillStyle = isLast ? colours.ink : colours.muted;
+  context.fillText(stateName(row, entry.layers.length), LEFT - 6, y + CELL.height / 2);
+  context.textAlign = "center";
+  for (let column = 0; column < entry.positions.length; column += 1) {
+    const { words, chances } = cellOf(entry, row, column);
+    const x = LEFT + column * cell;
+    context.fillStyle = colourOf(chances[0], 0, 1, "sequential", mode);
+    context.fillRect(x + 0.5, y + 0.5, cell - 1, CELL.height - 1);
+    context.fillStyle = inkOn(chances[0], 0, 1, "sequential", mode);
+    context.fillText(fitted(context, spaced(words[0]), cell - 6), x + cell / 2, y + CELL.height / 2);
+  }
+  if (!isLast) return;
+  context.strokeStyle = colours.accent;
+  context.lineWidth = 1.5;
+  context.strokeRect(LEFT, y, width - LEFT - 4, CELL.height);
+}
+
+function fitted(context, name, room) {
+  let shown = name;
+  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
+  return shown;
+}

@@ -1,0 +1,13 @@
+// How the states of the stream are called: 0 is the embedding, i the stream after block i - 1.
+
+/** Of state `state` of `count`: short, for axes. */
+export function stateName(state, count) {
+  if (state === 0) return "embed";
+  return state === count - 1 ? `${state - 1} (last)` : String(state - 1);
+}
+
+/** In words. */
+export function stateTitle(state, count) {
+  if (state === 0) return "the embedding";
+  return `the stream after layer ${state - 1}${state === count - 1 ? ", the last: the model's own answer" : ""}`;
+}

@@ -1,0 +1,44 @@
+// One word followed through the layers: its rank among all words, and its probability.
+import { useLook } from "../../core/fetching.js";
+import { html, useRef } from "../../core/html.js";
+import { shownToken, useCapabilities } from "../../core/model.js";
+import { grouped, percent } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Lines } from "../../parts/lines.js";
+import { Answer } from "../../parts/problem.js";
+import { TargetField, targetOf } from "../../parts/target_field.js";
+import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { cellOf } from "./grid.js";
+import { stateName, stateTitle } from "./names.js";
+
+export function Rank({ entry, query, state, given }) {
+  const { lens_target: typed } = useSelection();
+  const states = entry.layers.length;
+  const own = cellOf(entry, states - 1, entry.positions.indexOf(query));
+  const suggestions = own.words.map((token, k) => ({ token, token_id: own.ids[k], probability: own.chances[k] }));
+  const body = { ...given, positions: query, top_k: 1, target: targetOf(typed) ?? own.ids[0] };
+  const answer = useLook("v1/lens", body);
+  const isField = answer.error?.param === "target";
+  return html`<section class="card"><header><h2>One word through the layers</h2><${CopyMenu} route="v1/lens" body=${body} /></header>
+    <div class="toolbar"><${TargetField} field="lens_target" typed=${typed} label="Follow" token=${answer.entry?.target} empty="its own answer" suggestions=${suggestions} error=${answer.error} /></div>
+    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() => html`<${Curves} found=${answer.entry} word=${shownToken(entry.tokens[query])} state=${state} />`}<//>
+  </section>`;
+}
+
+function Curves({ found, word, state }) {
+  const { vocab_size: numWords } = useCapabilities();
+  const rankPicture = useRef(null);
+  const [ranks, chances] = [found.arrays.target_ranks.data, found.arrays.target_probabilities.data];
+  const points = found.layers.map((layer) => stateName(layer, found.layers.length));
+  const best = Array.from(ranks).indexOf(Math.min(...ranks));
+  const pick = (picked) => select({ lens_state: picked });
+  const arrays = [{ label: "ranks", array: { data: ranks, shape: [ranks.length] }, rows: ["rank"], columns: points }];
+  return html`<p class="hint">After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the embedding, ${grouped(ranks.at(-1))} in the end${best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best, ranks.length)}`}. 1 is the likeliest word.</p>
+<div class="columns lens-lines">
+    <${Lines} series=${[{ name: "rank (1 on top, powers of ten)", values: ranks }]} points=${points} title="layer" low=${1} high=${numWords} isLogarithmic isInverted height=${190}
+      write=${grouped} label="Rank of the word by layer" selected=${state} onPick=${pick} handle=${rankPicture} />
+    <${Lines} series=${[{ name: "probability", values: chances }]} points=${points} title="layer" low=${0} high=${Math.max(...chances, 0.01)} height=${190} write=${percent}
+      label="Probability of the word by layer" selected=${state} onPick=${pick} />
+    </div>
+    <${SaveMenu} picture=${rankPicture} name="ranks" arrays=${arrays} />`;
+}
