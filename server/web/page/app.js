@@ -1,7 +1,7 @@
 // The page: header, the shared text and head, the list of views, and the one that is open.
 import { connection } from "./core/api.js";
 import { useJson } from "./core/fetching.js";
-import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/html.js";
 import { Capabilities, useHead } from "./core/model.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
@@ -99,7 +99,8 @@ function OpenView({ view, capabilities }) {
 
 /** Arrow keys walk layers (up, down) and heads (left, right) wherever nothing else wants them. */
 function useHeadKeys() {
-  const { layer, head, numLayers, numHeads } = useHead();
+  const latest = useRef(null);
+  latest.current = useHead(); // keys may come faster than effects are run
   useEffect(() => {
     const walk = (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
@@ -107,11 +108,12 @@ function useHeadKeys() {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (!step) return;
       event.preventDefault();
+      const { layer, head, numLayers, numHeads } = latest.current;
       select({ layer: (layer + step[0] + numLayers) % numLayers, head: (head + step[1] + numHeads) % numHeads });
     };
     addEventListener("keydown", walk);
     return () => removeEventListener("keydown", walk);
-  }, [layer, head, numLayers, numHeads]);
+  }, []);
 }
 
 const place = document.getElementById("app");
