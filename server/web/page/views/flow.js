@@ -1,0 +1,140 @@
+// One block opened: every tensor of it, left to right, with the numbers of the chosen words.
+import { useLook } from "../core/fetching.js";
+import { html, useEffect, useMemo, useRef } from "../core/html.js";
+import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../core/model.js";
+import { format, grouped, percent } from "../core/numbers.js";
+import { useSequences } from "../core/sequences.js";
+import { select, useSelection } from "../core/state.js";
+import { Problem, Progress } from "../parts/problem.js";
+import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { Diagram, cellText, nodesOf } from "./flow/diagram.js";
+import { NORMS, bareName, blockBands, endNodes, pointsOf } from "./flow/graph.js";
+import { isOfEncoder, isOfKey, useNumbers } from "./flow/numbers.js";
+import { Opened } from "./flow/opened.js";
+
+export function View() {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const { part, stack, layer, head, numLayers } = useHead();
+  const stackName = part === "cross" ? "decoder" : part;
+  const sequences = useSequences();
+  const tokens = sequences[stackName];
+  const isReady = tokens.length > 0 && !sequences.loading;
+  const place = {
+    stackName, stack, layer, head, tokens,
+    encoderTokens: sequences.encoder,
+    query: isReady ? clamp(selection.query, tokens.length) : null,
+    key: isReady ? clamp(selection.key, tokens.length) : null,
+    encoderKey: isReady ? clamp(selection.key, sequences.encoder.length) : null,
+  };
+  const graph = useMemo(() => graphOf(capabilities, stackName, layer, numLayers), [capabilities, stackName, layer, numLayers]);
+  const numbers = useNumbers(graph, place);
+  if (!selection.text) return html`<p class="lack">Write something above: its numbers flow through the block.</p>`;
+  return html`<div class="flow">
+    <p>Block ${layer} of ${numLayers}, for the word <b class="query">${wordAt(tokens, place.query)}</b> (its keys and values: of <b class="key">${wordAt(tokens, place.key)}</b>)
+      in head ${head}. Each strip is that word's numbers; click a box to see the tensor of all words.</p>
+    <${Problem} error=${sequences.error ?? numbers.error} retry=${numbers.retry} />
+    <${Block} graph=${graph} numbers=${numbers} place=${place} isBusy=${sequences.loading || numbers.loading} />
+  </div>`;
+}
+
+const wordAt = (tokens, position) => (tokens.length ? `“${shownToken(tokens[position ?? 0])}”` : "…");
+
+/** {bands, ends, numLayers}; each node with its point, its name on the wire, and the name of its norm's scale. */
+function graphOf(capabilities, stackName, layer, numLayers) {
+  const stack = capabilities.stacks[stackName];
+  const points = pointsOf(capabilities, stackName, layer);
+  const onWire = (point, at) => point.name.replace("{layer}", at);
+  const named = (node) => {
+    if (node.full) return node;
+    const scale = points.get(node.id.replace("hook_normalized", "hook_scale"));
+    return { ...node, point: points.get(node.id), full: onWire(points.get(node.id), layer), scale: node.id.endsWith("hook_normalized") ? onWire(scale, layer) : null };
+  };
+  const bands = blockBands(stack, points, layer, stack.cross_attention ? encoderOutput(capabilities, onWire) : null);
+  return {
+    bands: bands.map((band) => ({ ...band, nodes: band.nodes.map(named) })),
+    ends: endNodes(stack, points).map((nodes) => nodes.map(named)),
+    numLayers,
+  };
+}
+
+/** What the encoder hands to the decoder: the stream behind its last block, normed where it has a final norm. */
+function encoderOutput(capabilities, onWire) {
+  const last = capabilities.stacks.encoder.num_layers - 1;
+  const own = pointsOf(capabilities, "encoder", last);
+  const point = own.get("ln_final.hook_normalized") ?? own.get("hook_resid_post");
+  const how = [bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`];
+  return {
+    id: "encoder", title: "encoder output", how, tone: "key", point, full: onWire(point, last), scale: null, isEncoderOutput: true,
+    about: "What the encoder made of its text: the decoder's keys and values are read from it.",
+  };
+}
+
+/** The lengths of a tensor's axes, as the server would answer them. */
+function shapeOf(node, { tokens, encoderTokens }) {
+  const own = isOfEncoder(node) ? encoderTokens.length : tokens.length;
+  const keys = node.id.startsWith("cross_attn.") ? encoderTokens.length : tokens.length;
+  return node.point.shape.map((length, i) => length ?? (node.point.axes[i] === "key" ? keys : own));
+}
+
+function Block({ graph, numbers, place, isBusy }) {
+  const { flow_open: open } = useSelection();
+  const picture = useRef(null);
+  const panel = useRef(null);
+  const wasPicked = useRef(false);
+  const { strips, scales, body } = numbers;
+  const shapes = useMemo(() => new Map(nodesOf(graph).map((node) => [node.id, `[${shapeOf(node, place).join(", ")}]`])), [graph, place.tokens, place.encoderTokens]);
+  const notes = useNextToken(place);
+  const node = nodesOf(graph).find(({ id }) => id === open) ?? null;
+  useEffect(() => {
+    if (wasPicked.current && node) panel.current?.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    wasPicked.current = false;
+  }, [open]);
+  const onOpen = (id) => {
+    wasPicked.current = true;
+    select({ flow_open: id === open ? "" : id });
+  };
+  const describe = (each, cell) => describeNode(each, cell, { strip: strips.get(each.id), shape: shapes.get(each.id), scale: scales.get(each.id), place });
+  return html`<section class="card" aria-busy=${isBusy}>
+      <header><h2>Block ${place.layer}, head ${place.head}</h2>
+        <label>Tensor <select id="tensor" value=${node ? open : ""} onChange=${(event) => onOpen(event.target.value)}>
+          <option value="">none open</option>
+          ${[...new Map(nodesOf(graph).map((each) => [each.id, each])).values()].map((each) => html`<option key=${each.id} value=${each.id}>${each.title} · ${each.id}</option>`)}
+        </select></label>
+        ${body && html`<${CopyMenu} route="v1/trace" body=${body} />`}
+        <${SaveMenu} picture=${picture} name=${`block-${place.layer}`} />
+      </header>
+      <${Progress} active=${isBusy} />
+      <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
+        onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} />
+    </section>
+    <div ref=${panel}>${node && place.query !== null && html`<${Opened} key=${node.id} node=${node} place=${place} strips=${strips} scale=${scales.get(node.id)} />`}</div>`;
+}
+
+/** What stands in the box of the logits: the likeliest next token, where the model has a head. */
+function useNextToken({ stackName, query }) {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const works = capabilities.routes["/v1/lens"].works && stackName === "decoder" && query !== null;
+  const { entry } = useLook(works ? "v1/lens" : null, { ...inputOf(selection, capabilities), layers: -1, positions: query, top_k: 1 });
+  return useMemo(() => {
+    if (!entry) return new Map();
+    return new Map([["logits", `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`]]);
+  }, [entry]);
+}
+
+/** The line under the picture: name, axes, shape; then the number that is pointed at, or the vector's length. */
+function describeNode(node, cell, { strip, shape, scale, place }) {
+  const position = isOfEncoder(node) ? place.encoderKey : isOfKey(node) ? place.key : place.query;
+  const word = wordAt(isOfEncoder(node) ? place.encoderTokens : place.tokens, position);
+  const name = `${node.title} · ${node.full} [${node.point.axes.join(", ")}] = ${shape}`;
+  if (!strip) return name;
+  const isMap = node.point.axes.includes("key");
+  if (cell !== null) {
+    const keys = node.id.startsWith("cross_attn.") ? place.encoderTokens : place.tokens;
+    return `${name}; ${word} ${isMap ? `to ${wordAt(keys, cell)}` : `number ${grouped(cell)}`}: ${cellText(strip.values[cell])}`;
+  }
+  if (isMap) return `${name}; the row of ${word}`;
+  const length = Math.hypot(...strip.values);
+  return `${name}; ${word}: length ${format(length)}${scale === undefined ? "" : `, divided by ${format(scale)}`}`;
+}

@@ -1,0 +1,242 @@
+// The picture of the flow: boxes with the numbers of the chosen position, and the wires between them.
+import { html, useCallback, useMemo, useState } from "../../core/html.js";
+import { format } from "../../core/numbers.js";
+import { useStore } from "../../core/store.js";
+import { theme } from "../../core/theme.js";
+import { bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { Picture } from "../../parts/picture.js";
+import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
+
+const SANS = "system-ui, sans-serif";
+const MONO = "ui-monospace, monospace";
+
+/**
+ * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map of
+ * id to what stands in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id), onLayer(layer),
+ * describe(node, cell).
+ */
+export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe, handle }) {
+  const [hovered, setHovered] = useState(null); // {id, index, cell} or {block}
+  const mode = useStore(theme);
+  const bitmaps = useMemo(() => new Map([...strips].map(([id, strip]) => [id, stripOf(strip, mode)])), [strips, mode]);
+  const layouts = useMemo(() => new Map(), [graph]);
+  const layoutFor = (width) => {
+    if (!layouts.has(width)) layouts.set(width, layoutOf(graph, width));
+    return layouts.get(width);
+  };
+  const draw = useCallback(
+    (context, { width, colours }) => {
+      const layout = layoutFor(width);
+      drawWires(context, layout.wires, colours);
+      layout.pluses.forEach((plus) => drawPlus(context, plus, colours));
+      layout.blocks.forEach((block) => drawBlock(context, block, block.layer === layer, colours));
+      for (const box of layout.boxes) {
+        const { id } = box.node;
+        drawBox(context, box, { bitmap: bitmaps.get(id), shape: shapes.get(id), note: notes.get(id), colours });
+      }
+      drawWords(context, layout, colours);
+    },
+    [graph, bitmaps, shapes, notes, layer],
+  );
+  const overlay = useCallback(
+    (context, { width, colours }) => {
+      const layout = layoutFor(width);
+      for (const box of layout.boxes) {
+        if (box.node.id === open) outline(context, box, 3, colours.accent);
+      }
+      const box = layout.boxes[hovered?.index];
+      if (hovered?.block !== undefined) outline(context, layout.blocks[hovered.block], 2, colours.accent);
+      if (!box) return;
+      const touching = layout.wires.filter((wire) => wire.from === box.node.id || wire.to === box.node.id);
+      touching.forEach((wire) => drawWire(context, wire, colours, 3));
+      outline(context, box, 2, colours.accent);
+    },
+    [graph, hovered, open],
+  );
+  const at = (x, y, width) => {
+    const layout = layoutFor(width);
+    const hit = x === null ? null : found(layout, x, y, (node) => strips.get(node.id)?.values.length);
+    if (!hit) return null;
+    return hit.block ? { block: hit.block.layer } : { index: layout.boxes.indexOf(hit.box), cell: hit.cell, id: hit.box.node.id };
+  };
+  const pick = (place) => {
+    if (place?.block !== undefined) onLayer(place.block);
+    else if (place) onOpen(place.id);
+  };
+  const [, anyLayout] = [...layouts][0] ?? [];
+  const boxes = anyLayout?.boxes ?? [];
+  const onKey = (key) => {
+    if (key === "Enter" || key === " ") pick(hovered);
+    else if (key in STEPS && boxes.length) {
+      const index = neighbour(boxes, hovered?.index ?? boxes.findIndex((box) => box.node.id === open), STEPS[key]);
+      setHovered({ index, cell: null, id: boxes[index].node.id });
+    } else return false;
+    return true;
+  };
+  const node = boxes[hovered?.index]?.node ?? nodesOf(graph).find(({ id }) => id === open);
+  const readout = hovered?.block !== undefined ? `Block ${hovered.block}: click to open it` : node ? describe(node, hovered?.cell ?? null) : "Point at a box for its numbers; click it to see the whole tensor.";
+  return html`<div class="flow-scroll" tabindex="-1">
+      <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
+        <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
+          label="One block as a graph of tensors. Arrow keys walk the tensors, Enter opens one."
+          onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => pick(at(x, y, width))} onKey=${onKey} />
+      </div>
+    </div>
+    <p class="readout" aria-live="polite">${readout}</p>`;
+}
+
+/** All tensors of a graph, in the order of the pass. */
+export const nodesOf = ({ bands, ends: [before, behind] }) => [...before, ...bands.flatMap((band) => band.nodes), ...behind];
+
+const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** The index of the nearest box in that direction; the same one where there is none. */
+function neighbour(boxes, index, [right, down]) {
+  if (index < 0) return 0;
+  const centre = (box) => [box.x + box.width / 2, box.y + box.height / 2];
+  const [x, y] = centre(boxes[index]);
+  let best = index;
+  let least = Infinity;
+  boxes.forEach((box, other) => {
+    const [toX, toY] = centre(box);
+    const along = (toX - x) * right + (toY - y) * down;
+    const aside = Math.abs((toX - x) * down) + Math.abs((toY - y) * right);
+    const cost = along + 2.5 * aside;
+    if (along > 1 && cost < least) [best, least] = [other, cost];
+  });
+  return best;
+}
+
+/** The bitmap of a strip: {canvas} as its grid has it, or null without numbers. */
+function stripOf({ values, kind }, mode) {
+  const count = values.length;
+  const { columns, rows } = stripGrid(count, 90, BOX.strip);
+  const padded = new Float32Array(columns * rows).fill(NaN);
+  padded.set(values);
+  return bitmapOf(padded, rows, columns, { ...scaleOf(values, kind), ...(kind === "sequential" ? { low: 0, high: 1 } : {}), mode });
+}
+
+function outline(context, area, lineWidth, colour) {
+  context.strokeStyle = colour;
+  context.lineWidth = lineWidth;
+  context.strokeRect(area.x - 1, area.y - 1, area.width + 2, area.height + 2);
+}
+
+function drawBox(context, box, { bitmap, shape, note, colours }) {
+  const { node, x, y, width, height, strip } = box;
+  const room = width - 2 * BOX.pad;
+  context.fillStyle = node.isCopy ? colours.sunk : colours.paper;
+  context.fillRect(x, y, width, height);
+  context.strokeStyle = colours.line;
+  context.lineWidth = 1;
+  context.strokeRect(x + 0.5, y + 0.5, width - 1, height - 1);
+  context.fillStyle = colours[node.tone];
+  context.fillRect(x, y, width, 3);
+  context.textAlign = "left";
+  context.textBaseline = "alphabetic";
+  let line = y + BOX.pad + 12;
+  context.font = `600 13px ${SANS}`;
+  context.fillText(fitted(context, node.title, room), x + BOX.pad, line);
+  context.fillStyle = colours.ink;
+  context.font = `11px ${SANS}`;
+  for (const text of node.how) {
+    line += BOX.line;
+    context.fillText(fitted(context, text, room), x + BOX.pad, line);
+  }
+  context.fillStyle = colours.muted;
+  context.font = `11px ${MONO}`;
+  context.fillText(fitted(context, shape ?? "", room), x + BOX.pad, strip.y - 6);
+  if (bitmap) {
+    context.imageSmoothingEnabled = false;
+    context.drawImage(bitmap, strip.x, strip.y, strip.width, strip.height);
+    context.strokeRect(strip.x - 0.5, strip.y - 0.5, strip.width + 1, strip.height + 1);
+  } else if (note) {
+    context.fillStyle = colours.ink;
+    context.font = `600 12px ${MONO}`;
+    context.fillText(fitted(context, note, room), strip.x, strip.y + 16);
+  }
+}
+
+function fitted(context, text, room) {
+  let shown = text;
+  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
+  return shown;
+}
+
+function drawBlock(context, block, isOpen, colours) {
+  context.fillStyle = isOpen ? colours.accent : colours.sunk;
+  context.fillRect(block.x, block.y, block.width, block.height);
+  context.strokeStyle = isOpen ? colours.accent : colours.muted;
+  context.lineWidth = 1;
+  context.strokeRect(block.x + 0.5, block.y + 0.5, block.width - 1, block.height - 1);
+  if (block.width < 14) return;
+  context.fillStyle = isOpen ? colours["accent-ink"] : colours.ink;
+  context.font = `12px ${SANS}`;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(String(block.layer), block.x + block.width / 2, block.y + block.height / 2);
+}
+
+const drawWires = (context, wires, colours) => wires.forEach((wire) => drawWire(context, wire, colours, wire.isStream ? 5 : 1.75));
+
+function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colours, lineWidth) {
+  const colour = isStream ? colours.glow : tone === "ink" ? colours.muted : colours[tone];
+  const [[x, y]] = path;
+  const [toX, toY] = path.at(-1);
+  context.strokeStyle = colour;
+  context.fillStyle = colour;
+  context.lineWidth = isStream ? 5 : lineWidth;
+  context.beginPath();
+  context.moveTo(x, y);
+  if (isStream || isUp || isDown) context.lineTo(toX, toY);
+  else if (isBent) context.bezierCurveTo(x, toY, x, toY, toX - 4, toY);
+  else {
+    // straight along its own row, the bend in the last gap
+    const bend = Math.max(x, toX - 20);
+    context.lineTo(bend, y);
+    context.bezierCurveTo(bend + 12, y, toX - 14, toY, toX - 4, toY);
+  }
+  context.stroke();
+  const heading = isUp ? [0, -1] : isDown ? [0, 1] : [1, 0];
+  if (!isStream) drawArrow(context, toX, toY, heading);
+}
+
+function drawArrow(context, x, y, [right, down]) {
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(x - right * 7 - down * 4, y - down * 7 - right * 4);
+  context.lineTo(x - right * 7 + down * 4, y - down * 7 + right * 4);
+  context.closePath();
+  context.fill();
+}
+
+function drawPlus(context, { x, y }, colours) {
+  context.fillStyle = colours.raised;
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  context.arc(x, y, 10, 0, 2 * Math.PI);
+  context.fill();
+  context.stroke();
+  context.beginPath();
+  context.moveTo(x - 5, y);
+  context.lineTo(x + 5, y);
+  context.moveTo(x, y - 5);
+  context.lineTo(x, y + 5);
+  context.stroke();
+}
+
+/** The titles of the bands, and the norms that stand on the stream. */
+function drawWords(context, { titles, pills }, colours) {
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.font = `600 13px ${SANS}`;
+  context.fillStyle = colours.ink;
+  for (const [text, x, y] of titles) context.fillText(text, x, y);
+  context.textAlign = "center";
+  context.font = `11px ${SANS}`;
+  for (const { text, x, y } of pills) context.fillText(text, x, y);
+}
+
+/** "0.123", or "masked" for what is not a number. */
+export const cellText = (value) => (Number.isFinite(value) ? format(value) : "masked");

@@ -1,0 +1,125 @@
+// Where the boxes and wires of the flow stand, in CSS pixels.
+
+const GAP = 20; // between columns, where the arrows are
+const LINE = 13;
+const PAD = 7;
+const STRIP = 24;
+const TITLE = 26;
+const STREAM_GAP = 30; // between the stream's boxes and what hangs below
+const ROW_GAP = 14;
+const BAND_GAP = 22;
+const NARROWEST = 112; // a column
+const WIDEST = 190;
+const MARGIN = 6;
+
+export const BOX = { line: LINE, pad: PAD, strip: STRIP };
+
+const numLines = (nodes) => Math.max(1, ...nodes.map((node) => node.how.length));
+const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + STRIP;
+
+/** The width that all columns need; the picture scrolls in a narrower place. */
+export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
+
+/** How the cells of a strip of n numbers stand: one row of a few, or lines of many. */
+export function stripGrid(count, width, height) {
+  if (count <= 64) return { columns: count, rows: 1 };
+  const columns = Math.ceil(Math.sqrt((count * width) / height));
+  return { columns, rows: Math.ceil(count / columns) };
+}
+
+function boxAt(node, x, y, width, height) {
+  return { node, x, y, width, height, strip: { x: x + PAD, y: y + height - PAD - STRIP, width: width - 2 * PAD, height: STRIP } };
+}
+
+/** The first band: the whole pass, from the embedding through all blocks to the logits. */
+function passBand([before, behind], numLayers, columnWidth, numColumns) {
+  const height = boxHeight([...before, ...behind]);
+  const y = TITLE;
+  const place = (node, column) => boxAt(node, MARGIN + column * columnWidth, y, columnWidth - GAP, height);
+  const boxes = [...before.map((node, i) => place(node, i)), ...behind.map((node, i) => place(node, numColumns - behind.length + i))];
+  const left = MARGIN + before.length * columnWidth;
+  const right = MARGIN + (numColumns - behind.length) * columnWidth - GAP;
+  const step = Math.min((right - left) / numLayers, 60);
+  const blocks = Array.from({ length: numLayers }, (_, layer) => ({
+    layer,
+    x: left + (right - left - step * numLayers) / 2 + layer * step,
+    y: y + height * 0.2,
+    width: Math.max(step - Math.min(6, step * 0.25), 2),
+    height: height * 0.6,
+  }));
+  const lines = [{ tone: "ink", path: [[MARGIN + columnWidth - GAP, y + height / 2], [MARGIN + numColumns * columnWidth - GAP, y + height / 2]], isStream: true }];
+  return { boxes, blocks, lines, bottom: y + height };
+}
+
+/** Everything of one picture of that width: {boxes, blocks, wires, pluses, pills, titles, height}. */
+export function layoutOf({ bands, ends, numLayers }, width) {
+  const columnWidth = (numColumns) => Math.max(NARROWEST, Math.min(WIDEST, (width - 2 * MARGIN + GAP) / numColumns));
+  const numColumns = Math.max(...bands.map((band) => band.columns));
+  const pass = passBand(ends, numLayers, columnWidth(numColumns), numColumns);
+  const laid = { boxes: [...pass.boxes], blocks: pass.blocks, wires: [...pass.lines], pluses: [], pills: [], titles: [["The whole pass", MARGIN, 12]] };
+  let top = pass.bottom + BAND_GAP;
+  for (const band of bands) top = layBand(laid, band, top, columnWidth(band.columns)) + BAND_GAP;
+  return { ...laid, height: top - BAND_GAP + 8 };
+}
+
+function layBand(laid, band, top, columnWidth) {
+  const width = columnWidth - GAP;
+  const height = boxHeight(band.nodes);
+  const xOf = (column) => MARGIN + column * columnWidth;
+  const streamY = top + TITLE + height / 2;
+  const firstRow = top + TITLE + height + STREAM_GAP;
+  const yOf = (row) => (row < 0 ? top + TITLE : firstRow + row * (height + ROW_GAP));
+  const boxes = band.nodes.map((node) => boxAt(node, xOf(node.column), yOf(node.row), width, height));
+  const byId = new Map();
+  // A copy of the stream's box hangs below where its own is not in the band; wires then start at the copy.
+  for (const box of boxes) byId.set(box.node.id, box);
+  laid.titles.push([band.title, MARGIN, top + 12]);
+  laid.boxes.push(...boxes);
+  layStream(laid, band, byId, { streamY, left: MARGIN, right: xOf(band.columns) - GAP, columnWidth });
+  for (const [from, to, tone] of band.wires) laid.wires.push(wire(byId.get(from), byId.get(to), tone));
+  return yOf(band.rows - 1) + height;
+}
+
+/** The stream along the top, with the pluses where something is added to it. */
+function layStream(laid, band, byId, { streamY, left, right, columnWidth }) {
+  const start = byId.get(band.start);
+  const end = byId.get(band.end);
+  const from = start && start.node.row < 0 ? start.x + start.width : left;
+  laid.wires.push({ tone: "ink", path: [[from, streamY], [end ? end.x : right, streamY]], isStream: true, from: band.start, to: band.end });
+  for (const id of band.adds) {
+    const box = byId.get(id);
+    const x = box.x + box.width / 2;
+    laid.pluses.push({ x, y: streamY });
+    laid.wires.push({ tone: box.node.tone, path: [[x, box.y], [x, streamY + 10]], isUp: true, from: id, to: band.end });
+    if (band.sumNorm) laid.pills.push({ text: band.sumNorm, x: x + columnWidth / 2 - 14, y: streamY - 20 });
+  }
+}
+
+/** From a box to the next: down from the stream, else from side to side, the bend close to the end. */
+function wire(from, to, tone) {
+  const ids = { tone, from: from.node.id, to: to.node.id };
+  const [toX, toY] = [to.x, to.y + to.height * (to.node.row < from.node.row ? 0.62 : to.node.row > from.node.row ? 0.38 : 0.5)];
+  if (from.node.row < 0) {
+    const x = from.x + from.width / 2;
+    if (to.node.column === from.node.column) return { ...ids, path: [[x, from.y + from.height], [x, to.y]], isDown: true };
+    return { ...ids, path: [[x, from.y + from.height], [x, toY], [toX, toY]], isBent: true };
+  }
+  return { ...ids, path: [[from.x + from.width, from.y + from.height / 2], [toX, toY]] };
+}
+
+/** {box, cell} of a place in the picture, or {block}, or null. `countOf(node)`: how many numbers its strip shows. */
+export function found(layout, x, y, countOf) {
+  const inside = (area) => x >= area.x && x < area.x + area.width && y >= area.y && y < area.y + area.height;
+  const box = layout.boxes.find(inside);
+  if (box) {
+    const count = countOf(box.node);
+    if (!count || !inside(box.strip)) return { box, cell: null };
+    const grid = stripGrid(count, box.strip.width, box.strip.height);
+    const column = Math.floor(((x - box.strip.x) / box.strip.width) * grid.columns);
+    const row = Math.floor(((y - box.strip.y) / box.strip.height) * grid.rows);
+    const cell = row * grid.columns + column;
+    return { box, cell: cell < count ? cell : null };
+  }
+  const block = layout.blocks.find(inside);
+  return block ? { block } : null;
+}

@@ -1,0 +1,95 @@
+// One tensor opened: all its rows as a heat map, how it is made with the real numbers, its statistics and histogram.
+import { useLook } from "../../core/fetching.js";
+import { html, useMemo, useRef, useState } from "../../core/html.js";
+import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
+import { format, grouped } from "../../core/numbers.js";
+import { select, useSelection } from "../../core/state.js";
+import { Matrix } from "../../parts/matrix.js";
+import { Answer } from "../../parts/problem.js";
+import { CopyMenu, SaveMenu } from "../../parts/tools.js";
+import { derivation } from "./derivation.js";
+import { Histogram, statistics } from "./histogram.js";
+import { isOfEncoder, isOfKey, keyHeadOf } from "./numbers.js";
+
+const MOST_VALUES = 2_000_000; // 8 MB; of longer tensors the rows around the chosen one
+
+/** The rows to ask for: all, or as many around `position` as MOST_VALUES allows. */
+function rowsAround(position, count, width) {
+  const most = Math.max(1, Math.floor(MOST_VALUES / width));
+  if (count <= most) return null;
+  const first = Math.max(0, Math.min(count - most, position - (most >> 1)));
+  return Array.from({ length: most }, (_, i) => first + i);
+}
+
+/** node, place: as in flow.js; strips: for the derivation; scale: what a norm divides by. */
+export function Opened({ node, place, strips, scale }) {
+  const selection = useSelection();
+  const capabilities = useCapabilities();
+  const isMap = node.point.axes.includes("key");
+  const ofEncoder = isOfEncoder(node);
+  const tokens = ofEncoder ? place.encoderTokens : place.tokens;
+  const keys = node.id.startsWith("cross_attn.") ? place.encoderTokens : place.tokens;
+  const position = ofEncoder ? place.encoderKey : isOfKey(node) ? place.key : place.query;
+  const width = isMap ? keys.length : node.point.shape.at(-1);
+  const positions = rowsAround(position, tokens.length, width);
+  const headAxis = node.point.axes.find((axis) => axis === "head" || axis === "kv_head");
+  const head = headAxis === "kv_head" ? keyHeadOf(place.stack, place.head) : place.head;
+  const body = {
+    ...inputOf(selection, capabilities),
+    points: [node.full],
+    ...(headAxis ? { heads: head } : {}),
+    ...(positions ? { positions } : {}),
+    dtype: "float32",
+  };
+  const answer = useLook("v1/trace", body);
+  const array = answer.entry?.arrays[node.full];
+  const rows = (positions ?? tokens.map((_, i) => i)).map((i) => ({ index: i, token: tokens[i] }));
+  return html`<section class="card flow-opened">
+    <header><h2>${node.title} <code>${node.full}</code></h2>
+      <${CopyMenu} route="v1/trace" body=${body} />
+    </header>
+    <p>${node.about}</p>
+    <${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />
+    ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of ${grouped(tokens.length)}: the whole tensor is larger than a page should hold.</p>`}
+    <${Answer} answer=${answer} minHeight="16rem">${() => array && array.data.length === rows.length * width &&
+      html`<${Tensor} node=${node} data=${array.data} rows=${rows} width=${width} keys=${isMap ? keys : null} position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey : place.key} head=${headAxis ? head : null} />`}<//>
+  </section>`;
+}
+
+function Derivation({ node, place, strips, scale }) {
+  const lines = derivation(node, { place, strips, scale });
+  return lines.length > 0 && html`<ol class="derivation">${lines.map(([text, shape]) => html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`;
+}
+
+function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) {
+  const [hovered, setHovered] = useState(null);
+  const picture = useRef(null);
+  const rowNames = useMemo(() => rows.map(({ token }) => token), [rows.map(({ index, token }) => `${index}${token}`).join()]);
+  const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
+  const isPattern = node.id.endsWith("hook_pattern");
+  const row = rows.findIndex(({ index }) => index === position);
+  const selected = useMemo(() => ({ row, column: keys ? keyPosition : null }), [row, keys, keyPosition]);
+  const pick = (cell) => select(keys ? { query: rows[cell.row].index, key: cell.column } : isOfKey(node) ? { key: rows[cell.row].index } : { query: rows[cell.row].index });
+  const columnTitle = keys ? "key" : node.point.axes.at(-1);
+  const describe = (r, c) => `${rows[r].index} “${shownToken(rowNames[r])}” · ${keys ? `${c} “${shownToken(keys[c])}”` : `${columnTitle} ${c}`}: ${Number.isFinite(data[r * width + c]) ? format(data[r * width + c]) : "masked"}`;
+  const ofRow = statistics(data.subarray(row * width, (row + 1) * width));
+  const ofAll = statistics(data);
+  return html`<div class="flow-tensor">
+    <div>
+      <div class="toolbar"><span class="hint">${keys ? "query × key" : `position × ${columnTitle}`}${head === null ? "" : `, head ${head}`}: [${rows.length}, ${width}]</span>
+        <${SaveMenu} picture=${picture} name=${node.full} arrays=${[{ label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames }]} /></div>
+      <${Matrix} values=${data} rowNames=${rowNames} columnNames=${columnNames} rowTitle=${keys ? "query" : "position"} columnTitle=${columnTitle}
+        kind=${isPattern ? "sequential" : "diverging"} ...${isPattern ? { low: 0, high: 1 } : {}} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
+        label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`} selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
+    </div>
+    <div>
+      <table class="statistics"><caption class="unseen">Statistics</caption>
+        <thead><tr><th scope="col"></th><th scope="col">“${shownToken(rowNames[row] ?? "")}”</th><th scope="col">all rows</th></tr></thead>
+        <tbody>${STATISTICS.map(([name, title]) => html`<tr key=${name}><th scope="row">${title}</th><td>${format(ofRow[name])}</td><td>${format(ofAll[name])}</td></tr>`)}</tbody>
+      </table>
+      <${Histogram} values=${data} name=${node.full} />
+    </div>
+  </div>`;
+}
+
+const STATISTICS = [["norm", "length"], ["mean", "mean"], ["deviation", "deviation"], ["least", "smallest"], ["most", "largest"], ["count", "numbers"]];
