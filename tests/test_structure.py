@@ -47,7 +47,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 STANDARD_LIBRARY_ONLY = (
-    "scheduler", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs",
+    "scheduler", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs", "look_budget",
 )  # fmt: skip
 WITHOUT_TORCH = (
     "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",
@@ -274,7 +274,7 @@ def test_files_and_functions_stay_short() -> None:
 
 FABLES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
           "chat_template.jinja", "README.md", "recipe.py")  # fmt: skip
-DOCS_PAGE = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png", "LICENSE", "NOTICE")
+DOCS_PAGE = ("start.js", "swagger-ui-bundle.js", "swagger-ui.css", "favicon.png", "LICENSE", "NOTICE")
 
 
 def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -> None:
@@ -285,6 +285,7 @@ def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -
     needed = {str(path.relative_to(ROOT)) for path in MODULES.values()}
     needed |= {f"model/fables/{name}" for name in FABLES}
     needed |= {f"server/web/docs/{name}" for name in DOCS_PAGE}
+    needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "server" / "web" / "page").rglob("*.*")}
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         assert needed <= set(wheel.namelist())
         assert not [name for name in wheel.namelist() if name.startswith(("tests/", "clients/", "benchmarks/"))]

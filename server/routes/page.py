@@ -13,6 +13,7 @@ from server.web_assets import WebAssets
 _WEB = Path(__file__).parent.parent / "web"
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
+    "start.js": "text/javascript",
     "swagger-ui.css": "text/css",
     "favicon.png": "image/png",
 }
@@ -28,7 +29,7 @@ _DOCS = """<!doctype html>
 <body>
 <div id="api"></div>
 <script src="{root}/docs/swagger-ui-bundle.js"></script>
-<script>SwaggerUIBundle({{url: "{root}/openapi.json", dom_id: "#api", deepLinking: true, validatorUrl: null}})</script>
+<script src="{root}/docs/start.js"></script>
 </body>
 </html>
 """
@@ -42,6 +43,11 @@ _PAGE_HEADERS = {
     "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+}
+# Swagger UI writes its styles into the document.
+_DOCS_HEADERS = {
+    **_PAGE_HEADERS,
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'"),
 }
 
 
@@ -79,7 +85,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
-        return HTMLResponse(_DOCS.format(root=root(request)))
+        return HTMLResponse(_DOCS.format(root=root(request)), headers=_DOCS_HEADERS)
 
     @router.get("/docs/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
