@@ -15,6 +15,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from server.errors import BadRequest, PayloadTooLarge, Unauthorized, UnsupportedMediaType, shown
+from server.schemas.interventions import check_value_lists
 from server.settings import Settings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -74,7 +75,10 @@ def check_key(authorization: str | None, keys: tuple[bytes, ...]) -> None:
 
 
 async def read_body(request: Request, max_bytes: int) -> None:
-    """Read the body into the request. Raises UnsupportedMediaType, PayloadTooLarge, or BadRequest for broken UTF-8."""
+    """Read the body into the request. Raises UnsupportedMediaType, PayloadTooLarge, or BadRequest.
+
+    BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would be parsed for long.
+    """
     content_type = request.headers.get("content-type", "")
     kind = content_type.partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -91,11 +95,13 @@ async def read_body(request: Request, max_bytes: int) -> None:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(int(announced), max_bytes)
-    body = bytearray()
+    chunks, size = [], 0
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise _too_large(len(body), max_bytes)
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(size, max_bytes)
+    body = b"".join(chunks)
     if not body.strip():
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
     try:
@@ -105,7 +111,8 @@ async def read_body(request: Request, max_bytes: int) -> None:
             f"The body is not UTF-8: byte {body[error.start]:#04x} at {error.start}; JSON in UTF-8 is accepted.",
             code="json_invalid",
         ) from None
-    request._body = bytes(body)  # where Request.body() keeps what it read: FastAPI finds it there
+    request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
+    check_value_lists(body)
 
 
 def _too_large(size: int, limit: int) -> PayloadTooLarge:

@@ -2,14 +2,49 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Text, Texts, TokenIds, wrong
+from server.errors import BadRequest
+from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Text, Texts, TokenIds, encodable, wrong
 
 MAX_INTERVENTIONS = 64
+MAX_LIST_NUMBERS = 16384
+"""Of one value given as lists: some milliseconds of the event loop. More come as base64, which costs it far less."""
 _MAX_SHAPE = 4
+_TOO_MANY_NUMBERS = (
+    f"a list of more than {MAX_LIST_NUMBERS} numbers; so many are accepted as base64, "
+    '{"data": ..., "shape": [...], "dtype": "float32"}'
+)
 
-PointName = Annotated[Text, Field(min_length=1, max_length=128)]
+PointName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(encodable)]
+
+
+def check_value_lists(body: bytes) -> None:
+    """Raise BadRequest for a value of too many list numbers, in JSON that nobody has parsed: that would take long.
+
+    Between a list of numbers and the next key or text of the body there is no quotation mark, and no text holds one
+    that is not escaped. Whatever is no such list is left to the schema.
+    """
+    end = 0
+    while (key := body.find(b'"value"', end)) >= 0:
+        end = body.find(b'"', key + len('"value"'))
+        if body.count(b",", key, len(body) if end < 0 else end) > MAX_LIST_NUMBERS:
+            raise BadRequest(
+                f"interventions.value: {_TOO_MANY_NUMBERS}.", param="interventions.value", code="invalid_value"
+            )
+        if end < 0:
+            return
+
+
+def _count_numbers(value: list[Any]) -> int:
+    """Of nested lists; without recursion, since JSON may be nested as deeply as Python's own stack."""
+    count, lists = 0, [value]
+    while lists:
+        items = lists.pop()
+        inner = [item for item in items if isinstance(item, list)]
+        count += len(items) - len(inner)
+        lists += inner
+    return count
 
 
 class EncodedArray(RequestModel):
@@ -70,8 +105,8 @@ class InterventionField(RequestModel):
     )
     value: float | list[Any] | EncodedArray | None = Field(
         None,
-        description="A number, nested lists, or {data, shape, dtype}; broadcasts to [positions, heads, ...] as the "
-        "point's axes are (scores and patterns: [heads, queries, keys]).",
+        description=f"A number, nested lists of at most {MAX_LIST_NUMBERS} numbers, or {{data, shape, dtype}}; "
+        "broadcasts to [positions, heads, ...] as the point's axes are (scores and patterns: [heads, queries, keys]).",
     )
     source: InterventionSource | None = Field(
         None, alias="from", description="Take the numbers from another input instead, by a clean pass over it."
@@ -81,6 +116,8 @@ class InterventionField(RequestModel):
     def _the_operation_has_what_it_needs(self) -> "InterventionField":
         if self.value is not None and self.source is not None:
             raise wrong("value", "value and from exclude each other: give one of them")
+        if isinstance(self.value, list) and _count_numbers(self.value) > MAX_LIST_NUMBERS:
+            raise wrong("value", _TOO_MANY_NUMBERS)
         if self.op == "zero" and (self.value is not None or self.source is not None):
             raise wrong("op", "op 'zero' takes neither value nor from; leave them out")
         if self.op == "mean" and self.value is not None:

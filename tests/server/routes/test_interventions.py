@@ -11,9 +11,9 @@ import pytest
 from server.engine.outputs import Array
 from server.engine.request import GenerateTask, Intervention, PointCapture, TraceTask
 from server.errors import WorkerLost
-from server.schemas.interventions import MAX_INTERVENTIONS
+from server.schemas.interventions import MAX_INTERVENTIONS, MAX_LIST_NUMBERS, check_value_lists
 from tests.server.fake_client import FakeEngine, traced
-from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
+from tests.server.serving import Site, error_of, site, tiny_config, tiny_encoder_decoder
 
 TRACE = {"input": "abcd", "points": ["logits"], "positions": -1}
 ROUTES: dict[str, dict[str, Any]] = {
@@ -96,6 +96,35 @@ async def test_numbers_come_as_lists_or_base64(tmp_path: Path) -> None:
     assert np.array_equal(numbers(listed), np.array(vector, np.float32))
     assert np.array_equal(numbers(decoded), half.astype(np.float32))
     assert decoded.positions is None  # one vector for every position, those of generated tokens too
+
+
+async def test_a_list_may_hold_as_many_numbers_as_are_said(tmp_path: Path) -> None:
+    config = replace(tiny_config(), vocab_size=MAX_LIST_NUMBERS)
+    async with site(tmp_path, config=config) as at:
+        (change,) = await sent(at, {"op": "add", "value": [1.0] * MAX_LIST_NUMBERS, "point": "logits"})
+        assert numbers(change).shape == (MAX_LIST_NUMBERS,)
+
+
+async def test_a_list_of_too_many_numbers_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    """Parsed first, the broken JSON at its end would be what is complained about."""
+    text = '{"input": "say \\"value\\": [1, 2]", "interventions": [{"value" : [[' + "0," * 20000 + "0]], broken"
+    async with site(tmp_path) as at:
+        answer = await at.http.post("/v1/trace", content=text, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert error_of(answer)["message"].startswith("interventions.value: a list of more than 16384 numbers")
+
+
+@pytest.mark.parametrize("before", ['"value", "x": [', '["value", "b"], "x": [', '[1, "\\"value\\": ["], "x": ['])
+def test_other_long_lists_are_no_values(before: str) -> None:
+    check_value_lists(b'{"input": ' + before.encode() + b"1," * 20000 + b"1]}")
+
+
+async def test_base64_of_several_pieces_arrives_whole(tmp_path: Path) -> None:
+    wide = np.arange(1 << 18, dtype=np.float32)
+    value = {"data": base64.b64encode(wide.tobytes()).decode(), "shape": [1 << 18]}
+    async with site(tmp_path, config=replace(tiny_config(), vocab_size=1 << 18)) as at:
+        (change,) = await sent(at, {"point": "logits", "op": "add", "value": value})
+    assert np.array_equal(numbers(change), wide)
 
 
 async def test_numbers_for_each_position_stay_with_the_inputs_own(tmp_path: Path) -> None:
@@ -228,6 +257,12 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "scale", "value": -1e39}, "not finite in float32"),
         ({"point": "z.0", "op": "patch", "value": {"data": "AAAA", "shape": [2]}}, "3 bytes; 8 are accepted"),
         ({"point": "z.0", "op": "patch", "value": {"data": "A*==", "shape": [2]}}, "no base64"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "\u00e9===", "shape": [2]}}, "no base64"),
+        ({"point": "z.0", "op": "patch", "value": {"data": "AA==AAAA", "shape": [1]}}, "no base64"),
+        ({"point": "z" * 129, "op": "zero"}, "at most 128 characters"),
+        ({"point": "z.0", "op": "patch", "value": [0] * 16385},
+         'a list of more than 16384 numbers; so many are accepted as base64, {"data"'),
+        ({"point": "z.0", "op": "patch", "value": [[0.5] * 64] * 257}, "more than 16384 numbers"),
         ({"point": "z.0", "op": "patch", "from": {"input": ["ab", "cd"]}}, "2 inputs; one is accepted"),
         ({"point": "z.0", "op": "patch", "from": {"input": "ab"}}, "shape [2, 4, 2] does not broadcast"),
         ({"point": "z.0", "op": "patch", "positions": -4, "from": {"input": "ab"}}, "there is no position -4"),
