@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.batch import Sight
-from model.capture import AttentionChange, AttentionTap, LayerLooks, Place
+from model.batch import Sight, fill_up, padded_rows
+from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule
 from model.layers.linear import Linear
@@ -62,16 +62,18 @@ class _Changed:
         to_row = np.flatnonzero(np.isin(rows, self.rows))
         to_head = np.flatnonzero(np.isin(heads, self.heads))
         if len(to_row) and len(to_head):
-            at = _corner(self.rows, np.take(rows, to_row).tolist(), self.heads, np.take(heads, to_head).tolist())
+            at = _places(self.rows, np.take(rows, to_row).tolist(), self.heads, np.take(heads, to_head).tolist())
             found[np.ix_(to_head, to_row)] = self.numbers[kind][at]
 
 
-def _corner(
+def _places(
     has_rows: Sequence[int], rows: Sequence[int], has_heads: Sequence[int], heads: Sequence[int]
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
     """Index of rows and heads in a tensor [heads, rows, S] that has these rows and heads, ascending."""
     at = Place(has_rows, has_heads).of(rows, heads)
-    return torch.tensor(at.heads)[:, None], torch.tensor(at.rows)[None]
+    assert at.rows is not None
+    assert at.heads is not None
+    return corner(index_of(at.heads), index_of(at.rows))
 
 
 def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Tensor:
@@ -115,7 +117,7 @@ def _apply(
     for change in changes:
         own = slice(bisect_left(change.rows, rows[0]), bisect_right(change.rows, rows[-1]))
         if own.start < own.stop:
-            at = _corner(rows, change.rows[own], heads, change.heads)
+            at = _places(rows, change.rows[own], heads, change.heads)
             numbers[at] = change.apply(numbers[at], own).to(numbers.dtype)
 
 
@@ -123,7 +125,7 @@ def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor
     """Write to z [T, H, D] the values of the changed rows and heads, mixed by their changed pattern."""
     pattern, num_heads = changed.numbers["pattern"], z.shape[1]
     mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.sight, span)
-    z[torch.tensor(changed.rows)[:, None], torch.tensor(changed.heads)] = mixed.transpose(0, 1).to(z.dtype)
+    z[corner(index_of(changed.rows), index_of(changed.heads))] = mixed.transpose(0, 1).to(z.dtype)
 
 
 def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[_Changed]) -> None:
@@ -150,14 +152,34 @@ def look_at_results(
     place = look.place(point)
     if place is None:
         return out
-    heads = range(z.shape[1]) if place.heads is None else place.heads
-    rows = torch.tensor(place.rows, device=z.device)
-    # One head's columns at a time: unpacking them for these rows is cheaper than the whole product once a head.
-    columns = projection.to_dense().reshape(-1, *z.shape[1:])  # [d, H, D]
-    parts = [Linear(columns[:, head], packed=projection.packed)(z[rows, head]) for head in heads]
-    found = torch.stack(parts, 1)  # [n, heads, d]
-    wanted = look(point, found, place)
-    if point in look.changes:
-        out = out.clone()
-        out[rows] += (wanted - found).sum(1)
+    assert place.rows is not None
+    found = _results(projection, z, place.rows, range(z.shape[1]) if place.heads is None else place.heads)
+    wanted = look(point, found, place)  # [n, heads, d]
+    changes = look.changes.get(point, ())
+    out = out.clone() if changes else out
+    for change in changes:
+        own = place.of(change.rows, change.heads)
+        assert own.rows is not None
+        difference = wanted[index_of(own.rows)] - found[index_of(own.rows)]
+        for head in range(found.shape[1]) if own.heads is None else own.heads:  # in order: the same sum in any batch
+            out[index_of(change.rows)] += difference[:, head]
     return out
+
+
+def _results(projection: Linear, z: torch.Tensor, rows: Sequence[int], heads: Sequence[int]) -> torch.Tensor:
+    """z_h W_O,h of these rows and heads, [n, heads, d].
+
+    Each is a row of its own in a product with the whole of W_O, with zeros for all other heads: more arithmetic than
+    W_O,h alone takes, but W_O lies packed, and to unpack it costs a step far more than the few rows that it has.
+    """
+    own = z[index_of(rows)]  # [n, H, D]
+    size = max(1, TAP_BYTES // (len(heads) * own[0].nbytes))
+    pieces = []
+    for piece in torch.split(own, size):
+        alone = piece.new_zeros(len(piece), len(heads), *piece.shape[1:])  # [m, heads, H, D]
+        for place, head in enumerate(heads):
+            alone[:, place, head] = piece[:, head]
+        alone = alone.flatten(0, 1).flatten(1)  # [m * heads, H D]
+        results = projection.product(fill_up(alone, padded_rows(len(alone))))[: len(alone)]
+        pieces.append(results.view(len(piece), len(heads), -1))
+    return torch.cat(pieces)

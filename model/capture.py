@@ -161,21 +161,37 @@ class Place:
 EVERYWHERE = Place(None, None)
 
 
+def index_of(numbers: Sequence[int]) -> slice | torch.Tensor:
+    """An index that takes these rows or heads: a slice where they follow each other, which costs a tenth."""
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) == 1 or (last - first + 1 == len(numbers) and list(numbers) == list(range(first, last + 1))):
+        return slice(first, last + 1)
+    return torch.tensor(numbers)
+
+
+def corner(
+    first: slice | torch.Tensor, second: slice | torch.Tensor
+) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
+    """An index of every pair of the two, on the first two axes."""
+    if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
+        return first[:, None], second
+    return first, second
+
+
+def _where(place: Place) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
+    assert place.rows is not None
+    return corner(index_of(place.rows), slice(None) if place.heads is None else index_of(place.heads))
+
+
 def _taken(x: torch.Tensor, place: Place) -> torch.Tensor:
     """A copy of rows (and heads) of x."""
-    rows, heads = place.rows, place.heads
-    assert rows is not None
-    first, last = rows[0], rows[-1]
-    block = x[first : last + 1] if last - first + 1 == len(rows) else x[list(rows)]
-    return block.clone() if heads is None else block[:, list(heads)]
+    where = _where(place)
+    block = x[where]
+    return block.clone() if all(isinstance(each, slice) for each in where) else block
 
 
 def _write(x: torch.Tensor, place: Place, apply: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    rows = torch.tensor(place.rows, device=x.device)
-    if place.heads is None:
-        x[rows] = apply(x[rows]).to(x.dtype)
-        return
-    where = (rows[:, None], torch.tensor(list(place.heads), device=x.device))
+    where = _where(place)
     x[where] = apply(x[where]).to(x.dtype)
 
 

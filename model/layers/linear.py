@@ -108,11 +108,18 @@ class Linear:
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:
         """x W^T + b: x [rows, in] -> [rows, out], from the same packed weight."""
+        return self._plain(x, self.bias)
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """x W^T alone: x [rows, in] -> [rows, out], from the same packed weight."""
+        return self._plain(x, None)
+
+    def _plain(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if not self.packed:
-            return F.linear(x, self._weight, self.bias)
+            return F.linear(x, self._weight, bias)
         twice = x.shape[0] == 1 and self.in_features >= _PAIR_FROM
         x = x.repeat(2, 1) if twice else x.contiguous()
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self.bias, "none", [], "")
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, "none", [], "")
         return y[:1] if twice else y
 
     def _multiply(self, x: torch.Tensor, times: torch.Tensor | None) -> torch.Tensor:

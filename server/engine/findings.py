@@ -3,7 +3,7 @@
 Joins the sinks that numbers gather in with the changes a request makes; knows nothing of batches or of other requests.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from model.config import ModelConfig
 from model.point_names import stack_config
 from server.engine.needs import Stage
 from server.engine.outputs import Array, TokenLogprobs
-from server.engine.patches import Patch
+from server.engine.patches import Patch, patches_of
 from server.engine.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink, lens_arrays
 from server.engine.request import (
     AttentionCapture,
@@ -22,7 +22,6 @@ from server.engine.request import (
     EmbedTask,
     GenerateTask,
     HeadScoresTask,
-    Intervention,
     LensTask,
     PointCapture,
     Task,
@@ -69,13 +68,10 @@ class Findings:
         """
         _check_heads(seq.task, model.config)
         scored = isinstance(seq.task, GenerateTask) and seq.task.sampling.prompt_logprobs is not None
-        patches = [
-            (wish, Patch(wish, model.config, stack_config(model.config, wish.stack).num_heads))
-            for wish in seq.request.interventions
-        ]
+        patches = patches_of(seq.request.interventions, model.config)
         return cls(
             sinks=_sinks(seq, model),
-            patches=[patch for wish, patch in patches if _is_reached(wish, seq)],
+            patches=[patch for patch in patches if _is_reached(patch, seq)],
             prompt_logprobs=[None] if scored else None,
         )
 
@@ -121,7 +117,7 @@ class LooksBuilder:
         """
         for patch in found.patches:
             if patch.stage == self._stage:
-                self._add_changes(patch.changes(window))
+                self._add_change(patch.change(window))
         if is_new:
             for sink in found.sinks:
                 if sink.stage == self._stage:
@@ -133,12 +129,11 @@ class LooksBuilder:
         elif look is not None:
             self._taps.append(look)
 
-    def _add_changes(self, changes: Iterable[Change | AttentionChange]) -> None:
-        for change in changes:
-            if isinstance(change, Change):
-                self._changes.append(change)
-            else:
-                self._attention_changes.append(change)
+    def _add_change(self, change: Change | AttentionChange | None) -> None:
+        if isinstance(change, Change):
+            self._changes.append(change)
+        elif change is not None:
+            self._attention_changes.append(change)
 
     def looks(self) -> Looks | None:
         """None when there are no wishes: the network then does nothing for them."""
@@ -147,10 +142,10 @@ class LooksBuilder:
         return Looks(self._reads, self._changes, self._taps, self._attention_changes)
 
 
-def _is_reached(wish: Intervention, seq: Sequence) -> bool:
-    """Whether the sequence runs the layer of an intervention. In deeper ones, which others may need, it has no rows."""
-    depth = seq.num_encoder_layers_needed if wish.stack == "encoder" else seq.num_layers_needed
-    return wish.layer is None or wish.layer < depth
+def _is_reached(patch: Patch, seq: Sequence) -> bool:
+    """Whether the sequence runs the layer of a patch. In deeper ones, which others may need, it has no rows."""
+    depth = seq.num_encoder_layers_needed if patch.stack == "encoder" else seq.num_layers_needed
+    return patch.layer is None or patch.layer < depth
 
 
 def _check_heads(task: Task, config: ModelConfig) -> None:

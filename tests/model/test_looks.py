@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from model.layers.linear import Linear
 from model.point_names import stack_config, stacks
 from model.transformer import Transformer
 from tests import tiny
@@ -121,6 +122,19 @@ def test_results_of_all_heads_and_the_bias_make_the_attentions_output(model: Tra
         seen = run(model, [each])[0].points
         total = seen[result].sum(1) + (0 if bias is None else bias)
         torch.testing.assert_close(total, seen[out], atol=1e-4, rtol=1e-4)
+
+
+def test_looking_at_results_unpacks_no_weights(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To unpack W_O in every step took most of a step's time."""
+
+    def refuse(_: Linear) -> torch.Tensor:
+        raise AssertionError("the weights were unpacked")
+
+    monkeypatch.setattr(Linear, "to_dense", refuse)
+    for name in attentions(model):
+        each = sequence(model, 3)
+        each.reads, each.edits = [(f"{name}.hook_result", 1)], {(f"{name}.hook_result", 1): torch.zeros_like}
+        assert not run(model, [each])[0].points[f"{name}.hook_result", 1].any()
 
 
 def test_mlp_points_follow_from_each_other(model: Transformer) -> None:

@@ -1,5 +1,6 @@
 """Interventions change what they name, in every chunk and after preemption alike, and nothing of anybody else."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -127,6 +128,46 @@ def test_temperature_zero_takes_the_first_of_equal_scores(model_of: Load, length
     pattern = run(build(model), [trace(model, q, cold, prompt=prompt)])[0].array("blocks.0.attn.hook_pattern")
     assert (pattern[..., 0] == 1).all()
     assert (pattern[..., 1:] == 0).all()
+
+
+_NUMPY_OPS: dict[Op, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "set": lambda x, value: np.broadcast_to(value, x.shape),
+    "scale": np.multiply,
+    "add": np.add,
+}
+
+
+@pytest.mark.parametrize("point", ["attn.hook_z", "attn.hook_pattern", "hook_resid_post"])
+def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, point: str) -> None:
+    """Twenty with overlapping heads and positions, some with a value for each position, in any chunks."""
+    model, random = model_of("llama-gqa"), np.random.default_rng(0)
+    name = f"blocks.1.{point}"
+    expected = run(build(model), [trace(model)])[0].array(name).copy()
+    is_map, has_heads = point == "attn.hook_pattern", point.startswith("attn")
+    wishes = []
+    for number in range(20):
+        op: Op = ("set", "scale", "add")[number % 3]
+        heads = tuple(random.permutation(4)[: 1 + number % 3].tolist()) if has_heads else None
+        positions = tuple(random.permutation(LENGTH)[:5].tolist()) if number % 4 else None
+        of_heads = np.arange(4) if heads is None else np.array(heads)
+        of_rows = np.arange(LENGTH) if positions is None else np.array(positions)
+        shape = [len(of_heads), len(of_rows)] if is_map else [len(of_rows), len(of_heads)]
+        shape = [*(shape if has_heads else [len(of_rows)]), expected.shape[-1]]
+        if positions is None:
+            shape[1 if is_map else 0] = 1
+        value = random.standard_normal(shape).astype(np.float32)
+        wishes.append(
+            Intervention(
+                stack="decoder", layer=1, point=point, op=op, value=array(value), heads=heads, positions=positions
+            )
+        )
+        where = (of_heads, of_rows) if is_map else (of_rows, of_heads) if has_heads else (of_rows,)
+        at = np.ix_(*where)
+        expected[at] = _NUMPY_OPS[op](expected[at], value)
+        expected = np.tril(expected) if is_map else expected
+    for budget in (5, 64):
+        engine = build(model, max_num_seqs=2, max_num_batched_tokens=budget)
+        assert (run(engine, [trace(model, *wishes)])[0].array(name) == expected).all()
 
 
 @pytest.mark.parametrize("name", ["gemma2", "bart"])
