@@ -111,6 +111,19 @@ async def test_the_api_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None
         assert (await at.http.get("/docs/nothing.js")).status_code == 404
 
 
-async def test_the_first_page_names_the_model(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        assert "org/tiny" in (await at.http.get("/")).text
+async def test_the_page_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    async with site(tmp_path, root_path="/behind/proxy") as at:
+        answer = await at.http.get("/")
+        assert "script-src 'self';" in answer.headers["content-security-policy"]
+        links = re.findall(r'(?:src|href)="([^"]+)"', answer.text)
+        assert links
+        assert all(link.startswith("/behind/proxy/web/") for link in links)
+        for link in links:
+            part = link.removeprefix("/behind/proxy")
+            plain = await at.http.get(part, headers=[(b"accept-encoding", b"identity")])
+            assert plain.status_code == 200, link
+            assert plain.text == (await at.http.get(part, headers=[(b"accept-encoding", b"gzip")])).text
+        version = links[0].split("/")[4]
+        for name in ("nothing.js", "../docs/start.js", "%2e%2e/docs/start.js", ""):
+            assert (await at.http.get(f"/web/{version}/{name}")).status_code == 404
+        assert "reload the page" in error_of(await at.http.get("/web/0123456789ab/app.js"))["message"]

@@ -134,9 +134,9 @@ function Routes({ readings }) {
   });
   rows.sort((a, b) => b.count - a.count);
   return html`<section class="card"><h2>Answers by route</h2>
-    ${rows.length === 0 ? html`<p class="hint">Nothing was asked yet.</p>` : html`<table class="plain-table">
+    ${rows.length === 0 ? html`<p class="hint">Nothing was asked yet.</p>` : html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0"><table class="plain-table">
     <thead><tr><th scope="col">route</th><th scope="col">status</th><th scope="col">answers</th><th scope="col">a second, last two minutes</th></tr></thead>
     <tbody>${rows.map(({ labels, count, rate: speed }) => html`<tr key=${labels.route + labels.status}><th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
-      <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td><td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody></table>`}
+      <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td><td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody></table></div>`}
   </section>`;
 }
