@@ -8,6 +8,7 @@ Knows where the code keeps its tables; knows nothing of what they mean.
 """
 
 import ast
+import itertools
 import json
 import os
 import re
@@ -139,8 +140,9 @@ def tree_files(text: str) -> dict[str, str]:
 
 
 def speaking_files(top: str) -> set[str]:
-    """Python files under `top` that hold anything; an __init__.py that only marks a package needs no line."""
-    files = (path for path in (ROOT / top).rglob("*.py") if "fables" not in path.parts)
+    """Files of code under `top` that hold anything; an __init__.py that only marks a package needs no line."""
+    files = [path for path in (ROOT / top).rglob("*.py") if "fables" not in path.parts]
+    files += [path for path in (ROOT / top).rglob("web/page/**/*.js") if "vendor" not in path.parts]
     return {str(path.relative_to(ROOT)) for path in files if path.read_text(encoding="utf-8").strip()}
 
 
@@ -172,8 +174,15 @@ def described(entry: str, description: str) -> str:
 
 
 def opening(path: Path) -> str:
-    """The docstring's first sentence, or as many of its clauses as a line takes."""
-    text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+    """The first sentence of the docstring or first comment, or as many of its clauses as a line takes."""
+    code = path.read_text(encoding="utf-8")
+    if path.suffix == ".js":
+        comment = "".join(
+            line[2:] for line in itertools.takewhile(lambda line: line.startswith("//"), code.splitlines())
+        )
+    else:
+        comment = ast.get_docstring(ast.parse(code)) or ""
+    text = " ".join(comment.split())
     sentence = re.split(r"(?<!et al)\.(?: |$)", text)[0]
     while len(sentence) > 92 and (cut := max(map(sentence.rfind, (": ", "; ", ", ", " (")))) > 0:
         sentence = sentence[:cut]
