@@ -4,5 +4,5 @@ import { shownToken } from "../core/model.js";
 
 export function TokenName({ token }) {
   const begins = /^ \S/.test(token);
-  return html`${begins && html`<span class="space" title="begins with a space">␣</span>`}${shownToken(token)}`;
+  return html`${begins && html`<span class="space" title="begins with a space">·</span>`}${shownToken(token)}`;
 }
