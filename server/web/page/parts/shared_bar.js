@@ -1,7 +1,9 @@
 // What all views look at: the text, its tokens, the part of the model, the layer and head.
+import { useDecoderText } from "../core/decoder_text.js";
 import { html, useEffect, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
+import { PairTokens } from "./pair_tokens.js";
 import { Problem } from "./problem.js";
 import { Tokens } from "./tokens.js";
 
@@ -21,7 +23,7 @@ export function SharedBar({ view }) {
   if (WITHOUT_TEXT.has(view.id)) return null;
   return html`<section class="shared" aria-label="What is looked at">
     <${TextField} />
-    <${TextTokens} />
+    <${useCapabilities().kind === "encoder-decoder" ? PairTokens : TextTokens} />
     ${WITH_HEAD.has(view.id) && html`<${HeadPicker} />`}
   </section>`;
 }
@@ -30,10 +32,11 @@ export function SharedBar({ view }) {
 function TextField() {
   const { text, decoder } = useSelection();
   const capabilities = useCapabilities();
+  const writing = useDecoderText();
   return html`<div class="text-fields">
     <${DelayedText} label=${capabilities.kind === "encoder-decoder" ? "Text (the encoder reads it)" : "Text"} value=${text} onText=${(value) => select({ text: value, query: -1, key: 0 })} />
     ${capabilities.kind === "encoder-decoder" &&
-    html`<${DelayedText} label="The decoder reads" value=${decoder} onText=${(value) => select({ decoder: value })} />`}
+    html`<${DelayedText} label=${writing.loading ? "The decoder reads… the model is writing it" : "The decoder reads (empty: what the model writes)"} value=${decoder} onText=${(value) => select({ decoder: value })} />`}
     <label class="examples"><span class="unseen">Examples</span>
       <select value="" onChange=${(event) => event.target.value && select({ text: event.target.value, query: -1, key: 0 }, { remember: true })}>
         <option value="">Examples…</option>

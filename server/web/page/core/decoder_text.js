@@ -1,0 +1,32 @@
+// What the decoder of an encoder-decoder reads where nobody wrote it: what the model itself would say.
+import { useAnswer, json } from "./fetching.js";
+import { useEffect } from "./html.js";
+import { useCapabilities } from "./model.js";
+import { select, useSelection } from "./state.js";
+
+const MAX_TOKENS = 48;
+
+// What the model wrote last, and for which text: for another text it is written anew.
+let written = { text: null, decoder: null };
+
+/** What the model says after `prompt`, greedily, and the prompt itself, since answers to an older one may still be there. */
+async function saidAfter(route, body, options) {
+  const { text } = (await json(route, body, options)).choices[0];
+  return { prompt: body.prompt, said: text.replaceAll("\ufffd", "") }; // halves of characters would be read as others
+}
+
+/** Fill the shared decoder text of an encoder-decoder while it is empty; {loading, error} of the model's writing. */
+export function useDecoderText() {
+  const { text, decoder } = useSelection();
+  const capabilities = useCapabilities();
+  const isOurs = decoder === "" || (decoder === written.decoder && text !== written.text);
+  const wants = capabilities.kind === "encoder-decoder" && text !== "" && isOurs;
+  const answer = useAnswer(saidAfter, wants ? "v1/completions" : null, { prompt: text, max_tokens: MAX_TOKENS, temperature: 0 });
+  const { data } = answer;
+  useEffect(() => {
+    if (!wants || data?.prompt !== text) return;
+    written = { text, decoder: data.said };
+    select({ decoder: data.said });
+  }, [wants, data, text]);
+  return answer;
+}
