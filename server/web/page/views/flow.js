@@ -65,15 +65,16 @@ function encoderOutput(capabilities, onWire) {
   const point = own.get("ln_final.hook_normalized") ?? own.get("hook_resid_post");
   const how = [bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`];
   return {
-    id: "encoder", title: "encoder output", how, tone: "key", point, full: onWire(point, last), scale: null, isEncoderOutput: true,
+    id: "encoder", title: "encoder out", how, tone: "key", point, full: onWire(point, last), scale: null, isEncoderOutput: true,
     about: "What the encoder made of its text: the decoder's keys and values are read from it.",
   };
 }
 
-/** The lengths of a tensor's axes, as the server would answer them. */
+/** The lengths of a tensor's axes, as the server would answer them; "n" and "m" until the texts are known. */
 function shapeOf(node, { tokens, encoderTokens }) {
-  const own = isOfEncoder(node) ? encoderTokens.length : tokens.length;
-  const keys = node.id.startsWith("cross_attn.") ? encoderTokens.length : tokens.length;
+  const [n, m] = [tokens.length || "n", encoderTokens.length || "m"];
+  const own = isOfEncoder(node) ? m : n;
+  const keys = node.id.startsWith("cross_attn.") ? m : n;
   return node.point.shape.map((length, i) => length ?? (node.point.axes[i] === "key" ? keys : own));
 }
 

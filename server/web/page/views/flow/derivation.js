@@ -20,15 +20,15 @@ export function derivation(node, { place, strips, scale }) {
   const [name] = node.id.split(".");
   const of = (id) => strips.get(id);
   const [n, d, heads, keyHeads, width] = [isOfEncoder(node) ? encoderTokens.length : tokens.length, stack.hidden_size, stack.num_heads, stack.num_kv_heads, stack.head_dim];
-  const projected = (letter, source, count) => [[`${letter} = ${source} · W_${letter.toUpperCase()}`, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`]];
+  const projected = (count) => [[`${node.title} = ${node.how[0]}`, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`]];
   switch (node.id.split(".").at(-1)) {
     case "hook_normalized":
       return scale === undefined ? [] : [[`n = ${stack.norm === "rmsnorm" ? "x" : "(x − mean)"} / ${format(scale)} × w${stack.norm === "rmsnorm" ? "" : " (+ b)"}`, `${format(scale)} is this word's ${stack.norm === "rmsnorm" ? "root mean square" : "standard deviation"}`]];
     case "hook_q":
-      return projected("q", "n", heads);
+      return projected(heads);
     case "hook_k":
     case "hook_v":
-      return projected(node.id.endsWith("k") ? "k" : "v", name === "cross_attn" ? "encoder" : "n", keyHeads);
+      return projected(keyHeads);
     case "hook_attn_scores":
       return scoreLines(name, place, strips);
     case "hook_pattern":
@@ -45,7 +45,8 @@ export function derivation(node, { place, strips, scale }) {
     case "hook_resid_post":
       return [[stack.parallel_blocks ? "x + attention + mlp" : "x + mlp", lengths([["x", of("hook_resid_mid_cross") ?? of("hook_resid_mid") ?? of("hook_resid_pre")], ["mlp", of("hook_mlp_out")], ["sum", of(node.id)]])]];
     case "hook_pre":
-      return [[stack.gated_mlp ? "gate = n · W_gate" : "up = n · W_up", `[${n}, ${d}] · [${d}, ${stack.intermediate_size}] → [${n}, ${stack.intermediate_size}]`]];
+    case "hook_pre_linear":
+      return [[`${node.title} = ${node.how[0]}`, `[${n}, ${d}] · [${d}, ${stack.intermediate_size}] → [${n}, ${stack.intermediate_size}]`]];
     case "hook_mlp_out":
       return [[`mlp = neurons · W_down`, `[${n}, ${stack.intermediate_size}] · [${stack.intermediate_size}, ${d}] → [${n}, ${d}]`]];
     default:

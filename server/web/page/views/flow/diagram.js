@@ -3,8 +3,9 @@ import { html, useCallback, useMemo, useState } from "../../core/html.js";
 import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
-import { bitmapOf, scaleOf } from "../../parts/matrix.js";
+import { bitmapOf } from "../../parts/matrix.js";
 import { Picture } from "../../parts/picture.js";
+import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
 
 const SANS = "system-ui, sans-serif";
@@ -34,7 +35,7 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
         const { id } = box.node;
         drawBox(context, box, { bitmap: bitmaps.get(id), shape: shapes.get(id), note: notes.get(id), colours });
       }
-      drawWords(context, layout, colours);
+      drawTitles(context, layout.titles, colours);
     },
     [graph, bitmaps, shapes, notes, layer],
   );
@@ -107,13 +108,20 @@ function neighbour(boxes, index, [right, down]) {
   return best;
 }
 
-/** The bitmap of a strip: {canvas} as its grid has it, or null without numbers. */
+/** The range of a tensor's colours: weights from 0 to 1, others even around 0. */
+export function rangeOf(values, kind) {
+  if (kind === "sequential") return { low: 0, high: 1 };
+  const limit = colourLimit(values);
+  return { low: -limit, high: limit };
+}
+
+/** The bitmap of a strip, its cells as its grid has them. */
 function stripOf({ values, kind }, mode) {
   const count = values.length;
-  const { columns, rows } = stripGrid(count, 90, BOX.strip);
+  const { columns, rows } = stripGrid(count);
   const padded = new Float32Array(columns * rows).fill(NaN);
   padded.set(values);
-  return bitmapOf(padded, rows, columns, { ...scaleOf(values, kind), ...(kind === "sequential" ? { low: 0, high: 1 } : {}), mode });
+  return bitmapOf(padded, rows, columns, { ...rangeOf(values, kind), kind, mode });
 }
 
 function outline(context, area, lineWidth, colour) {
@@ -226,16 +234,12 @@ function drawPlus(context, { x, y }, colours) {
   context.stroke();
 }
 
-/** The titles of the bands, and the norms that stand on the stream. */
-function drawWords(context, { titles, pills }, colours) {
+function drawTitles(context, titles, colours) {
   context.textAlign = "left";
   context.textBaseline = "middle";
   context.font = `600 13px ${SANS}`;
   context.fillStyle = colours.ink;
   for (const [text, x, y] of titles) context.fillText(text, x, y);
-  context.textAlign = "center";
-  context.font = `11px ${SANS}`;
-  for (const { text, x, y } of pills) context.fillText(text, x, y);
 }
 
 /** "0.123", or "masked" for what is not a number. */

@@ -50,14 +50,15 @@ export function scoreSteps(stack, window, isCross) {
   ].filter(Boolean);
 }
 
-/** From what is looked at to what one attention adds. `from`: ids that q, and k and v, are made of. */
+/** From what is looked at to what one attention adds. from: ids that q, and k and v, are made of, and whether by a norm. */
 function attentionNodes({ stack, prefix, out, first, isCross, from, window, points }) {
   const { isAfter, norm } = placing(stack);
   const turn = turning(stack, isCross);
   const at = (name) => `${prefix}.${name}`;
-  const source = isCross ? "encoder" : "n";
+  const own = from.isNormed ? "n" : "x";
+  const source = isCross ? "encoder" : own;
   const nodes = [
-    { id: at("hook_q"), title: "q", how: ["n · W_Q"], tone: "query", column: first, row: 0, about: "The query: what the word at the chosen position looks for." },
+    { id: at("hook_q"), title: "q", how: [`${own} · W_Q`], tone: "query", column: first, row: 0, about: "The query: what the word at the chosen position looks for." },
     { id: at("hook_k"), title: "k", how: [`${source} · W_K`], tone: "key", column: first, row: 1, about: "The key: what a word offers to be found by." },
     { id: at("hook_v"), title: "v", how: [`${source} · W_V`], tone: "value", column: first, row: 2, about: "The value: what a word hands over when it is looked at." },
   ];
@@ -99,7 +100,7 @@ function attentionNodes({ stack, prefix, out, first, isCross, from, window, poin
 
 /** The band of one attention, to itself or across. */
 function attentionBand(stack, points, window, { start, end, isCross, encoderOutput }) {
-  const { norm, isBefore, isOfSum } = placing(stack);
+  const { norm, isBefore } = placing(stack);
   const [prefix, normName, out] = isCross ? ["cross_attn", "ln_cross", "hook_cross_attn_out"] : ["attn", "ln1", "hook_attn_out"];
   const normed = `${normName}.hook_normalized`;
   const hasNorm = isBefore && points.has(normed);
@@ -111,17 +112,17 @@ function attentionBand(stack, points, window, { start, end, isCross, encoderOutp
     wires.push([start.id, normed, "ink"]);
   }
   if (isCross) nodes.push({ ...encoderOutput, column: 0, row: 1.5 });
-  const body = attentionNodes({ stack, prefix, out, first: 1, isCross, window, points, from: { q: from, kv: isCross ? encoderOutput.id : from } });
+  const body = attentionNodes({ stack, prefix, out, first: 1, isCross, window, points, from: { q: from, kv: isCross ? encoderOutput.id : from, isNormed: hasNorm } });
   nodes.push(...body.nodes);
   wires.push(...body.wires);
   if (end) nodes.push({ ...end, column: body.columns - 1 });
   const title = isCross ? "Cross-attention: the decoder looks at what the encoder read" : "Attention: words look at each other";
-  return { title, nodes, wires, adds: [out], sumNorm: isOfSum ? norm : null, columns: body.columns, rows: 3, start: start.id, end: end?.id ?? null };
+  return { title, nodes, wires, adds: [out], columns: body.columns, rows: 3, start: start.id, end: end?.id ?? null };
 }
 
 /** The band of the mlp; in a parallel block it reads the same stream as attention, whose sum is still running above. */
 function mlpBand(stack, points, { start, end, isParallel }) {
-  const { norm, isBefore, isAfter, isOfSum } = placing(stack);
+  const { norm, isBefore, isAfter } = placing(stack);
   const hasNorm = isBefore && points.has("ln2.hook_normalized");
   const middle = stack.gated_mlp ? 0.5 : 0;
   const nodes = [isParallel ? { ...start, column: 0, row: middle, isCopy: true } : { ...start, column: 0 }];
@@ -132,14 +133,15 @@ function mlpBand(stack, points, { start, end, isParallel }) {
     wires.push([start.id, "ln2.hook_normalized", "ink"]);
   }
   const from = hasNorm ? "ln2.hook_normalized" : start.id;
+  const own = hasNorm ? "n" : "x";
   const act = stack.activation.replace("_tanh", "");
   nodes.push({
-    id: "mlp.hook_pre", title: stack.gated_mlp ? "gate" : "up", how: [stack.gated_mlp ? "n · W_gate" : "n · W_up"], tone: "ink", column: first + 1, row: 0,
+    id: "mlp.hook_pre", title: stack.gated_mlp ? "gate" : "up", how: [`${own} · ${stack.gated_mlp ? "W_gate" : "W_up"}`], tone: "ink", column: first + 1, row: 0,
     about: stack.gated_mlp ? "The gate: how far each neuron opens." : "Each neuron asks the word one question; this is how much it says yes.",
   });
   wires.push([from, "mlp.hook_pre", "ink"], ["mlp.hook_pre", "mlp.hook_post", "ink"]);
   if (stack.gated_mlp) {
-    nodes.push({ id: "mlp.hook_pre_linear", title: "up", how: ["n · W_up"], tone: "ink", column: first + 1, row: 1, about: "What each neuron would let through." });
+    nodes.push({ id: "mlp.hook_pre_linear", title: "up", how: [`${own} · W_up`], tone: "ink", column: first + 1, row: 1, about: "What each neuron would let through." });
     wires.push([from, "mlp.hook_pre_linear", "ink"], ["mlp.hook_pre_linear", "mlp.hook_post", "ink"]);
   }
   nodes.push(
@@ -152,17 +154,17 @@ function mlpBand(stack, points, { start, end, isParallel }) {
   );
   wires.push(["mlp.hook_post", "hook_mlp_out", "ink"]);
   const title = isParallel ? "Feed-forward: beside the attention, from the same stream" : "Feed-forward: each word by itself";
-  return { title, nodes, wires, adds: ["hook_mlp_out"], sumNorm: isOfSum ? norm : null, columns: first + 5, rows: stack.gated_mlp ? 2 : 1, start: isParallel ? null : start.id, end: end.id };
+  return { title, nodes, wires, adds: ["hook_mlp_out"], columns: first + 5, rows: stack.gated_mlp ? 2 : 1, start: isParallel ? null : start.id, end: end.id };
 }
 
 /** The bands of one block. encoderOutput: a node, for the cross attention of a decoder that has one. */
 export function blockBands(stack, points, layer, encoderOutput) {
   const window = stack.sliding_windows?.[layer] ?? null;
   const { norm, isOfSum } = placing(stack);
-  const behind = (what) => [isOfSum ? `${norm}(x + ${what})` : `x + ${what}`];
+  const behind = (what) => [`x + ${what}`, isOfSum && `then ${norm}`].filter(Boolean);
   const pre = stream("hook_resid_pre", "x", 0, layer === 0 ? "The stream at the first block: the words' embeddings." : "The residual stream as this block finds it: all that the blocks below have written about each word.");
   const mid = stream("hook_resid_mid", "x mid", 0, "The stream with what attention brought.", behind("attention"));
-  const midCross = stream("hook_resid_mid_cross", "x cross", 0, "The stream with what was read from the encoder.", behind("cross-attention"));
+  const midCross = stream("hook_resid_mid_cross", "x cross", 0, "The stream with what was read from the encoder.", behind("cross"));
   const post = stream("hook_resid_post", "x out", 0, "The stream as the next block finds it.", behind("mlp"));
   if (stack.parallel_blocks) {
     return [
@@ -184,7 +186,7 @@ export function endNodes(stack, points) {
     { id: "hook_embed", title: "embedding", how: ["W_E[token]"], about: "The vector of each token, whatever stands around it." },
     { id: "hook_pos_embed", title: "+ position", how: [positions], about: "What is added for the place in the text." },
     { id: "hook_token_type_embed", title: "+ token type", how: ["one for all"], about: "What is added for the segment of the text." },
-    { id: "embed_norm.hook_normalized", title: "embedding norm", how: [norm], about: normAbout(norm) },
+    { id: "embed_norm.hook_normalized", title: "norm", how: [norm], about: normAbout(norm) },
   ];
   const behind = [
     { id: "ln_final.hook_normalized", title: "final norm", how: [`${norm}(x)`], about: normAbout(norm) },

@@ -5,6 +5,7 @@ import { Picture } from "../../parts/picture.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const NUM_BINS = 41;
+const RMS_SHOWN = 4;
 const HEIGHT = 150;
 const FOOT = 20;
 
@@ -22,6 +23,15 @@ export function statistics(values) {
   for (const value of values) if (Number.isFinite(value)) spread += (value - mean) ** 2;
   const [least, most] = extent(values);
   return { norm: Math.sqrt(squares), mean, deviation: Math.sqrt(spread / count), least, most, count };
+}
+
+/**
+ * The colours of signed numbers end at this size: at the largest, or at some root mean squares where a few outliers
+ * would leave all others pale.
+ */
+export function colourLimit(values) {
+  const { norm, least, most, count } = statistics(values);
+  return Math.min(Math.max(Math.abs(least), Math.abs(most)), (RMS_SHOWN * norm) / Math.sqrt(count || 1)) || 1;
 }
 
 /** {low, step, counts}: NUM_BINS bins of one width over the finite values. */

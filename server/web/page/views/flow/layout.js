@@ -9,7 +9,7 @@ const STREAM_GAP = 30; // between the stream's boxes and what hangs below
 const ROW_GAP = 14;
 const BAND_GAP = 22;
 const NARROWEST = 112; // a column
-const WIDEST = 190;
+const WIDEST = 230;
 const MARGIN = 6;
 
 export const BOX = { line: LINE, pad: PAD, strip: STRIP };
@@ -20,10 +20,10 @@ const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + 
 /** The width that all columns need; the picture scrolls in a narrower place. */
 export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
 
-/** How the cells of a strip of n numbers stand: one row of a few, or lines of many. */
-export function stripGrid(count, width, height) {
+/** How the cells of a strip of n numbers stand, whatever its size: one row of a few, or lines of many. */
+export function stripGrid(count) {
   if (count <= 64) return { columns: count, rows: 1 };
-  const columns = Math.ceil(Math.sqrt((count * width) / height));
+  const columns = Math.ceil(Math.sqrt(4 * count));
   return { columns, rows: Math.ceil(count / columns) };
 }
 
@@ -51,12 +51,12 @@ function passBand([before, behind], numLayers, columnWidth, numColumns) {
   return { boxes, blocks, lines, bottom: y + height };
 }
 
-/** Everything of one picture of that width: {boxes, blocks, wires, pluses, pills, titles, height}. */
+/** Everything of one picture of that width: {boxes, blocks, wires, pluses, titles, height}. */
 export function layoutOf({ bands, ends, numLayers }, width) {
   const columnWidth = (numColumns) => Math.max(NARROWEST, Math.min(WIDEST, (width - 2 * MARGIN + GAP) / numColumns));
   const numColumns = Math.max(...bands.map((band) => band.columns));
   const pass = passBand(ends, numLayers, columnWidth(numColumns), numColumns);
-  const laid = { boxes: [...pass.boxes], blocks: pass.blocks, wires: [...pass.lines], pluses: [], pills: [], titles: [["The whole pass", MARGIN, 12]] };
+  const laid = { boxes: [...pass.boxes], blocks: pass.blocks, wires: [...pass.lines], pluses: [], titles: [["The whole pass", MARGIN, 12]] };
   let top = pass.bottom + BAND_GAP;
   for (const band of bands) top = layBand(laid, band, top, columnWidth(band.columns)) + BAND_GAP;
   return { ...laid, height: top - BAND_GAP + 8 };
@@ -75,13 +75,13 @@ function layBand(laid, band, top, columnWidth) {
   for (const box of boxes) byId.set(box.node.id, box);
   laid.titles.push([band.title, MARGIN, top + 12]);
   laid.boxes.push(...boxes);
-  layStream(laid, band, byId, { streamY, left: MARGIN, right: xOf(band.columns) - GAP, columnWidth });
+  layStream(laid, band, byId, { streamY, left: MARGIN, right: xOf(band.columns) - GAP });
   for (const [from, to, tone] of band.wires) laid.wires.push(wire(byId.get(from), byId.get(to), tone));
   return yOf(band.rows - 1) + height;
 }
 
 /** The stream along the top, with the pluses where something is added to it. */
-function layStream(laid, band, byId, { streamY, left, right, columnWidth }) {
+function layStream(laid, band, byId, { streamY, left, right }) {
   const start = byId.get(band.start);
   const end = byId.get(band.end);
   const from = start && start.node.row < 0 ? start.x + start.width : left;
@@ -91,7 +91,6 @@ function layStream(laid, band, byId, { streamY, left, right, columnWidth }) {
     const x = box.x + box.width / 2;
     laid.pluses.push({ x, y: streamY });
     laid.wires.push({ tone: box.node.tone, path: [[x, box.y], [x, streamY + 10]], isUp: true, from: id, to: band.end });
-    if (band.sumNorm) laid.pills.push({ text: band.sumNorm, x: x + columnWidth / 2 - 14, y: streamY - 20 });
   }
 }
 
@@ -114,7 +113,7 @@ export function found(layout, x, y, countOf) {
   if (box) {
     const count = countOf(box.node);
     if (!count || !inside(box.strip)) return { box, cell: null };
-    const grid = stripGrid(count, box.strip.width, box.strip.height);
+    const grid = stripGrid(count);
     const column = Math.floor(((x - box.strip.x) / box.strip.width) * grid.columns);
     const row = Math.floor(((y - box.strip.y) / box.strip.height) * grid.rows);
     const cell = row * grid.columns + column;

@@ -8,6 +8,7 @@ import { Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
+import { rangeOf } from "./diagram.js";
 import { Histogram, statistics } from "./histogram.js";
 import { isOfEncoder, isOfKey, keyHeadOf } from "./numbers.js";
 
@@ -66,7 +67,8 @@ function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) 
   const picture = useRef(null);
   const rowNames = useMemo(() => rows.map(({ token }) => token), [rows.map(({ index, token }) => `${index}${token}`).join()]);
   const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
-  const isPattern = node.id.endsWith("hook_pattern");
+  const kind = node.id.endsWith("hook_pattern") ? "sequential" : "diverging";
+  const range = useMemo(() => rangeOf(data, kind), [data, kind]);
   const row = rows.findIndex(({ index }) => index === position);
   const selected = useMemo(() => ({ row, column: keys ? keyPosition : null }), [row, keys, keyPosition]);
   const pick = (cell) => select(keys ? { query: rows[cell.row].index, key: cell.column } : isOfKey(node) ? { key: rows[cell.row].index } : { query: rows[cell.row].index });
@@ -79,17 +81,18 @@ function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) 
       <div class="toolbar"><span class="hint">${keys ? "query × key" : `position × ${columnTitle}`}${head === null ? "" : `, head ${head}`}: [${rows.length}, ${width}]</span>
         <${SaveMenu} picture=${picture} name=${node.full} arrays=${[{ label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames }]} /></div>
       <${Matrix} values=${data} rowNames=${rowNames} columnNames=${columnNames} rowTitle=${keys ? "query" : "position"} columnTitle=${columnTitle}
-        kind=${isPattern ? "sequential" : "diverging"} ...${isPattern ? { low: 0, high: 1 } : {}} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
+        kind=${kind} low=${range.low} high=${range.high} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
         label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`} selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
+      ${kind === "diverging" && html`<p class="hint">Blue is above 0, orange below${range.high < Math.max(ofAll.most, -ofAll.least) ? `; colours end at ±${format(range.high, 2)}, few numbers are larger` : ""}.</p>`}
     </div>
     <div>
       <table class="statistics"><caption class="unseen">Statistics</caption>
         <thead><tr><th scope="col"></th><th scope="col">“${shownToken(rowNames[row] ?? "")}”</th><th scope="col">all rows</th></tr></thead>
-        <tbody>${STATISTICS.map(([name, title]) => html`<tr key=${name}><th scope="row">${title}</th><td>${format(ofRow[name])}</td><td>${format(ofAll[name])}</td></tr>`)}</tbody>
+        <tbody>${STATISTICS.map(([name, title, write = format]) => html`<tr key=${name}><th scope="row">${title}</th><td>${write(ofRow[name])}</td><td>${write(ofAll[name])}</td></tr>`)}</tbody>
       </table>
       <${Histogram} values=${data} name=${node.full} />
     </div>
   </div>`;
 }
 
-const STATISTICS = [["norm", "length"], ["mean", "mean"], ["deviation", "deviation"], ["least", "smallest"], ["most", "largest"], ["count", "numbers"]];
+const STATISTICS = [["norm", "length"], ["mean", "mean"], ["deviation", "deviation"], ["least", "smallest"], ["most", "largest"], ["count", "numbers", grouped]];
