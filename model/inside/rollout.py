@@ -45,18 +45,8 @@ def flow(patterns: Floats, query: int) -> Float64:
     Each input is a maximum flow of its own (by Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the
     same), so that they sum to more than 1.
     """
-    # Here, not above: only this function needs scipy, and loading it takes a quarter of a second. It is worth its size:
-    # 12 layers of 128 positions take it 15 ms an input, networkx (which comes with torch) 2 s or more.
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import maximum_flow
+    # Here, not above: only this function needs numba, and loading it takes half a second.
+    from model.inside.layered_flow import maximum_flow
 
     capacities = np.rint(with_residual(patterns) * _UNIT).astype(np.int32)
-    num_layers, length, _ = capacities.shape
-    layer, above, below = np.nonzero(capacities)
-    nodes = (num_layers + 1) * length
-    edges = (capacities[layer, above, below], ((layer + 1) * length + above, layer * length + below))
-    graph = coo_array(edges, shape=(nodes, nodes)).tocsr()
-    top = num_layers * length + query
-    reached = set(below[layer == 0].tolist())
-    flows = [maximum_flow(graph, top, j).flow_value if j in reached else 0 for j in range(length)]
-    return np.array(flows) / _UNIT
+    return np.array([maximum_flow(capacities, query, j) for j in range(capacities.shape[-1])]) / _UNIT

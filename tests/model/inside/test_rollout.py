@@ -2,9 +2,12 @@
 
 from itertools import combinations
 
+import networkx
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from networkx.algorithms.flow import preflow_push
 
 from model.inside.rollout import flow, rollout, with_residual
 
@@ -63,3 +66,21 @@ def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None
             for above in [{source, *chosen}]
         )
         assert np.isclose(flow(patterns, length - 1)[target], smallest, atol=1e-7)
+
+
+@pytest.mark.parametrize(("layers", "length", "is_causal"), [(1, 9, True), (5, 12, True), (6, 10, False), (3, 1, True)])
+def test_flows_of_larger_graphs_are_networkxs(layers: int, length: int, is_causal: bool) -> None:
+    """With ways that go up again, which two or three layers of two or three words hardly have."""
+    rng = np.random.default_rng(layers)
+    patterns = rng.random((layers, length, length)) ** 6  # a few large weights: what is full must be gone around
+    patterns = np.tril(patterns) if is_causal else patterns
+    patterns /= patterns.sum(-1, keepdims=True)
+    graph = networkx.DiGraph()
+    for (level, i, j), capacity in np.ndenumerate(with_residual(patterns)):
+        graph.add_edge((level + 1, i), (level, j), capacity=round(capacity * 2**30))
+    query = length - 1
+    expected = [
+        networkx.maximum_flow_value(graph, (layers, query), (0, j), flow_func=preflow_push) / 2**30
+        for j in range(length)
+    ]
+    assert np.allclose(flow(patterns, query), expected, atol=1e-7)
