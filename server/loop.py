@@ -7,12 +7,13 @@ the requests and starts another worker. Knows nothing of HTTP, and of the engine
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from litserve.loops import LitLoop
 
 from server import messages
-from server.engine.outputs import EngineInfo, EngineStats, StepOutput
+from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
 from server.engine.request import EngineRequest
 from server.link import WorkerLink
 
@@ -55,22 +56,33 @@ def run_engine(engine: EngineLike, link: WorkerLink) -> None:
     """Until the link ends (ConnectionError) or the engine raises."""
     engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
     while True:
-        refusals, changed = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
+        taken = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
         if engine.has_work:
             step, stepped = engine.step(), True
-        elif changed:  # an abort freed something: the gauges must not wait for the next request
+        elif taken.is_any:  # an abort freed something: the gauges must not wait for the next request
             step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
         else:
             link.send(_BEAT)
             continue
-        message, buffers = messages.step_message(step, refusals, stepped=stepped)
+        step = replace(step, outputs=(*taken.failures, *step.outputs))
+        message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
         link.send(messages.encode(message), buffers)
 
 
-def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> tuple[list[messages.Refusal], bool]:
-    """Give the engine all that has come; says what it refused and whether anything came."""
-    refusals = []
+@dataclass(slots=True)
+class _Taken:
+    """What became of the messages that came between two steps."""
+
+    is_any: bool
+    refusals: list[messages.Refusal] = field(default_factory=list)
+    failures: list[RequestOutput] = field(default_factory=list)
+    """Of requests that the engine could not even begin."""
+
+
+def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Taken:
+    """Give the engine all that has come. What it fails to take in must not cost the others their worker."""
     frames = link.poll(timeout)
+    taken = _Taken(bool(frames))
     for frame in frames:
         message = messages.decode_to_worker(frame.header)
         if isinstance(message, messages.Abort):
@@ -79,5 +91,9 @@ def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> tupl
         try:
             engine.add_request(messages.engine_request(message, frame.buffers))
         except ValueError as error:
-            refusals.append(messages.Refusal(message.uid, str(error)))
-    return refusals, bool(frames)
+            taken.refusals.append(messages.Refusal(message.uid, str(error)))
+        except Exception as error:
+            logger.exception("request %d could not be begun", message.uid)
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            taken.failures.append(RequestOutput(uid=message.uid, finish_reason="error", error=reason))
+    return taken

@@ -132,7 +132,7 @@ class Engine:
         """Queue a request. One that finds no memory for what it captures ends with the next step.
 
         Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or an intervention
-        that makes no sense. The engine is then as it was.
+        that makes no sense. The engine is then as it was, and so it is after any other exception.
         """
         if isinstance(request.task, WeightsTask):  # needs no step
             self._inspector.add(request)
@@ -146,7 +146,7 @@ class Engine:
             self._tracked[request.uid] = tracked
             self._scheduler.finish(seq, "memory")
             self._pending.append(self._ending(request.uid, "memory", f"no memory for what it captures: {error}"))
-        except ValueError:
+        except Exception:
             self._scheduler.finish(seq, "error")
             raise
         else:

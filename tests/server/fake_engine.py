@@ -17,6 +17,8 @@ CRASH_TOKEN = 66
 REFUSED_TOKEN = 67
 FAILING_TOKEN = 68
 """... ends its own request with an error."""
+BROKEN_TOKEN = 70
+"""... is an error of the engine's own, before any step."""
 STUCK_TOKEN = 69
 """... makes the step sleep for an hour."""
 
@@ -56,6 +58,8 @@ class FakeEngine:
     def add_request(self, request: EngineRequest) -> None:
         if request.prompt_token_ids[0] == REFUSED_TOKEN:
             raise ValueError("the fake engine refuses prompts that begin with 67")
+        if request.prompt_token_ids[0] == BROKEN_TOKEN:
+            raise KeyError("the fake engine stumbles over prompts that begin with 70")
         self._requests[request.uid] = request
         self._counts[request.uid] = 0
 

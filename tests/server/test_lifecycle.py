@@ -10,7 +10,14 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.fake_engine import CRASH_TOKEN, FAILING_TOKEN, REFUSED_TOKEN, STUCK_TOKEN, expected_tokens
+from tests.server.fake_engine import (
+    BROKEN_TOKEN,
+    CRASH_TOKEN,
+    FAILING_TOKEN,
+    REFUSED_TOKEN,
+    STUCK_TOKEN,
+    expected_tokens,
+)
 from tests.server.fake_server import HELD_BYTES
 from tests.server.running import RunningServer, group_members, is_running, running_server, stream_lines, wait_for
 
@@ -100,10 +107,11 @@ def test_what_the_engine_refuses_is_a_bad_request(shared: RunningServer) -> None
     assert "begin with 67" in answer.json()["error"]["message"]
 
 
-def test_an_engine_error_fails_its_own_request_only(shared: RunningServer) -> None:
-    answer = shared.post("/generate", {"prompt": [FAILING_TOKEN], "max_tokens": 1})
+@pytest.mark.parametrize(("token", "says"), [(FAILING_TOKEN, "a fake failure"), (BROKEN_TOKEN, "KeyError")])
+def test_an_engine_error_fails_its_own_request_only(shared: RunningServer, token: int, says: str) -> None:
+    answer = shared.post("/generate", {"prompt": [token], "max_tokens": 1})
     assert answer.status_code == 500
-    assert "a fake failure" in answer.json()["error"]["message"]
+    assert says in answer.json()["error"]["message"]
     assert shared.post("/generate", {"prompt": [1], "max_tokens": 1}).status_code == 200
 
 
