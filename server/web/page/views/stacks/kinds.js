@@ -1,0 +1,146 @@
+// The three kinds of transformers as small pictures, and what a stack of this model is built of.
+import { html, useCallback, useRef } from "../../core/html.js";
+import { format, grouped } from "../../core/numbers.js";
+import { Picture } from "../../parts/picture.js";
+import { SaveMenu } from "../../parts/tools.js";
+
+const KINDS = {
+  encoder: {
+    title: "Encoder",
+    about: "Every word sees every other, before and behind. It reads; it does not write. Its vectors are for search and for sorting texts.",
+    like: "BERT, RoBERTa, MiniLM, ModernBERT",
+  },
+  decoder: {
+    title: "Decoder",
+    about: "A word sees only those before it, so that the next can be foretold everywhere at once, and written one by one.",
+    like: "GPT-2, Llama, Gemma, Qwen, Pythia",
+  },
+  "encoder-decoder": {
+    title: "Encoder and decoder",
+    about: "One stack reads the whole input both ways; the other writes, and in each of its blocks looks across at what was read.",
+    like: "the first transformer (2017), T5, BART, Marian",
+  },
+};
+const HEIGHT = 206;
+const SIZE = 74; // of a stack's square
+
+/** The mask as a small square: all cells for an encoder, the lower triangle for a decoder. */
+function drawStack(context, x, y, { name, colour, isCausal, colours }) {
+  const cells = 6;
+  const step = SIZE / cells;
+  for (let row = 0; row < cells; row += 1) {
+    for (let column = 0; column < cells; column += 1) {
+      const isSeen = !isCausal || column <= row;
+      context.fillStyle = isSeen ? colour : colours.sunk;
+      context.globalAlpha = isSeen ? 0.85 : 1;
+      context.fillRect(x + column * step + 0.5, y + row * step + 0.5, step - 1, step - 1);
+    }
+  }
+  context.globalAlpha = 1;
+  context.strokeStyle = colours.ink;
+  context.lineWidth = 1.5;
+  context.strokeRect(x - 3, y - 3, SIZE + 6, SIZE + 6);
+  context.fillStyle = colours.ink;
+  context.font = "600 12px system-ui, sans-serif";
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(name, x + SIZE / 2, y - 14);
+}
+
+function drawArrow(context, x, y, toX, toY, colour) {
+  const angle = Math.atan2(toY - y, toX - x);
+  const corner = (turn) => [toX - 8 * Math.cos(angle + turn), toY - 8 * Math.sin(angle + turn)];
+  context.strokeStyle = colour;
+  context.fillStyle = colour;
+  context.lineWidth = 2;
+  context.beginPath();
+  context.moveTo(x, y);
+  context.lineTo(toX, toY);
+  context.stroke();
+  context.beginPath();
+  context.moveTo(toX, toY);
+  context.lineTo(...corner(0.45));
+  context.lineTo(...corner(-0.45));
+  context.closePath();
+  context.fill();
+}
+
+function drawKind(context, kind, { width, colours }) {
+  const y = 68;
+  const isPair = kind === "encoder-decoder";
+  const gap = 64;
+  const left = isPair ? width / 2 - SIZE - gap / 2 : (width - SIZE) / 2;
+  const right = isPair ? width / 2 + gap / 2 : left;
+  const caption = (text, x, at) => {
+    context.font = "12px system-ui, sans-serif";
+    context.fillStyle = colours.muted;
+    context.textAlign = "center";
+    context.fillText(text, x, at);
+  };
+  const column = (x, isEncoder) => {
+    const middle = x + SIZE / 2;
+    drawStack(context, x, y, { name: isEncoder ? "encoder" : "decoder", colour: isEncoder ? colours.key : colours.query, isCausal: !isEncoder, colours });
+    drawArrow(context, middle, y + SIZE + 34, middle, y + SIZE + 8, colours.muted);
+    caption(isEncoder ? "the text" : "what is written so far", middle, y + SIZE + 44);
+    if (isEncoder && isPair) return;
+    drawArrow(context, middle, y - 24, middle, 20, colours.muted);
+    caption(isEncoder ? "a vector for each word" : "the next word", middle, 11);
+  };
+  if (kind !== "decoder") column(left, true);
+  if (kind !== "encoder") column(right, false);
+  if (isPair) {
+    drawArrow(context, left + SIZE + 6, y + SIZE / 2, right - 6, y + SIZE / 2, colours.value);
+    caption("cross", (left + SIZE + right) / 2, y + SIZE / 2 - 11);
+  }
+}
+
+function Kind({ kind, isThis }) {
+  const picture = useRef(null);
+  const draw = useCallback((context, size) => drawKind(context, kind, size), [kind]);
+  const { title, about, like } = KINDS[kind];
+  return html`<section class=${isThis ? "kind this" : "kind"}>
+    <header><h3>${title}${isThis ? " — this model" : ""}</h3><${SaveMenu} picture=${picture} name=${kind} /></header>
+    <${Picture} draw=${draw} height=${HEIGHT} handle=${picture} label=${`${title}: ${about}`} />
+    <p>${about}</p>
+    <p class="hint">Such are ${like}.</p>
+  </section>`;
+}
+
+/** All three kinds; `kind` is the model's. */
+export const Kinds = ({ kind }) => html`<section class="card">
+  <h2>The three kinds of transformers</h2>
+  <p class="hint">A square is who may see whom: rows look, columns are looked at.</p>
+  <div class="kinds">${Object.keys(KINDS).map((each) => html`<${Kind} key=${each} kind=${each} isThis=${each === kind} />`)}</div>
+</section>`;
+
+const POSITIONS = {
+  learned: "a learned vector, added to the embedding",
+  sinusoidal: "sines, added to the embedding",
+  rotary: "rotary: queries and keys are turned",
+  relative: "relative: a bias for the distance, added to the scores",
+};
+const PLACES = { pre: "before each sublayer", post: "after each sum", sandwich: "before and after each sublayer", output: "after each sublayer" };
+
+/** Who may see whom in a stack, in words. */
+export function maskWords(stack) {
+  const seen = stack.causal ? "each word sees itself and those before" : "each word sees all words";
+  const windows = (stack.sliding_windows ?? []).map((window, layer) => [window, layer]).filter(([window]) => window);
+  if (windows.length === 0) return seen;
+  const sizes = [...new Set(windows.map(([window]) => window))].map(grouped).join(", ");
+  return `${seen}; in layers ${windows.map(([, layer]) => layer).join(", ")} only within ${sizes} tokens`;
+}
+
+/** What a stack is built of, as a list. */
+export function Facts({ stack }) {
+  const facts = [
+    ["Size", `${stack.num_layers} layers of ${stack.num_heads} heads${stack.num_kv_heads === stack.num_heads ? "" : ` (${stack.num_kv_heads} of keys and values)`}`],
+    ["Width", `${grouped(stack.hidden_size)} numbers a word, ${stack.head_dim} a head, ${grouped(stack.intermediate_size)} neurons a layer`],
+    ["Sees", maskWords(stack)],
+    ["Positions", stack.positions.map((name) => POSITIONS[name]).join("; ") || "none"],
+    ["Norms", `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm ? ", and of queries and keys" : ""}`],
+    ["Feed-forward", `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks ? ", beside the attention" : ""}`],
+    ["Scores", `q·k × ${format(stack.attention_scale)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap)}` : ""}`],
+    ["Context", `${grouped(stack.max_model_len)} tokens`],
+  ];
+  return html`<dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
+}

@@ -1,0 +1,159 @@
+// Two lines of text with lines between them: who looks (below, blue) at whom (above, orange), for any number of words.
+import { html, useCallback, useMemo, useState } from "../../core/html.js";
+import { shownToken } from "../../core/model.js";
+import { descending, percent } from "../../core/numbers.js";
+import { Picture } from "../../parts/picture.js";
+
+const FONT = "14px ui-monospace, monospace";
+const CHIP = 24;
+const SPACE = 6;
+const WIDEST_SPACE = 60;
+const TOP = 30;
+const HEIGHT = 250;
+const BELOW = HEIGHT - 34 - CHIP;
+const FAINTEST = 0.02; // weights below it are not drawn
+const NUM_NAMED = 4;
+
+/** The width of each word's chip. */
+function widthsOf(tokens) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = FONT;
+  return tokens.map((token) => context.measureText(shownToken(token)).width + 12);
+}
+
+const lengthOf = (widths, space) => widths.reduce((sum, each) => sum + each + space, -space);
+
+/** [{x, width}]: the words of one line in the middle of `room`, spread to about the length of `longest`. */
+function placesOf(widths, room, longest) {
+  const slack = (longest - lengthOf(widths, SPACE)) / Math.max(widths.length - 1, 1);
+  const space = SPACE + Math.max(0, Math.min(slack, WIDEST_SPACE));
+  let x = Math.max(1, (room - lengthOf(widths, space)) / 2);
+  return widths.map((width) => {
+    const place = { x, width };
+    x += width + space;
+    return place;
+  });
+}
+
+/** One line of attention, from the word that looks up to the one that is looked at. */
+function drawLink(context, from, to, lineWidth, alpha) {
+  const [x, y] = [from.x + from.width / 2, BELOW];
+  const [toX, toY] = [to.x + to.width / 2, TOP + CHIP];
+  context.globalAlpha = alpha;
+  context.lineWidth = lineWidth;
+  context.beginPath();
+  context.moveTo(x, y);
+  context.bezierCurveTo(x, (y + toY) / 2, toX, (y + toY) / 2, toX, toY);
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
+function drawChips(context, places, tokens, y, colour, colours) {
+  context.font = FONT;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  places.forEach(({ x, width }, i) => {
+    context.fillStyle = colours.sunk;
+    context.fillRect(x, y, width, CHIP);
+    context.fillStyle = colour;
+    context.fillRect(x, y === TOP ? y + CHIP - 2 : y, width, 2);
+    context.fillStyle = colours.ink;
+    context.fillText(shownToken(tokens[i]), x + width / 2, y + CHIP / 2);
+  });
+}
+
+/**
+ * values: row-major [queries, keys]; queries, keys: tokens; query: the chosen one; keyName, queryName: what the lines of
+ * text are; onPick({query} | {key}); label: for those who do not see it.
+ */
+export function TwoLines({ values, queries, keys, query, keyName, queryName, onPick, label, handle }) {
+  const [hovered, setHovered] = useState(null); // {query} or {key}
+  const widths = useMemo(() => ({ above: widthsOf(keys), below: widthsOf(queries) }), [queries, keys]);
+  const longest = Math.max(lengthOf(widths.above, SPACE), lengthOf(widths.below, SPACE));
+  const layoutOf = useCallback(
+    (width) => ({ above: placesOf(widths.above, width, longest), below: placesOf(widths.below, width, longest) }),
+    [widths, longest],
+  );
+  const weight = (row, column) => values[row * keys.length + column];
+  const draw = useCallback(
+    (context, { width, colours }) => {
+      const { above, below } = layoutOf(width);
+      context.strokeStyle = colours.muted;
+      queries.forEach((_, row) =>
+        keys.forEach((__, column) => {
+          const share = weight(row, column);
+          if (share >= FAINTEST) drawLink(context, below[row], above[column], 0.5 + 2.5 * share, 0.08 + 0.3 * share);
+        }),
+      );
+      drawChips(context, above, keys, TOP, colours.key, colours);
+      drawChips(context, below, queries, BELOW, colours.query, colours);
+      context.textAlign = "left";
+      context.font = "600 12px system-ui, sans-serif";
+      context.fillStyle = colours.key;
+      context.fillText(keyName, above[0]?.x ?? 0, TOP - 14);
+      context.fillStyle = colours.query;
+      context.fillText(queryName, below[0]?.x ?? 0, BELOW + CHIP + 14);
+    },
+    [values, layoutOf, keyName, queryName],
+  );
+  const focus = hovered ?? { query };
+  const overlay = useCallback(
+    (context, { width, colours }) => {
+      const { above, below } = layoutOf(width);
+      const isQuery = focus.query !== undefined;
+      context.strokeStyle = isQuery ? colours.query : colours.key;
+      const from = isQuery ? [focus.query] : queries.map((_, row) => row);
+      const to = isQuery ? keys.map((_, column) => column) : [focus.key];
+      for (const row of from) {
+        for (const column of to) {
+          const share = weight(row, column);
+          if (!(share >= FAINTEST)) continue;
+          drawLink(context, below[row], above[column], 1 + 6 * share, 0.25 + 0.75 * share);
+          const chip = isQuery ? above[column] : below[row];
+          context.lineWidth = 1 + 2 * share;
+          context.strokeRect(chip.x, isQuery ? TOP : BELOW, chip.width, CHIP);
+        }
+      }
+      const own = isQuery ? below[focus.query] : above[focus.key];
+      context.lineWidth = 3;
+      if (own) context.strokeRect(own.x, isQuery ? BELOW : TOP, own.width, CHIP);
+    },
+    [values, layoutOf, focus.query, focus.key],
+  );
+  const at = (x, y, width) => {
+    if (x === null) return null;
+    const { above, below } = layoutOf(width);
+    const isAbove = y < (TOP + CHIP + BELOW) / 2;
+    const index = (isAbove ? above : below).findIndex((place) => x >= place.x && x < place.x + place.width);
+    return index < 0 ? null : isAbove ? { key: index } : { query: index };
+  };
+  const onKey = (key) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[key];
+    const isQuery = focus.query !== undefined;
+    if (by) {
+      const [now, count] = isQuery ? [focus.query, queries.length] : [focus.key, keys.length];
+      const next = Math.max(0, Math.min(count - 1, now + by));
+      setHovered(isQuery ? { query: next } : { key: next });
+    } else if (key === "ArrowUp") setHovered({ key: Math.min(focus.query ?? focus.key, keys.length - 1) });
+    else if (key === "ArrowDown") setHovered({ query: Math.min(focus.query ?? focus.key, queries.length - 1) });
+    else if (key === "Enter" || key === " ") onPick(focus);
+    else return false;
+    return true;
+  };
+  return html`<div class="two-lines" tabindex="-1"><div style=${{ minWidth: `${Math.ceil(longest) + 2}px` }}>
+      <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} label=${`${label} Left and right walk the words, up and down change the line, Enter chooses.`} handle=${handle}
+        onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))} onKey=${onKey} />
+    </div></div>
+    <p class="readout" aria-live="polite">${said(focus, { queries, keys, weight })}</p>`;
+}
+
+/** "“girl” looks at: “little” 62 %, …" or who looks at a key most. */
+function said(focus, { queries, keys, weight }) {
+  const quoted = (token) => `“${shownToken(token ?? "")}”`;
+  const isQuery = focus.query !== undefined;
+  const others = isQuery ? keys : queries;
+  const shares = others.map((_, i) => (isQuery ? weight(focus.query, i) : weight(i, focus.key)));
+  const most = Array.from(descending(shares.map((share) => share || 0)).slice(0, NUM_NAMED));
+  const list = most.filter((i) => shares[i] > 0).map((i) => `${quoted(others[i])} ${percent(shares[i])}`);
+  return isQuery ? `${quoted(queries[focus.query])} looks at ${list.join(", ")}` : `${quoted(keys[focus.key])} is looked at by ${list.join(", ") || "nobody"}`;
+}
