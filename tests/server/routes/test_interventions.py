@@ -190,6 +190,40 @@ async def test_many_inputs_capture_a_source_once_and_count_positions_each_for_it
         assert [s.interventions[0].positions for s in at.engine.submitted[1:]] == [(1,), (2,)]
 
 
+async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(tmp_path: Path) -> None:
+    """Sixty-four changes from one text, or of the input's own mean, were as many passes over it."""
+    same = {"input": "xyz"}
+    async with site(tmp_path) as at:
+        changes = await sent(
+            at,
+            {"point": "z.0", "head": 1, "op": "patch", "positions": [1, 2], "from": {**same, "positions": [0, 1]}},
+            {"point": "z.0", "head": 2, "op": "patch", "positions": [1, 2], "from": {**same, "positions": [0, 1]}},
+            {"point": "z.0", "head": 1, "op": "add", "positions": [1, 2], "from": {**same, "positions": [0, 1]}},
+            {"point": "resid_pre.2", "op": "mean", "from": {"input": ["xyz", "abcd", "xyz"]}},
+            {"point": "resid_pre.1", "op": "mean", "positions": 0},
+        )
+        passes = at.engine.submitted[:-1]
+    assert sorted(bytes(each.prompt_token_ids) for each in passes) == [b"abcd", b"xyz"]
+    assert sorted(len(each.task.points) for each in passes if isinstance(each.task, TraceTask)) == [2, 3]
+    for change, head in zip(changes, (1, 2, 1), strict=False):
+        assert np.array_equal(numbers(change), clean("attn.hook_z", 0, 3, heads=(head,), positions=(0, 1)))
+    rows = np.concatenate([clean("hook_resid_pre", 2, n) for n in (3, 4, 3)])
+    assert np.allclose(numbers(changes[3]), rows.mean(axis=0))
+    assert np.allclose(numbers(changes[4]), clean("hook_resid_pre", 1, 4).mean(axis=0))
+
+
+async def test_there_is_a_bound_on_the_tokens_of_sources(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("server.routes.interventions.MAX_SOURCE_TOKENS", 5)
+    same = {"point": "resid_pre.0", "op": "mean", "from": {"input": ["abc", "de"]}}
+    more = {"point": "resid_pre.1", "op": "patch", "positions": 0, "from": {"input": "f"}}
+    async with site(tmp_path) as at:
+        await sent(at, same, same)  # equal inputs are one pass
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [same, more]}, 400)
+        assert len(at.engine.submitted) == 3
+    assert error["code"] == "sources_too_long"
+    assert "have 6 tokens, equal inputs counted once; at most 5 are accepted" in error["message"]
+
+
 async def test_every_choice_has_the_change(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         await sent(at, {"point": "z.0", "op": "zero"}, route="/v1/completions", n=2, prompt=["a", "b"])
