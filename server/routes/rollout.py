@@ -23,7 +23,7 @@ from server.tensors import NumpyArray
 from server.trace_body import DescribedEntry
 
 MAX_FLOW_WORK = 400_000_000
-"""Edges of the graphs, times the inputs that are flowed to: about ten seconds."""
+"""Edges of the graphs, times the inputs that are flowed to: some six seconds of one core."""
 MAX_ROLLOUT_WORK = 1_000_000_000_000
 """Multiplications: about twenty seconds of one core."""
 
