@@ -1,9 +1,10 @@
 // The logit lens: what every layer would say next, at every position, if it were the last one.
 import { useLook } from "../core/fetching.js";
 import { html } from "../core/html.js";
-import { clamp, inputOf, useCapabilities, useTokens } from "../core/model.js";
+import { clamp, inputOf, useCapabilities } from "../core/model.js";
+import { useSequences } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
-import { Answer } from "../parts/problem.js";
+import { Answer, Problem, Progress } from "../parts/problem.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Cell } from "./lens/cell.js";
 import { Grid } from "./lens/grid.js";
@@ -13,14 +14,10 @@ const PAGE = 32; // positions that are asked for at once: a model may have 50 la
 
 export function View() {
   const selection = useSelection();
-  const capabilities = useCapabilities();
-  const isPair = capabilities.kind === "encoder-decoder";
-  const { tokens } = useTokens(isPair ? selection.decoder : selection.text);
-  if (selection.text === "") return null;
-  // What a decoder reads that was given nothing is known from the answer alone: then all of it is asked for.
-  return isPair && !selection.decoder
-    ? html`<${Window} positions="all" />`
-    : tokens.length > 0 && html`<${Window} ...${pageOf(selection.query, tokens.length)} />`;
+  const { decoder: tokens, error } = useSequences();
+  if (error) return html`<${Problem} error=${error} />`;
+  if (tokens.length === 0) return html`<${Progress} active=${selection.text !== ""} />`;
+  return html`<${Window} ...${pageOf(selection.query, tokens.length)} />`;
 }
 
 /** The positions of the page that holds the query, and how many there are. */
@@ -29,7 +26,7 @@ function pageOf(query, count) {
   return { first, count, positions: Array.from({ length: Math.min(PAGE, count - first) }, (_, i) => first + i) };
 }
 
-function Window({ first = 0, count = 0, positions }) {
+function Window({ first, count, positions }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const given = inputOf(selection, capabilities);

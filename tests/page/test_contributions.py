@@ -1,0 +1,122 @@
+"""The view Contributions: sums by head and word are the API's, parts sum to the logit, targets may be refused."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import TEXT, Open, ask, settle, written
+
+HERE = {"layer": 1, "head": 3, "query": 8, "key": 6}
+
+
+@pytest.fixture
+def contributions(open_view: Open) -> Page:
+    return open_view("contributions", **HERE)
+
+
+def contributed(server: Server, **more: Any) -> dict[str, Any]:
+    answer = ask(server, "/v1/contributions", {"input": TEXT, "query_positions": 8, **more})["data"][0]
+    assert isinstance(answer, dict)
+    return answer
+
+
+def own_guess(server: Server) -> int:
+    answer = ask(server, "/v1/next", {"input": TEXT, "num_tokens": 1})
+    return int(answer["data"][0]["temperatures"][0]["tokens"][0]["token_id"])
+
+
+def test_the_parts_sum_to_the_logit_of_the_models_own_guess(contributions: Page, server: Server) -> None:
+    truth = contributed(server, target=own_guess(server))
+    expect(contributions.get_by_role("heading", name="What moves", level=2)).to_contain_text(
+        truth["target"]["token"].strip()
+    )
+    expect(contributions.locator("#logit-sum")).to_have_text(written(truth["logits"][0]))
+    steps = contributions.get_by_role("application", name="Parts of the logit and their sum")
+    steps.focus()
+    contributions.keyboard.press("ArrowLeft")
+    expect(contributions.get_by_text(f"logit: {written(truth['logits'][0])}", exact=True)).to_be_visible()
+
+
+def test_a_head_is_picked_by_keyboard_and_its_sum_is_the_apis(contributions: Page, server: Server) -> None:
+    rows = contributed(server, target=own_guess(server))["arrays"]["attributions"]["data"]
+    contributions.get_by_role("application", name="Contribution of each layer and head").focus()
+    contributions.keyboard.press("ArrowDown")
+    expect(contributions.get_by_text(f"layer 2, head 3: {written(sum(rows[2][3][0]))}", exact=True)).to_be_visible()
+    contributions.keyboard.press("Enter")
+    expect(contributions.locator("#layer")).to_have_value("2")
+
+
+def test_lengths_by_word_of_one_head_are_the_apis(open_view: Open, server: Server) -> None:
+    page = open_view("contributions", **HERE, contributions_measure="length", contributions_heads="one")
+    norms = contributed(server)["arrays"]["norms"]["data"][1][3][0]
+    words = page.locator("section.card", has=page.get_by_role("heading", name="Which word?"))
+    expect(words.get_by_role("row", name="a (6)")).to_contain_text(written(norms[6]))
+    words.get_by_role("row", name="a (2)").get_by_role("button").click()
+    page.wait_for_url("**key=2**")
+
+
+def test_a_text_of_two_tokens_is_refused_in_place_and_mended(contributions: Page, server: Server) -> None:
+    contributions.get_by_label("Next word", exact=True).fill("girl")
+    contributions.keyboard.press("Enter")
+    expect(contributions.locator(".problem")).to_contain_text("'girl' is 2 tokens")
+    contributions.get_by_role("button", name="Try it with a space before").click()
+    settle(contributions)
+    expect(contributions.locator(".problem")).to_have_count(0)
+    truth = contributed(server, target=" girl")
+    expect(contributions.locator("#logit-sum")).to_have_text(written(truth["logits"][0]))
+
+
+def test_two_words_are_compared(open_view: Open, server: Server) -> None:
+    page = open_view("contributions", **HERE, contributions_target=" king", contributions_versus=" queen")
+    truth = contributed(server, target=" king", versus=" queen")
+    expect(page.locator("#logit-sum")).to_have_text(written(truth["logits"][0]))
+    expect(page.get_by_role("heading", name="What moves", level=2)).to_contain_text("rather than ·queen")
+
+
+def test_the_strongest_way_leads_to_why(contributions: Page, server: Server) -> None:
+    rows = contributed(server, target=own_guess(server))["arrays"]["attributions"]["data"]
+    ways = [
+        (abs(value), layer, head, key)
+        for layer, heads in enumerate(rows)
+        for head, queries in enumerate(heads)
+        for key, value in enumerate(queries[0])
+    ]
+    _, layer, head, key = max(ways)
+    card = contributions.locator("section.card", has=contributions.get_by_role("heading", name="The strongest ways"))
+    card.get_by_role("button").first.click()
+    expect(contributions.locator("#view-why h1")).to_be_visible()
+    expect(contributions.locator("#layer")).to_have_value(str(layer))
+    expect(contributions.locator("#head")).to_have_value(str(head))
+    contributions.wait_for_url(f"**key={key}**")
+
+
+def test_the_way_through_the_layers_is_the_apis(contributions: Page, server: Server) -> None:
+    truth = ask(server, "/v1/trajectory", {"input": TEXT, "positions": 8})["data"][0]["arrays"]
+    said = ask(server, "/v1/lens", {"input": TEXT, "positions": 8, "top_k": 1})["data"][0]["top_tokens"]
+    contributions.get_by_role("application", name="Length of the vector").focus()
+    contributions.keyboard.press("ArrowLeft")
+    length, last_step = truth["norms"]["data"][0][-1], truth["steps"]["data"][0][-1]
+    expect(contributions.locator(".readout", has_text="length of the vector")).to_contain_text(
+        f"length of the vector {written(length)}, length of the step before {written(last_step)}"
+    )
+    words = contributions.locator(".said-path code")
+    expect(words).to_have_text([state[0][0].replace(" ", "·") for state in said])
+
+
+def test_the_saved_parts_are_the_apis(contributions: Page, server: Server, tmp_path: Path) -> None:
+    truth = contributed(server, target=own_guess(server))
+    card = contributions.locator(
+        "section.card", has=contributions.get_by_role("heading", name="The logit, part by part")
+    )
+    card.get_by_role("button", name="Save…").click()
+    with contributions.expect_download() as download:
+        card.get_by_role("button", name="parts (CSV)").click()
+    download.value.save_as(tmp_path / "parts.csv")
+    with (tmp_path / "parts.csv").open(newline="") as lines:
+        names, values = list(csv.reader(lines))
+    assert names[1:] == truth["component_names"]
+    assert [float(value) for value in values[1:]] == pytest.approx(truth["arrays"]["components"]["data"][0], rel=1e-6)

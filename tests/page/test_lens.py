@@ -1,0 +1,78 @@
+"""The view Lens: cells have the API's words, a click opens one, a word is followed; long texts come in pages."""
+
+from playwright.sync_api import expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import TEXT, Open, ask, settle, written
+
+
+def percent(share: float) -> str:
+    return f"{written(float(f'{share * 100:.3g}'))} %"
+
+
+def test_a_cell_is_opened_by_keyboard_and_its_words_are_the_apis(open_view: Open, server: Server) -> None:
+    page = open_view("lens", query=7, lens_state=4)
+    truth = ask(server, "/v1/lens", {"input": TEXT, "layers": 3, "positions": 8})["data"][0]
+    page.get_by_role("application", name="The word that each layer would say").focus()
+    for key in ("ArrowUp", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_url("**lens_state=3**")
+    cell = page.locator("section.card", has=page.get_by_role("heading", name="After girl"))
+    expect(cell).to_contain_text("the stream after layer 2")
+    words = [word.replace(" ", "·") for word in truth["top_tokens"][0][0]]
+    expect(cell.locator("tbody code")).to_have_text(words)
+    chances = [percent(chance) for chance in truth["arrays"]["probabilities"]["data"][0][0]]
+    expect(cell.locator("td.number")).to_have_text(chances)
+    expect(cell).to_contain_text(f"Entropy {written(truth['arrays']['entropy']['data'][0][0])} nats")
+
+
+def test_a_click_on_the_last_row_opens_the_models_own_answer(open_view: Open, server: Server) -> None:
+    page = open_view("lens", query=8, lens_state=0)
+    next_token = ask(server, "/v1/next", {"input": TEXT, "position": 5, "num_tokens": 1})["data"][0]
+    grid = page.get_by_role("application", name="The word that each layer would say")
+    box = grid.bounding_box()
+    assert box is not None
+    names = 72  # pixels of the layers' names
+    grid.click(position={"x": names + (box["width"] - names) * 5.5 / 9, "y": box["height"] - 12})
+    page.wait_for_url("**query=5**")
+    cell = page.locator("section.card", has=page.get_by_role("heading", name="After was"))
+    expect(cell).to_contain_text("the model's own answer")
+    best = next_token["temperatures"][0]["tokens"][0]
+    expect(cell.locator("tbody tr").first).to_contain_text(best["token"].replace(" ", "·"))
+    expect(cell.locator("td.number").first).to_have_text(percent(best["probability"]))
+
+
+def test_a_word_is_followed_through_the_layers(open_view: Open, server: Server) -> None:
+    page = open_view("lens", query=8, lens_target=" king")
+    truth = ask(server, "/v1/lens", {"input": TEXT, "positions": 8, "target": " king", "top_k": 1})["data"][0]
+    ranks = [row[0] for row in truth["arrays"]["target_ranks"]["data"]]
+    card = page.locator("section.card", has=page.get_by_role("heading", name="One word through the layers"))
+    expect(card).to_contain_text(f"rank {ranks[0]:,} of 4,096".replace(",", "\u202f"))
+    card.get_by_role("application", name="Rank of the word").focus()
+    page.keyboard.press("ArrowLeft")  # from the state that is open, the last
+    chosen = f"{ranks[-2]:,}".replace(",", "\u202f")
+    expect(card.locator(".readout").first).to_contain_text(f"(1 on top, powers of ten) {chosen}")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**lens_state={len(ranks) - 2}**")
+
+
+def test_a_target_of_several_tokens_is_refused_in_place(open_view: Open) -> None:
+    page = open_view("lens", query=8, lens_target="the king")
+    expect(page.locator(".target-field .problem")).to_contain_text("'the king' is")
+    expect(page.get_by_role("application", name="The word that each layer would say")).to_be_visible()
+    page.get_by_role("button", name="reset").click()
+    settle(page)
+    expect(page.locator(".problem")).to_have_count(0)
+
+
+def test_a_long_text_comes_in_pages(open_view: Open, server: Server) -> None:
+    text = " ".join([TEXT] * 5)
+    count = ask(server, "/tokenize", {"prompt": text})["count"]
+    assert 32 < count < 64
+    page = open_view("lens", text=text, query=40)
+    expect(page.get_by_text(f"positions 32–{count - 1} of {count}")).to_be_visible()
+    page.get_by_role("button", name="earlier").click()
+    settle(page)
+    expect(page.get_by_text(f"positions 0–31 of {count}")).to_be_visible()
+    expect(page.get_by_role("heading", name="After", level=2)).to_contain_text("31")
+    expect(page.get_by_role("button", name="earlier")).to_be_disabled()

@@ -1,0 +1,73 @@
+"""The view Why: its steps have the API's numbers and add up; another key is chosen where its weight stands."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import TEXT, Open, ask, settle, written
+
+HERE = {"layer": 1, "head": 3, "query": 8, "key": 6}
+
+
+@pytest.fixture
+def why(open_view: Open) -> Page:
+    return open_view("why", **HERE)
+
+
+def step(page: Page, title: str) -> Locator:
+    return page.locator(".why-step", has=page.get_by_role("heading", name=title))
+
+
+def explained(server: Server) -> dict[str, Any]:
+    body = {"input": TEXT, "layer": 1, "head": 3, "query_position": 8}
+    arrays = ask(server, "/v1/explain", body)["data"][0]["arrays"]
+    return {name: array["data"] for name, array in arrays.items()}
+
+
+def test_every_step_has_the_apis_number_and_the_products_sum_to_the_dot(why: Page, server: Server) -> None:
+    truth = explained(server)
+    expect(why.locator("#why-sum")).to_have_text(written(truth["dots"][6]))
+    expect(why.locator("#why-dot")).to_have_text(written(truth["dots"][6]))
+    expect(why.locator("#why-score")).to_have_text(written(truth["scores"][6]))
+    expect(why.locator("#why-weight")).to_have_text(written(truth["weights"][6]))
+    length = sum(value**2 for value in truth["output"]) ** 0.5
+    expect(why.locator("#why-output")).to_have_text(written(length))
+
+
+def test_a_key_is_chosen_in_the_softmax_table(why: Page, server: Server) -> None:
+    why.get_by_role("button", name="key 4, there").click()
+    why.wait_for_url("**key=4**")
+    expect(why.locator("#why-dot")).to_have_text(written(explained(server)["dots"][4]))
+    expect(why.get_by_role("heading", name="Why does")).to_contain_text("there")
+
+
+def test_a_key_behind_the_query_is_said_to_be_masked(open_view: Open) -> None:
+    page = open_view("why", layer=1, head=3, query=4, key=6)
+    expect(page.locator("#why-score")).to_contain_text("masked")
+    expect(step(page, "From the dot to the score")).to_contain_text("key 6 comes after query 4")
+    expect(page.get_by_role("heading", name="Why does")).to_contain_text("no weight")
+
+
+def test_the_products_are_walked_by_keyboard_largest_first(why: Page, server: Server) -> None:
+    products = explained(server)["products"][6]
+    largest = max(range(len(products)), key=products.__getitem__)
+    step(why, "Multiply number by number").locator("canvas[role=application]").focus()
+    why.keyboard.press("ArrowRight")
+    readout = step(why, "Multiply number by number").locator(".readout")
+    expect(readout).to_contain_text(f"number {largest}:")
+    expect(readout).to_contain_text(f"= {written(products[largest])}")
+    why.get_by_role("button", name="as they stand").click()
+    expect(readout).to_contain_text("number 0:")
+    why.wait_for_url("**why_order=natural**")
+
+
+def test_the_weighted_values_choose_a_key_by_keyboard(why: Page, server: Server) -> None:
+    weights = explained(server)["weights"]
+    second = sorted(range(len(weights)), key=lambda key: -weights[key])[1]
+    step(why, "Sum over all keys").locator("canvas[role=application]").focus()
+    for key in ("ArrowDown", "Enter"):
+        why.keyboard.press(key)
+    expect(why.locator("#why-weight")).to_have_text(written(weights[second]))
+    settle(why)
