@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -102,5 +103,12 @@ def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
 
 
 def written(value: float) -> str:
-    """A number as the page writes it: four significant digits, a true minus (core/numbers.js)."""
-    return f"{value:.4g}".replace("-", "−")
+    """A number as the page writes it: four significant digits, a true minus, short exponents (core/numbers.js)."""
+    plain = value == 0 or 1e-3 <= abs(value) < 1e6
+    shown = f"{value:.4g}" if plain else re.sub(r"e([+-])0*", r"e\1", f"{value:.2e}")
+    return shown.replace("-", "−")
+
+
+def percent(share: float) -> str:
+    """A share as the page writes it: three significant digits."""
+    return f"{written(float(f'{share * 100:.3g}'))} %"

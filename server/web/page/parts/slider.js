@@ -11,7 +11,7 @@ export function Slider({ label, value, low = 0, high = 1, step = 0.01, stops = n
     : { min: low, max: high, step, value };
   const read = (raw) => (stops ? stops[Number(raw)] : Number(raw));
   return html`<label class="slider" title=${hint}>
-    <span>${label} <output class="number">${write(value)}</output></span>
+    <span>${label} <b class="number">${write(value)}</b></span>
     <input type="range" ...${range} aria-valuetext=${write(value)} onInput=${(event) => onPick(read(event.target.value))} />
   </label>`;
 }

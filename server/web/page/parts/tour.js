@@ -123,7 +123,8 @@ function bringIntoSight(element) {
   const low = isNarrow() ? innerHeight * 0.5 : innerHeight;
   if (top >= 0 && top + height <= low) return;
   if (top >= 0 && top < 80 && height > low) return;
-  element.scrollIntoView({ block: isNarrow() || height > innerHeight * 0.8 ? "start" : "center" });
+  const above = isNarrow() || height > innerHeight * 0.8 ? 16 : (innerHeight - height) / 2;
+  scrollTo({ top: scrollY + top - above });
 }
 
 /** The corner of the screen where the card hides the least of the target; CSS places it. */

@@ -1,0 +1,112 @@
+"""The view Next token: its numbers are the API's at any options, recomputed without asking; a click writes a token."""
+
+import io
+import math
+import re
+
+import numpy as np
+from playwright.sync_api import Page, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import TEXT, Open, ask, percent, settle, written
+
+OPTIONS = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.02}
+
+
+def fact(page: Page, name: str) -> list[str]:
+    """What is told under that name: the number, and the note below it."""
+    lines: list[str] = page.locator(".facts > div", has=page.get_by_text(name, exact=True)).inner_text().splitlines()
+    return [line for line in lines if line][1:]
+
+
+def test_the_distribution_is_the_samplers_before_and_after_truncation(open_view: Open, server: Server) -> None:
+    page = open_view("next", query=6, **{f"next_{name}": value for name, value in OPTIONS.items()})
+    filters = {name: OPTIONS[name] for name in ("top_k", "top_p", "min_p")}
+    body = {"input": TEXT, "position": 6, "temperatures": [OPTIONS["temperature"]], "num_tokens": 20, **filters}
+    right = ask(server, "/v1/next", body)["data"][0]["temperatures"][0]
+    entropy, kept = right["entropy"], right["kept_entropy"]
+    assert fact(page, "entropy")[:2] == [f"{written(entropy)} nats", f"{written(entropy / math.log(2))} bits"]
+    assert fact(page, "perplexity")[0] == written(math.exp(entropy))
+    assert fact(page, "entropy of the kept")[:2] == [f"{written(kept)} nats", f"perplexity {written(math.exp(kept))}"]
+    assert fact(page, "kept")[0] == f"{right['num_kept']} of 4\u202f096"
+    rows = page.locator(".likeliest tbody tr")
+    for place, token in enumerate(right["tokens"]):
+        row = rows.nth(place)
+        expect(row.locator(".token")).to_have_text(token["token"].replace(" ", "·"))
+        expect(row.locator(".number").first).to_have_text(percent(token["probability"]))
+        if token["kept_probability"] > 0:
+            expect(row.locator(".number").last).to_have_text(percent(token["kept_probability"]))
+        else:
+            expect(row.locator(".why-cut")).to_have_text(re.compile("top-k|top-p|min-p"))
+    assert 1 < right["num_kept"] < 20
+
+
+def test_a_slider_recomputes_in_the_browser_from_the_logits(open_view: Open, server: Server) -> None:
+    page = open_view("next")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    slider = page.get_by_role("slider", name="temperature")
+    slider.fill("2")
+    right = ask(server, "/v1/next", {"input": TEXT, "temperatures": [2.0]})["data"][0]["temperatures"][0]
+    expect(page.locator(".facts b").first).to_have_text(f"{written(right['entropy'])} nats")
+    slider.fill("0")  # greedy
+    expect(page.locator(".likeliest tbody tr").first.locator(".number").first).to_have_text("100 %")
+    page.wait_for_url("**next_temperature=0**")
+    assert not [url for url in asked if "/v1/" in url]
+
+
+def test_it_tells_what_the_text_said_in_truth(open_view: Open, server: Server) -> None:
+    page = open_view("next", query=3)
+    body = {"prompt": TEXT, "max_tokens": 0, "echo": True, "logprobs": 0}
+    logprobs = ask(server, "/v1/completions", body)["choices"][0]["logprobs"]["token_logprobs"]
+    expect(page.locator(".actual")).to_contain_text(percent(math.exp(logprobs[4])))
+    expect(page.locator(".text-score")).to_contain_text(written(math.exp(-np.mean(logprobs[1:]))))
+    page.locator(".text-score .token").nth(7).click()
+    page.wait_for_url("**query=6**")
+    expect(page.locator(".actual")).to_contain_text(percent(math.exp(logprobs[7])))
+
+
+def test_a_click_writes_the_token_after_the_chosen_position(open_view: Open) -> None:
+    page = open_view("next", query=6)
+    page.locator(".likeliest").get_by_role("button", name="king", exact=False).first.click()
+    expect(page.locator(".text-field textarea").first).to_have_value("Once upon a time there was a king")
+    settle(page)
+    expect(page.locator(".next-sentence")).to_contain_text("there was a king the likeliest token is ·who")
+    page.go_back()
+    expect(page.locator(".text-field textarea").first).to_have_value(TEXT)
+
+
+def test_any_token_can_be_looked_up(open_view: Open, server: Server) -> None:
+    page = open_view("next", next_find="dragon")
+    found = ask(server, "/v1/next", {"input": TEXT, "num_tokens": 1024})["data"][0]["temperatures"][0]["tokens"]
+    names = [token["token"] for token in found]
+    page.get_by_role("searchbox").fill(
+        names[300].strip() if names[300].startswith(" ") else f"#{found[300]['token_id']}"
+    )
+    line = page.locator(".chance", has_text="rank 301")
+    expect(line).to_contain_text(percent(found[300]["probability"]))
+
+
+def test_the_saved_array_holds_both_distributions(open_view: Open, server: Server) -> None:
+    page = open_view("next", next_top_p=0.8)
+    curve = page.locator(".card", has_text="The whole vocabulary")
+    curve.get_by_role("button", name="Save").click()
+    with page.expect_download() as saved:
+        curve.get_by_role("button", name="npy").click()
+    array = np.load(io.BytesIO(saved.value.path().read_bytes()))
+    body = {"input": TEXT, "top_p": 0.8, "full": True}
+    arrays = ask(server, "/v1/next", body)["data"][0]["arrays"]
+    np.testing.assert_allclose(array[0], arrays["probabilities"]["data"][0], rtol=1e-6, atol=0)
+    np.testing.assert_allclose(array[1], arrays["kept"]["data"][0], rtol=1e-6, atol=0)
+
+
+def test_the_curve_is_walked_with_the_keyboard(open_view: Open) -> None:
+    page = open_view("next")
+    picture = page.get_by_role("application", name="Probability of all 4096 tokens")
+    picture.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator(".card", has_text="The whole vocabulary").locator(".readout")).to_contain_text("rank 3 ")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**next_find=%23**")
+    expect(page.locator(".chance")).to_contain_text("rank 3")

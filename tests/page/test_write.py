@@ -1,0 +1,137 @@
+"""The view Write: what is streamed is the API's text, each token tells its chance, and any of them can be another."""
+
+import json
+import math
+from typing import Any
+
+from playwright.sync_api import Page, Route, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import TEXT, Open, ask, percent, settle
+
+SEEDED = {"write_seed": 7, "write_temperature": 0.8, "write_max_tokens": 12}
+
+
+def write(page: Page) -> None:
+    page.get_by_role("button", name="Write", exact=True).last.click()
+    expect(page.get_by_role("button", name="Go on", exact=True)).to_be_visible(timeout=20_000)
+
+
+def chips(page: Page) -> list[str]:
+    """The tokens as they are shown, in order."""
+    return page.locator(".prose button").all_inner_texts()
+
+
+def continued(server: Server, prompt: Any, **changes: Any) -> dict[str, Any]:
+    """What the API writes with the same options."""
+    body = {"prompt": prompt, "seed": 7, "temperature": 0.8, "max_tokens": 12, "logprobs": 0, **changes}
+    choice: dict[str, Any] = ask(server, "/v1/completions", body)["choices"][0]
+    return choice
+
+
+def test_the_stream_is_the_apis_text_with_its_chances(open_view: Open, server: Server) -> None:
+    page = open_view("write", **SEEDED)
+    write(page)
+    choice = continued(server, TEXT)
+    assert "".join(chips(page)).replace("↵", "\n") == choice["text"]
+    label = page.locator(".prose button").nth(4).get_attribute("aria-label")
+    assert label is not None
+    assert label.endswith(percent(math.exp(choice["logprobs"]["token_logprobs"][4])))
+    expect(page.locator(".ending")).to_contain_text("Stopped after 12 tokens, as asked. 12 tokens in all")
+    expect(page.locator(".ending")).to_contain_text("tokens/s, seed 7.")
+
+
+def test_another_token_is_forced_and_the_first_branch_stays(open_view: Open, server: Server) -> None:
+    page = open_view("write", **SEEDED)
+    write(page)
+    first = chips(page)
+    page.locator(".prose button").nth(3).click()
+    card = page.get_by_role("complementary", name="The chosen token")
+    ids = (
+        ask(server, "/tokenize", {"prompt": TEXT})["tokens"]
+        + continued(server, TEXT, return_token_ids=True)["token_ids"][:3]
+    )
+    alternatives = ask(server, "/v1/next", {"input": ids, "temperatures": [1, 0.8], "num_tokens": 12})["data"][0][
+        "temperatures"
+    ]
+    names = [token["token"] for token in alternatives[0]["tokens"]]
+    expect(card.locator("tbody tr")).to_have_count(12)
+    assert [name.replace("·", " ") for name in card.locator("tbody th").all_inner_texts()] == names
+    other = next(place for place, name in enumerate(names) if name != first[3])
+    kept = alternatives[1]["tokens"][other]["kept_probability"]
+    expect(card.locator("tbody .note").nth(other)).to_have_text(percent(kept))
+    card.locator("tbody button").nth(other).click()
+    expect(page.get_by_role("heading", name="Branches")).to_be_visible()
+    expect(page.get_by_role("button", name="Go on", exact=True)).to_be_visible()
+    second = chips(page)
+    assert second[:4] == [*first[:3], names[other]]
+    forced = alternatives[0]["tokens"][other]["token_id"]
+    assert "".join(second[4:]).replace("↵", "\n") == continued(server, [*ids, forced])["text"]
+    page.locator(".branches button").first.click()
+    assert chips(page) == first
+
+
+def test_a_choice_is_looked_at_from_the_row_that_made_it(open_view: Open) -> None:
+    page = open_view("write", **SEEDED)
+    write(page)
+    word = chips(page)[5]
+    page.locator(".prose button").nth(5).click()
+    page.get_by_role("group", name="Look at this choice in").get_by_role("button", name="Next token").click()
+    settle(page)
+    expect(page.locator(".actual")).to_contain_text(f"goes on with {word.replace(' ', '·')}:")
+    page.go_back()
+    expect(page.locator(".prose button").nth(5)).to_have_text(word)  # the story waited
+
+
+def test_it_goes_on_stops_and_tells_a_full_context(open_view: Open) -> None:
+    page = open_view("write", **{**SEEDED, "write_max_tokens": 400})
+    page.locator("#write").click()
+    expect(page.locator(".prose button").nth(2)).to_be_visible()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator(".ending")).to_contain_text("Stopped by you.")
+    number = len(chips(page))
+    assert 2 < number < 400
+    page.get_by_role("spinbutton", name="tokens").fill("3")
+    page.get_by_role("spinbutton", name="tokens").blur()
+    page.get_by_role("button", name="Go on", exact=True).click()
+    expect(page.locator(".prose button")).to_have_count(number + 3)
+
+
+def test_a_full_context_is_told(open_view: Open) -> None:
+    page = open_view("write", text="the fox and " * 168, **SEEDED)
+    write(page)
+    expect(page.locator(".ending")).to_contain_text("The context is full: this model reads 512 tokens at most.")
+    expect(page.get_by_role("button", name="Go on", exact=True)).to_be_disabled()
+
+
+def test_an_error_in_the_middle_is_shown_there_and_what_came_stays(open_view: Open) -> None:
+    page = open_view("write", **SEEDED)
+
+    def break_off(route: Route) -> None:
+        token = {
+            "choices": [
+                {"text": " and", "token_ids": [270], "logprobs": {"tokens": [" and"], "token_logprobs": [-0.5]}}
+            ]
+        }
+        error = {
+            "error": {"message": "The worker was lost.", "type": "server_error", "param": None, "code": "worker_lost"}
+        }
+        body = f"data: {json.dumps(token)}\n\nevent: error\ndata: {json.dumps(error)}\n\n"
+        route.fulfill(status=200, content_type="text/event-stream", body=body)
+
+    page.route("**/v1/completions", break_off)
+    page.locator("#write").click()
+    expect(page.locator(".ending .problem")).to_contain_text("The worker was lost.")
+    assert chips(page) == [" and"]
+    page.unroute("**/v1/completions")
+    page.get_by_role("button", name="Try to go on").click()
+    expect(page.locator(".prose button")).to_have_count(13)
+    expect(page.locator(".problem")).to_have_count(0)
+
+
+def test_chat_goes_through_the_models_template(open_view: Open, server: Server) -> None:
+    page = open_view("write", write_chat=1, **SEEDED)
+    write(page)
+    body = {"messages": [{"role": "user", "content": TEXT}], "seed": 7, "temperature": 0.8, "max_tokens": 12}
+    answer = ask(server, "/v1/chat/completions", body)["choices"][0]["message"]["content"]
+    assert "".join(chips(page)).replace("↵", "\n") == answer
