@@ -227,15 +227,19 @@ function drawHatching(context, left, top, width, height, colour) {
 
 function drawCross(context, place, seen, at, lineWidth, inks) {
   if (!place) return;
-  context.lineWidth = lineWidth;
   const [row, column] = [place.row - seen.row, place.column - seen.column];
+  const mark = (x, y, width, height, colour) => {
+    // around cells that are smaller than the line itself: else it hides what it marks
+    const out = Math.min(width, height) < 8 ? 1 : 0;
+    context.lineWidth = out ? 1 : lineWidth;
+    context.strokeStyle = colour;
+    context.strokeRect(x - out, y - out, width + 2 * out, height + 2 * out);
+  };
   if (Number.isInteger(place.row) && row >= 0 && row < seen.rows) {
-    context.strokeStyle = inks.row;
-    context.strokeRect(at.left, at.top + row * at.tall, at.cell * seen.columns, at.tall);
+    mark(at.left, at.top + row * at.tall, at.cell * seen.columns, at.tall, inks.row);
   }
   if (Number.isInteger(place.column) && column >= 0 && column < seen.columns) {
-    context.strokeStyle = inks.column;
-    context.strokeRect(at.left + column * at.cell, at.top, at.cell, at.tall * seen.rows);
+    mark(at.left + column * at.cell, at.top, at.cell, at.tall * seen.rows, inks.column);
   }
 }
 

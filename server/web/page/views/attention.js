@@ -17,7 +17,7 @@ export function View() {
   const watching = useWatching();
   const { live } = watching;
   const grid = live?.grid ?? answered;
-  const isAnswered = live?.isDone && answered && !answer.loading && answered.queries.length >= live.grid.queries.length - 1;
+  const isAnswered = live?.isDone && answered && answered.queries !== live.from;
   useEffect(() => {
     if (live?.isDone && (isAnswered || answer.error)) watching.drop();
   }, [live, isAnswered, answer.error]);

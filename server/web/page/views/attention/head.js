@@ -12,6 +12,7 @@ import { largest, rowOf, rowSum, transposed } from "./numbers.js";
 import { Words, isInColumns } from "./words.js";
 
 const NUM_BARS = 10;
+const LARGEST_CELL = 44; // CSS pixels
 const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
 /** `pointed`: the store of what is pointed at, {query, key} or null, either of them null too. */
@@ -36,7 +37,7 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
     </header>
     ${children}
     <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} masked=${gapsOf(grid)} />
-    <${Matrix} values=${values} ...${axes} kind=${grid.scale} low=${grid.low} high=${grid.high} handle=${picture}
+    <${Matrix} values=${values} ...${axes} kind=${grid.scale} low=${grid.low} high=${grid.high} handle=${picture} maxCell=${LARGEST_CELL}
       label=${`${name}: ${NOUNS[grid.kind]} of every query and key, ${queries.length} by ${keys.length}`}
       selected=${chosen} hovered=${over} onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => select(pairOf(cell))}
       describe=${(row, column) => described(grid, pairOf({ row, column }))} />

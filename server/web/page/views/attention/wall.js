@@ -159,7 +159,6 @@ function drawWall(context, layout, thumbnails, colours) {
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.lineWidth = 1;
-  context.imageSmoothingEnabled = true;
   context.fillStyle = colours.muted;
   context.textAlign = "left";
   context.fillText("head →", LEFT, 7);
@@ -173,7 +172,10 @@ function drawWall(context, layout, thumbnails, colours) {
       const { x, y, size } = layout.place(layer, head);
       context.fillStyle = colours.sunk;
       context.fillRect(x, y, size, size);
-      if (thumbnails[layer]) context.drawImage(thumbnails[layer][head], x, y, size, size);
+      const thumbnail = thumbnails[layer]?.[head];
+      // cells larger than a pixel stay sharp; smaller ones are averaged
+      context.imageSmoothingEnabled = thumbnail?.width > size;
+      if (thumbnail) context.drawImage(thumbnail, x, y, size, size);
       context.strokeStyle = colours.line;
       context.strokeRect(x - 0.5, y - 0.5, size + 1, size + 1);
     }

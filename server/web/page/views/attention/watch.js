@@ -14,8 +14,9 @@ export function lackOfWatching(capabilities, part) {
 }
 
 /**
- * {live, error, start(grid), stop(), drop()}. `live` is {grid, firstNew, isDone}, or null while nothing is watched: the
- * grid of the text so far, whose queries from firstNew on were written by the model. The newest token has no row yet.
+ * {live, error, start(grid), stop(), drop(), isRunning}. `live` is {grid, firstNew, from, isDone}, or null while nothing
+ * is watched: the grid of the text so far, whose queries from firstNew on were written by the model (before: `from`).
+ * The newest token has no row yet.
  * At the end the whole text becomes the shared one; `drop` forgets the live picture once its answer is there.
  */
 export function useWatching() {
@@ -36,8 +37,9 @@ export function useWatching() {
     running.current = abort;
     setError(null);
     const rows = new Rows(grid, part === "cross");
+    const from = grid.queries;
     const show = () => {
-      if (running.current === abort) setLive({ grid: rows.grid(selection.attention_sink, maskOf(part, stack, layer)), firstNew: rows.firstNew, isDone: false });
+      if (running.current === abort) setLive({ grid: rows.grid(selection.attention_sink, maskOf(part, stack, layer)), firstNew: rows.firstNew, from, isDone: false });
     };
     let frame = null;
     try {
@@ -91,7 +93,7 @@ class Rows {
     this.#kind = grid.kind === "norm" ? "pattern" : grid.kind;
     this.#isCross = isCross;
     this.#queries = [...grid.queries];
-    this.#keys = isCross ? grid.keys : [...grid.keys];
+    this.#keys = grid.keys;
     // value-weighted rows are no rows of weights: those of the text stay empty then
     this.#rows = grid.queries.map((_, query) => (grid.kind === "norm" ? new Float32Array(length).fill(NaN) : grid.values.slice(query * length, (query + 1) * length)));
     this.firstNew = grid.queries.length;
@@ -106,11 +108,11 @@ class Rows {
     }
     this.written += choice.text;
     this.#queries.push(choice.text);
-    if (!this.#isCross) this.#keys.push(choice.text);
   }
 
   grid(showsFirst, hides) {
-    const [queries, keys] = [[...this.#queries], [...this.#keys]];
+    const queries = [...this.#queries];
+    const keys = this.#isCross ? this.#keys : queries;
     const isPattern = this.#kind === "pattern";
     const values = new Float32Array(queries.length * keys.length).fill(NaN);
     this.#rows.forEach((row, query) => {
@@ -118,6 +120,6 @@ class Rows {
       if (isPattern) values.fill(0, start, start + keys.length);
       values.set(row.subarray(0, keys.length), start);
     });
-    return gridOf({ queries: queries, keys, values, kind: this.#kind, showsFirst, hides });
+    return gridOf({ queries, keys, values, kind: this.#kind, showsFirst, hides });
   }
 }

@@ -1,0 +1,279 @@
+"""What the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over time.
+
+Four tables, in headless Chromium with the server beside it:
+
+1. bytes that travel (compressed) for the first view and for each view opened after it;
+2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
+3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
+4. the JavaScript heap after garbage collection, while every view is opened again and again.
+
+    python -m benchmarks.page --minutes 60
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlencode, urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, sync_playwright
+
+from benchmarks.checkpoint import VOCABULARY, write_tokenizer
+from benchmarks.load import percentile
+from benchmarks.processes import ROOT, Server, serve
+
+TOKENS = 1024
+NAME = "llama-small-random"
+SETTLED = "!document.querySelector('[aria-busy=true], .progress.active, .boot')"
+# Milliseconds since the address was asked for, once the picture of the head has been drawn.
+FIRST_PICTURE = """
+const look = () => {
+  const canvas = document.querySelector('.head-pictures .canvases canvas');
+  if (canvas && canvas.width > 300) window.firstPicture ??= performance.now();
+  else requestAnimationFrame(look);
+};
+requestAnimationFrame(look);
+"""
+COUNT_FRAMES = """
+() => {
+  window.frames_ = [];
+  const count = (now) => {
+    window.frames_.push(now);
+    window.counting = requestAnimationFrame(count);
+  };
+  window.counting = requestAnimationFrame(count);
+}
+"""
+END_COUNT = "() => { cancelAnimationFrame(window.counting); return window.frames_; }"
+
+
+def make_small_checkpoint(cache: Path) -> Path:
+    """A folder with 4 layers of 8 heads that read up to 2048 tokens: what is drawn is as large as a large model's."""
+    folder = cache / NAME
+    if (folder / "complete").exists():
+        return folder
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=2 * TOKENS,
+        tie_word_embeddings=True,
+        bos_token_id=VOCABULARY - 1,
+        eos_token_id=VOCABULARY - 1,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    write_tokenizer(folder)
+    (folder / "complete").touch()
+    return folder
+
+
+@contextmanager
+def tab(browser: Browser) -> Iterator[tuple[BrowserContext, Page]]:
+    """A fresh profile with one tab."""
+    context = browser.new_context(viewport={"width": 1440, "height": 1000})
+    context.set_default_timeout(120_000)
+    try:
+        yield context, context.new_page()
+    finally:
+        context.close()
+
+
+def view_names(page: Page) -> list[str]:
+    return [name.split("\n")[0] for name in page.locator(".rail button b").all_inner_texts()]
+
+
+def open_view(page: Page, number: int) -> None:
+    page.locator(".rail button").nth(number).click()
+    page.wait_for_selector(".view")
+    page.wait_for_function(SETTLED)
+
+
+# ---- bytes and the first picture
+
+
+def measure_bytes(browser: Browser, server: Server) -> Iterator[tuple[str, int]]:
+    """Bytes of the page's own files, heads included, as they come: what each view adds to those before it."""
+    with tab(browser) as (context, page):
+        session = context.new_cdp_session(page)
+        session.send("Network.enable")
+        ours: set[str] = set()
+        total = 0
+
+        def responded(event: dict[str, object]) -> None:
+            path = urlsplit(str(event["response"]["url"])).path  # type: ignore[index]
+            if path == "/" or path.startswith("/web/"):
+                ours.add(str(event["requestId"]))
+
+        def finished(event: dict[str, object]) -> None:
+            nonlocal total
+            if event["requestId"] in ours:
+                total += int(event["encodedDataLength"])  # type: ignore[call-overload]
+
+        session.on("Network.responseReceived", responded)
+        session.on("Network.loadingFinished", finished)
+        page.goto(f"{server.url}/#view=attention")
+        page.wait_for_function(SETTLED)
+        page.wait_for_selector(".head-pictures canvas")
+        before = total
+        yield "first view (Attention)", before
+        for number, name in enumerate(view_names(page)):
+            open_view(page, number)
+            yield name, total - before
+            before = total
+        yield "in all", total
+
+
+def measure_first_picture(browser: Browser, server: Server, rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"empty": [], "filled": []}
+    for _ in range(rounds):
+        with tab(browser) as (_, page):
+            page.add_init_script(FIRST_PICTURE)
+            for times in found.values():
+                page.goto("about:blank")
+                page.goto(f"{server.url}/#view=attention")
+                times.append(float(page.wait_for_function("window.firstPicture").json_value()))
+    return found
+
+
+# ---- frames
+
+
+def long_text(server: Server, page: Page) -> str:
+    """A text of TOKENS tokens of the served model, or a few less."""
+    count = """async ([url, text]) => {
+      const body = JSON.stringify({prompt: text});
+      const answer = await fetch(url, {method: 'POST', headers: {'Content-Type': 'application/json'}, body});
+      return (await answer.json()).count;
+    }"""
+    words = [f"word{i % 97}" for i in range(TOKENS)]
+    fewest, most = 1, len(words)
+    while fewest < most:
+        middle = (fewest + most + 1) // 2
+        if page.evaluate(count, [f"{server.url}/tokenize", " ".join(words[:middle])]) <= TOKENS:
+            fewest = middle
+        else:
+            most = middle - 1
+    return " ".join(words[:fewest])
+
+
+def frames_while(page: Page, act: Callable[[], None]) -> list[float]:
+    """Milliseconds between the frames that were drawn while `act` ran."""
+    page.evaluate(COUNT_FRAMES)
+    act()
+    times = page.evaluate(END_COUNT)
+    return [after - before for before, after in pairwise(times)]
+
+
+def sweep(page: Page, selector: str, seconds: float) -> Callable[[], None]:
+    """Moves the mouse over what is seen of an element, in slanted lines."""
+
+    def act() -> None:
+        canvas = page.locator(selector).first
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        assert box is not None
+        height = min(box["height"], 1000 - box["y"]) - 8
+        end, step = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            step += 1
+            across, down = (step * 7) % int(box["width"] - 8), (step * 3) % int(height)
+            page.mouse.move(box["x"] + 4 + across, box["y"] + 4 + down)
+
+    return act
+
+
+def measure_frames(browser: Browser, server: Server, seconds: float) -> Iterator[tuple[str, list[float]]]:
+    with tab(browser) as (_, page):
+        page.goto(server.url)
+        text = long_text(server, page)
+        page.goto(f"{server.url}/#{urlencode({'view': 'attention', 'text': text})}")
+        page.reload()
+        page.wait_for_selector(".head-pictures canvas")
+        page.wait_for_function(SETTLED)
+        yield "nothing moves", frames_while(page, lambda: time.sleep(seconds))
+        for name, selector in (
+            ("matrix of one head", ".head-pictures .card:nth-of-type(1) .canvases canvas:last-child"),
+            ("the running text", ".running-text .canvases"),
+            ("wall of all heads", ".wall .canvases canvas:last-child"),
+        ):
+            yield name, frames_while(page, sweep(page, selector, seconds))
+
+
+# ---- memory
+
+
+def heap(session: CDPSession) -> float:
+    """Bytes of live JavaScript objects."""
+    session.send("HeapProfiler.collectGarbage")
+    return float(session.send("Runtime.getHeapUsage")["usedSize"])
+
+
+def measure_memory(browser: Browser, server: Server, minutes: float) -> Iterator[tuple[float, int, float]]:
+    """(minutes, views opened, bytes) now and then, while each view is opened in turn with another layer and head."""
+    with tab(browser) as (context, page):
+        page.goto(f"{server.url}/#view=attention")
+        page.wait_for_function(SETTLED)
+        session = context.new_cdp_session(page)
+        count, opened = page.locator(".rail button").count(), 0
+        started = time.monotonic()
+        next_report = 0.0
+        while (now := (time.monotonic() - started) / 60) < minutes:
+            for number in range(count):
+                open_view(page, number)
+                page.keyboard.press(("ArrowRight", "ArrowDown")[opened % 2])
+                page.wait_for_function(SETTLED)
+                opened += 1
+            if now >= next_report:
+                yield (time.monotonic() - started) / 60, opened, heap(session)
+                next_report += minutes / 8
+        yield (time.monotonic() - started) / 60, opened, heap(session)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="first pictures with each cache")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of pointing at each picture")
+    parser.add_argument("--minutes", type=float, default=2.0, help="of clicking through the views")
+    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
+    options = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        parser.error("chromium is missing: Debian's package chromium has it")
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    folder = make_small_checkpoint(options.cache)
+    with sync_playwright() as playwright:
+        # no sandbox: in containers, where this may run as root, Chromium's own cannot start
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        with serve([]) as server:
+            print("| opened | KB |\n|---|---|")
+            for name, size in measure_bytes(browser, server):
+                print(f"| {name} | {size / 1e3:.1f} |", flush=True)
+            print("\n| cache | first picture, median ms | slowest |\n|---|---|---|")
+            for cache, times in measure_first_picture(browser, server, options.rounds).items():
+                print(f"| {cache} | {percentile(times, 0.5):.0f} | {max(times):.0f} |", flush=True)
+        with serve([str(folder)]) as server:
+            print(f"\n| mouse over, {TOKENS} tokens | frames/s | ms p50 | p95 | max |\n|---|---|---|---|---|")
+            for name, gaps in measure_frames(browser, server, options.seconds):
+                cells = [f"{1e3 * len(gaps) / sum(gaps):.0f}", *(f"{percentile(gaps, q):.1f}" for q in (0.5, 0.95))]
+                print(f"| {name} | {' | '.join(cells)} | {max(gaps):.1f} |", flush=True)
+        with serve([]) as server:
+            print("\n| minutes | views opened | heap MB |\n|---|---|---|")
+            for minutes, opened, live in measure_memory(browser, server, options.minutes):
+                print(f"| {minutes:.1f} | {opened} | {live / 1e6:.1f} |", flush=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""The attention view: the wall, one head as matrix and text, its numbers, and rows while the model writes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import FloatRect, Locator, Page, expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import TEXT, Open, ask, settle, written
+
+LONG = "The old fox saw the young fox, and the young fox saw the old fox. " * 4
+CELL = re.compile(r"query (\d+) “.*” → key (\d+) “.*”: (\S+)")
+
+
+def numbers(server: Server, layer: int, head: int, kind: str = "pattern", text: str = TEXT) -> np.ndarray:
+    """[query, key] as the API answers it; masked scores are NaN."""
+    body = {"input": text, "layers": layer, "heads": head}
+    if kind == "norm":
+        arrays = ask(server, "/v1/contributions", {**body, "query_positions": "all"})["data"][0]["arrays"]
+        return np.array(arrays["norms"]["data"][0][0])
+    entry = ask(server, "/v1/attention", {**body, "kind": kind})["data"][0]
+    return np.array(entry["attention"][0][0], dtype=float)
+
+
+def matrix(page: Page) -> Locator:
+    return page.get_by_role("application", name=re.compile("of every query and key"))
+
+
+def readout(page: Page) -> Locator:
+    return page.locator(".head-pictures .readout").first
+
+
+@pytest.mark.parametrize("kind", ["pattern", "norm", "scores", "dots"])
+def test_each_kind_shows_the_apis_number(open_view: Open, server: Server, kind: str) -> None:
+    page = open_view("attention", layer=2, head=5, query=6, key=4, attention_kind=kind)
+    expect(readout(page)).to_contain_text(f": {written(numbers(server, 2, 5, kind)[6, 4])}")
+
+
+def test_a_masked_score_is_named_and_no_number(open_view: Open) -> None:
+    page = open_view("attention", query=2, key=5, attention_kind="scores")
+    expect(readout(page)).to_contain_text("key 5 “was”: masked")
+    expect(page.locator(".colour-scale")).to_contain_text("masked")
+
+
+def test_pointing_tells_the_cell_and_a_click_keeps_it(open_view: Open, server: Server) -> None:
+    page = open_view("attention", layer=1, head=3)
+    box = box_of(matrix(page))
+    matrix(page).hover(position={"x": 0.4 * box["width"], "y": 0.7 * box["height"]})
+    query, key, value = cell_in(pointed_at(page))
+    assert value == written(numbers(server, 1, 3)[query, key])
+    expect(page.locator(".top-keys h2")).to_contain_text(f"({query})")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_url(re.compile(rf"query={query}&key={key}\b"))
+
+
+def cell_in(said: str) -> tuple[int, int, str]:
+    """Query, key and number of a readout."""
+    found = CELL.search(said)
+    assert found, said
+    return int(found[1]), int(found[2]), found[3]
+
+
+def box_of(locator: Locator) -> FloatRect:
+    box = locator.bounding_box()
+    assert box
+    return box
+
+
+def pointed_at(page: Page) -> str:
+    """What the readout says once it follows the mouse: of the pair that is chosen at first it says key 0."""
+    expect(readout(page)).not_to_contain_text("key 0 ")
+    return readout(page).inner_text()
+
+
+def test_keys_walk_the_cells_in_the_orientation_that_is_seen(open_view: Open, server: Server) -> None:
+    page = open_view("attention", layer=1, head=3, query=5, key=2, attention_orientation="columns")
+    expect(page.locator(".formula")).to_contain_text("9 keys × 9 queries. Each column is one query and sums to 1")
+    matrix(page).focus()
+    page.keyboard.press("ArrowDown")  # the next row: the next key
+    expect(readout(page)).to_contain_text(f"query 5 “was” → key 3 “time”: {written(numbers(server, 1, 3)[5, 3])}")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("query=6&key=3"))
+
+
+def test_without_the_first_token_the_colours_reach_to_the_largest_of_the_others(
+    open_view: Open, server: Server
+) -> None:
+    page = open_view("attention", layer=3, head=1)
+    expect(page.locator(".colour-scale .number").last).to_have_text("1")
+    page.get_by_label("hide the first token").check()
+    largest = numbers(server, 3, 1)[:, 1:].max()
+    expect(page.locator(".colour-scale .number").last).to_have_text(f"{largest:.3g}")
+    page.wait_for_url(re.compile("attention_sink=0"))
+
+
+def test_the_top_keys_are_the_largest_of_the_query(open_view: Open, server: Server) -> None:
+    page = open_view("attention", layer=4, head=2, query=7)
+    row = numbers(server, 4, 2)[7]
+    shown = page.locator(".top-keys tbody .number").all_inner_texts()
+    assert shown == [written(value) for value in sorted(row[:8], reverse=True)]  # the last key is masked
+    page.locator(".top-keys tbody button").nth(1).click()
+    page.wait_for_url(re.compile(rf"key={np.argsort(-row)[1]}\b"))
+
+
+def test_the_wall_opens_a_head_by_click_and_by_key(open_view: Open) -> None:
+    page = open_view("attention", layer=0, head=0)
+    wall = page.get_by_role("application", name=re.compile("6 layers of 8 heads"))
+    box = box_of(wall)
+    page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+    title = page.locator(".head-pictures h2").first
+    expect(title).not_to_have_text("Layer 0, head 0")
+    layer, head = (int(number) for number in re.findall(r"\d+", title.inner_text()))
+    expect(page.locator(".wall-name")).to_contain_text(f"layer {layer}, head {head}")
+    assert layer > 0
+    assert head > 0
+    wall.press("ArrowRight")
+    expect(title).to_have_text(f"Layer {layer}, head {head + 1}")
+
+
+def test_words_point_at_what_they_look_at_and_at_who_looks_at_them(open_view: Open, server: Server) -> None:
+    page = open_view("attention", layer=1, head=3, query=3, key=1, attention_picture="text")
+    row = numbers(server, 1, 3)[4]
+    words = page.get_by_role("application", name=re.compile("The text with lines"))
+    words.focus()
+    page.keyboard.press("ArrowDown")
+    best = int(row.argmax())
+    expect(readout(page)).to_contain_text(f"query 4 “there” → most: key {best} ")
+    expect(readout(page)).to_contain_text(written(row[best]))
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowUp")
+    expect(readout(page)).to_contain_text("key 0 “Once” and those that look at it")
+    page.keyboard.press("Enter")
+    expect(page.locator(".text-tokens .is-key")).to_have_text("Once")
+
+
+def test_a_long_text_is_zoomed_and_its_cells_stay_the_apis(open_view: Open, server: Server) -> None:
+    page = open_view("attention", layer=1, head=3, query=50, key=40, text=LONG)
+    weights = numbers(server, 1, 3, text=LONG)
+    expect(page.locator(".zoom")).to_contain_text(f"{len(weights)} × {len(weights)} cells")
+    page.get_by_label("Nearer").click()
+    page.get_by_label("Nearer").click()
+    expect(page.locator(".zoom")).to_contain_text("drag to move")
+    matrix(page).hover()
+    query, key, value = cell_in(readout(page).inner_text())
+    assert value == written(weights[query, key])
+    expect(page.locator(".wall-name")).to_contain_text("is open")  # its thumbnails are means of cells, and all there
+
+
+@pytest.mark.parametrize("kind", ["pattern", "scores"])
+def test_saved_numbers_are_the_apis_with_their_tokens(
+    open_view: Open, server: Server, tmp_path: Path, kind: str
+) -> None:
+    page = open_view("attention", layer=1, head=3, attention_kind=kind)
+    saved = save(page, "(npy)", tmp_path)
+    expected = numbers(server, 1, 3, kind)
+    np.testing.assert_array_equal(np.load(saved), np.where(np.isnan(expected), -np.inf, expected).astype(np.float32))
+    header, *lines = save(page, "(CSV)", tmp_path).read_text().splitlines()
+    assert header.split(",")[1:4] == ["Once", " upon", " a"]
+    assert float(lines[4].split(",")[4]) == pytest.approx(expected[4, 3], rel=1e-6)
+
+
+def save(page: Page, what: str, folder: Path) -> Path:
+    """The file that the head's menu saves."""
+    card = page.locator(".head-pictures .card").first
+    card.get_by_role("button", name="Save…").click()
+    with page.expect_download() as download:
+        card.get_by_role("button", name=what).click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    return path
+
+
+def test_pictures_are_saved_as_svg_with_the_tokens_names(open_view: Open, tmp_path: Path) -> None:
+    page = open_view("attention", layer=1, head=3)
+    svg = save(page, "(SVG)", tmp_path).read_text()
+    assert svg.count(">little</text>") == 2  # as query and as key
+    assert "<image" in svg
+    assert save(page, "(PNG)", tmp_path).read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
+    open_view: Open, server: Server
+) -> None:
+    page = open_view("attention", layer=4, head=7, write_temperature=0, write_max_tokens=12)
+    page.get_by_role("button", name="Continue and watch").click()
+    page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
+    settle(page)
+    text = page.get_by_role("textbox", name="Text").input_value()
+    done = ask(server, "/v1/completions", {"prompt": TEXT, "temperature": 0, "max_tokens": 12})
+    assert text == TEXT + done["choices"][0]["text"]
+    weights = numbers(server, 4, 7, text=text)
+    expect(page.locator(".formula")).to_contain_text(f"{len(weights)} queries × {len(weights)} keys")
+    expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")
+
+
+def test_writing_can_be_stopped(open_view: Open) -> None:
+    page = open_view("attention", write_max_tokens=400, write_seed=3)
+    page.get_by_role("button", name="Continue and watch").click()
+    expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
+    page.get_by_role("button", name="Stop writing").click()
+    page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
+    settle(page)
+    expect(page.get_by_role("button", name="Continue and watch")).to_be_enabled()
