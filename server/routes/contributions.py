@@ -20,14 +20,25 @@ from server.routes.answers import TENSOR_CONTENT
 from server.routes.attention import keys_of, rows_of
 from server.routes.context import AppContext
 from server.routes.logit_parts import LogitParts, check_attributable, output_norm
-from server.routes.looking import Look, NamedToken, begin, capture, described, in_thread, read_token, stack_of
+from server.routes.looking import (
+    Asked,
+    Look,
+    NamedToken,
+    Tensors,
+    asked_of_weights,
+    begin,
+    capture,
+    described,
+    in_thread,
+    read_token,
+    stack_of,
+)
 from server.routes.prompts import Prompt
 from server.schemas import ContributionsAnswer, ContributionsRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
 from server.trace_body import DescribedEntry
 
-Tensors = dict[str, NumpyArray]
 Pairs = tuple[tuple[int, int], ...]
 
 
@@ -55,8 +66,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         look.check_size(
             sum(maps * plan.num_values for plan in plans), "fewer layers, heads, query_positions or key_positions"
         )
-        found = await look.run([(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans])
-        weights = await _weights(look, plans[0], [token.token_id for token in named])
+        questions = _questions(plans[0], tuple(token.token_id for token in named))
+        asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
+        found = await look.run(asked, list(questions.values()))
+        weights = _weights(plans[0], dict(zip(questions, found[len(plans) :], strict=True)))
 
         def tell() -> list[DescribedEntry]:
             return [_entry(look, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
@@ -90,6 +103,13 @@ class _Plan:
     def kv_heads(self) -> tuple[int, ...]:
         """The value heads of the heads, each once."""
         return tuple(dict.fromkeys(map(self.kv_head, self.heads)))
+
+    @property
+    def asked_pairs(self) -> Pairs:
+        """Whose weights are asked for: the chosen heads; for a logit every head, since all of them are parts of it."""
+        if self.logit is not None:
+            return self.logit.pairs
+        return tuple((layer, head) for layer in self.layers for head in self.heads)
 
     def kv_head(self, head: int) -> int:
         return head // (self.config.num_heads // self.config.num_kv_heads)
@@ -142,19 +162,21 @@ class _Weights:
     """Of every head, with a target."""
 
 
-async def _weights(look: Look, plan: _Plan, targets: list[int]) -> _Weights:
-    """Of the chosen heads; with targets of every head, since all of them are parts of the logit."""
-    logit, size = plan.logit, plan.config.head_dim
+def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
+    """What is asked of the weights of each part."""
+    size = plan.config.head_dim
+    count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
+    parts = (plan.part,) if plan.logit is None else plan.logit.parts
+    return {
+        part: asked_of_weights("head_readout", count, part=part, pairs=plan.asked_pairs, targets=targets)
+        for part in parts
+    }
 
-    async def ask(part: Part, pairs: Pairs) -> Tensors:
-        count = len(pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
-        return await look.weights("head_readout", count, part=part, pairs=pairs, targets=tuple(targets))
 
-    if logit is None:
-        chosen = tuple((layer, head) for layer in plan.layers for head in plan.heads)
-        return _Weights(dict(zip(chosen, (await ask(plan.part, chosen))["gram"], strict=True)), {})
-    readouts = {part: await ask(part, logit.pairs) for part in logit.parts}
-    return _Weights(dict(zip(logit.pairs, readouts[plan.part]["gram"], strict=True)), readouts)
+def _weights(plan: _Plan, answers: dict[Part, Tensors]) -> _Weights:
+    """From the answers to `_questions`."""
+    grams = dict(zip(plan.asked_pairs, answers[plan.part]["gram"], strict=True))
+    return _Weights(grams, {} if plan.logit is None else answers)
 
 
 def _entry(

@@ -16,7 +16,7 @@ from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.attention import keys_of, rows_of
 from server.routes.context import AppContext
-from server.routes.looking import Look, begin, capture, described, in_thread, stack_of
+from server.routes.looking import Look, asked_of_weights, begin, capture, described, in_thread, stack_of
 from server.schemas import ExplainAnswer, ExplainRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
@@ -53,9 +53,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             (TraceTask(points=tuple(one.points(context).values())), 4 * count)
             for one, count in zip(heads, numbers, strict=True)
         ]
-        found = await look.run(asked)
         count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
-        weights = await look.weights("head_output", count, part=part, layer=layer, head=head)
+        question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
+        *found, weights = await look.run(asked, [question])
 
         def tell() -> list[DescribedEntry]:
             return [_entry(look, i, one, found[i], weights) for i, one in enumerate(heads)]

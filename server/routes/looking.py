@@ -30,8 +30,16 @@ from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate, p
 from server.trace_body import DescribedArray, DescribedEntry, described_body
 
 T = TypeVar("T")
+Tensors = dict[str, NumpyArray]
+Asked = tuple[Task, int]
+"""A task, and the bytes of the tensors that answer it."""
 _VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 """Of one number on the wire."""
+
+
+def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
+    """A question about the weights whose answer has so many numbers."""
+    return WeightsTask(question=question, options=options), 4 * num_values
 
 
 @dataclass
@@ -58,28 +66,25 @@ class Look:
                     code="answer_too_large",
                 )
 
-    async def run(self, asked: Sequence[tuple[Task, int]]) -> list[dict[str, NumpyArray]]:
-        """One task and its captured bytes for each input: the tensors of each, while the client waits.
+    async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
+        """A task for each input, and questions about the weights: the tensors of each, while the client waits.
 
-        Raises PayloadTooLarge, before anything runs, when they are over what may be captured.
+        The answers to the questions come last. Raises PayloadTooLarge, before anything runs, when all of them together
+        are over what may be captured.
         """
-        check_capture(self.context, sum(capture_bytes for _, capture_bytes in asked))
-        return await unless_disconnected(self.request, self._run(asked))
+        check_capture(self.context, sum(num_bytes for _, num_bytes in (*asked, *questions)))
+        return await unless_disconnected(self.request, self._run(asked, questions))
 
-    async def weights(self, question: str, num_values: int, **options: Any) -> dict[str, NumpyArray]:
-        """The answer to a question about the weights."""
-        work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
-        (result,) = await unless_disconnected(self.request, run_all(self.context, [work], self.arrival))
-        return _arrays(result)
-
-    async def _run(self, asked: Sequence[tuple[Task, int]]) -> list[dict[str, NumpyArray]]:
+    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[Tensors]:
         changes = await read_all_interventions(self.context, self.body.interventions, self.inputs)
-        works = [
-            Work(task, prompt, capture_bytes, interventions)
-            for (task, capture_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
+        works = [Work(task, Prompt(()), num_bytes) for task, num_bytes in questions]
+        works += [
+            Work(task, prompt, num_bytes, interventions)
+            for (task, num_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
         ]
-        self.results = await run_all(self.context, works, self.arrival)
-        return [_arrays(result) for result in self.results]
+        results = await run_all(self.context, works, self.arrival)
+        answers, self.results = results[: len(questions)], results[len(questions) :]
+        return [_arrays(result) for result in (*self.results, *answers)]
 
     def answer(self, entries: Sequence[DescribedEntry]) -> Response:
         """The entries in the wanted format."""
@@ -125,7 +130,7 @@ async def in_thread(compute: Callable[[], T]) -> T:
     return await asyncio.to_thread(compute)
 
 
-def _arrays(result: Result) -> dict[str, NumpyArray]:
+def _arrays(result: Result) -> Tensors:
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 

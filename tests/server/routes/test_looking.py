@@ -370,6 +370,23 @@ async def test_inputs_that_capture_too_much_together_are_413_before_any_runs(rou
     assert error["code"] == "capture_too_large"
 
 
+@pytest.mark.parametrize("route", ["explain", "contributions"])
+async def test_what_is_asked_of_the_weights_counts_before_anything_runs(route: str, tmp_path: Path) -> None:
+    """It was asked for, and refused, when the passes over the inputs were done."""
+    engine = engine_of()
+    body = {"input": TEXT, **NEEDED.get(route, {})}
+    async with at_site(tmp_path, engine) as at:
+        assert (await at.post(f"/v1/{route}", body)).status_code == 200
+    num_bytes = sum(each.capture_bytes for each in engine.submitted)
+    engine.submitted.clear()
+    async with at_site(tmp_path, engine, max_capture_bytes=num_bytes - 1) as at:
+        error = await at.error(f"/v1/{route}", body, 413)
+        assert engine.submitted == []
+    async with at_site(tmp_path, engine, max_capture_bytes=num_bytes) as at:
+        assert (await at.post(f"/v1/{route}", body)).status_code == 200
+    assert f"would capture {num_bytes} bytes" in error["message"]
+
+
 @pytest.mark.parametrize(
     ("route", "fields", "param"),
     [
