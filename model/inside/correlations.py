@@ -32,6 +32,7 @@ class Correlations:
     """Units with one value at all positions: they have no correlation, and are in no pair."""
     num_pairs: int
     mean: float
+    """NaN where there is no pair, as the other means."""
     mean_square: float
     """Of the correlations; independent samples give 1 / (N - 1)."""
     mean_information: float
@@ -79,18 +80,22 @@ def correlations(samples: Floats, num_strongest: int) -> Correlations:
     for i in range(0, len(units), _BLOCK):
         for j in range(i, len(units), _BLOCK):
             rho = np.clip(scaled[:, i : i + _BLOCK].T @ scaled[:, j : j + _BLOCK], -1.0, 1.0)
-            first, second = np.triu_indices(len(rho), 1) if i == j else np.indices(rho.shape).reshape(2, -1)
-            values = rho[first, second]
+            upper = np.flatnonzero(np.triu(np.ones(rho.shape, bool), 1)) if i == j else None
+            values = rho.ravel() if upper is None else rho.ravel()[upper]
             histogram += np.histogram(values, BINS, (-1.0, 1.0))[0]
             total += float(values.sum())
             squares += float(np.square(values).sum())
             information += float(gaussian_information(values).sum())
-            best = np.concatenate([best, values])
+            # Only those that are stronger than the weakest that is kept: most blocks have few or none.
+            weakest = -1.0 if len(best) < num_strongest else np.abs(best).min(initial=1.0)
+            stronger = np.flatnonzero(np.abs(values) > weakest)
+            first, second = np.divmod(stronger if upper is None else upper[stronger], rho.shape[1])
+            best = np.concatenate([best, values[stronger]])
             pairs = np.concatenate([pairs, np.stack([units[i + first], units[j + second]], 1)])
             kept = np.argsort(-np.abs(best), kind="stable")[:num_strongest]
             best, pairs = best[kept], pairs[kept]
     num_pairs = len(units) * (len(units) - 1) // 2
-    divisor = max(num_pairs, 1)
+    divisor = num_pairs or np.nan
     return Correlations(
         num_samples=len(samples),
         constant_units=tuple(np.flatnonzero(~varies).tolist()),

@@ -57,7 +57,7 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Float64:
 def entropy(probabilities: Floats) -> float:
     """-sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0. NaN where a probability is."""
     p = probabilities[probabilities != 0]
-    return float(np.maximum(0.0, -(p * np.log(p)).sum()))
+    return float(np.maximum(-(p * np.log(p)).sum(), 0.0)) + 0.0  # which turns -0 into 0
 
 
 def distribution(

@@ -26,6 +26,8 @@ from server.trace_plan import choose_heads, head_axis
 
 MAX_PRODUCTS = 20_000_000_000
 """Samples times pairs of units that one request may ask for: some seconds of one core."""
+_PER_PAIR = 200
+"""What is done once for each pair, in samples: counting it takes as long as correlating so many."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -133,8 +135,9 @@ def _check_amount(num_samples: int, num_units: int) -> None:
             f"positions: {num_samples} of all inputs together say nothing of a correlation; 3 and more are accepted.",
             param="positions",
         )
-    if num_samples * num_units * (num_units - 1) // 2 > MAX_PRODUCTS:
-        fitting = int((2 * MAX_PRODUCTS / num_samples) ** 0.5)
+    per_pair = num_samples + _PER_PAIR
+    if per_pair * num_units * (num_units - 1) // 2 > MAX_PRODUCTS:
+        fitting = int((2 * MAX_PRODUCTS / per_pair) ** 0.5)
         raise BadRequest(
             f"units: {num_units} units at {num_samples} positions are too many pairs for one request; {fitting} units "
             "are accepted at so many positions, or fewer positions.",

@@ -13,7 +13,7 @@ from model.inside.census_report import as_json
 from model.inside.matrices import Place, UnknownMatrix, find_matrix
 from model.point_names import stack_config
 from server.engine.request import WeightsTask
-from server.errors import BadRequest, PayloadTooLarge
+from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT, counted_refusals, wire_of
 from server.routes.context import AppContext
@@ -70,6 +70,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         computed beside the running requests, at low priority: a large matrix takes seconds to minutes."""
         arrival = time.monotonic()
         check_model(context, model_id)
+        _check_once(request)
         wanted = negotiate(request.headers.get("accept"))
         place, head = _place(context, query)
         if wanted is Format.NPY:
@@ -177,10 +178,19 @@ def _check_size(
 # ---- geometry
 
 
+def _check_once(request: Request) -> None:
+    """Raise BadRequest for a name that the query gives twice: only one of its values would count."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if names.count(name) > 1:
+            values = request.query_params.getlist(name)
+            raise BadRequest(f"{name}: given {len(values)} times, {shown(values)}; once is accepted.", param=name)
+
+
 def _place(context: AppContext, query: GeometryQuery) -> tuple[Place, int | None]:
     """The matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
     layer = query.layer
-    if layer is not None and layer < 0:
+    if layer is not None:
         stack = "encoder" if query.matrix.startswith("encoder.") else stack_of(check_part(context, None))
         (layer,) = resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")
     try:

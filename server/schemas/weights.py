@@ -226,9 +226,9 @@ class CorrelationsEntry(AnswerModel):
     num_units: int = Field(description="Units that were asked for.")
     num_constant_units: int = Field(description="Units with one value everywhere: they are in no pair.")
     num_pairs: int = Field(description="Pairs of units, all of which were correlated.")
-    mean_correlation: float = Field(description="Of the pairs.")
-    root_mean_square_correlation: float = Field(description="Of the pairs.")
-    mean_information: float = Field(description="Nats.")
+    mean_correlation: float | None = Field(description="Of the pairs; null when there is none.")
+    root_mean_square_correlation: float | None = Field(description="Of the pairs; null when there is none.")
+    mean_information: float | None = Field(description="Nats; null when there is no pair.")
     baseline: dict[str, Any] = Field(
         description='What independent normal units would show in so few samples: {"std": 1/sqrt(N - 1), "information": '
         "1/(2(N - 2))}."

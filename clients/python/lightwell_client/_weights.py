@@ -164,9 +164,10 @@ class Correlations(Look):
     num_units: int
     num_constant_units: int
     num_pairs: int
-    mean_correlation: float
-    root_mean_square_correlation: float
-    mean_information: float
+    mean_correlation: float | None
+    """None, as the next two, when there is no pair of units that vary."""
+    root_mean_square_correlation: float | None
+    mean_information: float | None
     """Nats: the mean of -1/2 ln(1 - rho^2)."""
     baseline: dict[str, float] = Field(default_factory=dict, repr=False)
     """What independent normal units would show in so few samples."""

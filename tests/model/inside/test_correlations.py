@@ -73,4 +73,15 @@ def test_units_that_never_change_are_told_and_left_out() -> None:
     assert len(found.strongest) == 6
     assert not np.isin(found.strongest, (2, 5)).any()
     nothing = correlations(np.ones((4, 3)), 10)
-    assert (nothing.num_pairs, nothing.mean_information, len(nothing.strongest)) == (0, 0.0, 0)
+    assert (nothing.num_pairs, len(nothing.strongest)) == (0, 0)
+    assert np.isnan([nothing.mean, nothing.mean_square, nothing.mean_information]).all()
+
+
+def test_the_strongest_pairs_are_found_whatever_their_number() -> None:
+    """Over several blocks, with many pairs of equal strength."""
+    samples = np.random.default_rng(5).integers(0, 2, (5, 700)).astype(np.float32)
+    strength = np.sort(np.abs(by_hand(samples[:, samples.std(0) > 0])))[::-1]
+    for count in (0, 1, 40, 2000):
+        found = correlations(samples, count)
+        np.testing.assert_allclose(np.abs(found.strongest_correlations), strength[:count], atol=1e-12)
+        assert len({tuple(pair) for pair in found.strongest.tolist()}) == count

@@ -164,6 +164,8 @@ async def test_geometry_as_safetensors(at: Site) -> None:
         ({"matrix": "W_Q"}, "matrix", "say which layer"),
         ({"matrix": "blocks.77.attn.W_Q"}, "matrix", "no layer 77"),
         ({"matrix": "W_Q", "layer": -77}, "layer", "no layer -77"),
+        ({"matrix": "W_Q", "layer": 77}, "layer", "no layer 77"),
+        ({"matrix": ["W_E", "W_U"]}, "matrix", "given 2 times, ['W_E', 'W_U']"),
         ({"matrix": "W_E", "head": 0}, "head", "has no heads"),
         ({"matrix": "W_Q", "layer": 0, "head": 99}, "head", "no head 99"),
         ({"matrix": "W_E", "axis": "diagonal"}, "axis", "'rows' or 'columns'"),
@@ -300,3 +302,22 @@ async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at
 async def test_correlations_that_make_no_sense_are_refused(at: Site, change: dict[str, Any], param: str) -> None:
     body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post", **change}
     assert (await at.error("/v1/geometry", body, 400))["param"] == param
+
+
+async def test_one_unit_has_no_pair_and_so_no_mean(at: Site) -> None:
+    told = entry(await at.post("/v1/geometry", {"input": ids(at, 8), "point": "blocks.0.hook_resid_post", "units": 3}))
+    assert told["num_pairs"] == 0
+    means = ("mean_correlation", "root_mean_square_correlation", "mean_information")
+    assert [told[name] for name in means] == [None] * 3
+
+
+async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work was counted as samples times pairs: of 8 samples a large vocabulary's pairs would have taken minutes."""
+    monkeypatch.setattr("server.routes.correlations.MAX_PRODUCTS", 200 * 100)
+    body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}
+    error = await at.error("/v1/geometry", {**body, "units": list(range(20))}, 400)
+    assert error["param"] == "units"
+    fitting = int(error["message"].split("; ")[1].split()[0])
+    assert 5 < fitting < 20
+    told = entry(await at.post("/v1/geometry", {**body, "units": list(range(fitting))}))
+    assert told["num_units"] == fitting
