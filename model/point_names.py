@@ -41,6 +41,12 @@ def full_name(config: ModelConfig, stack: Stack, point: str, layer: int | None) 
     return f"{prefix}{point}" if layer is None else f"{prefix}blocks.{layer}.{point}"
 
 
+def short_name(config: ModelConfig, stack: Stack, point: str) -> str:
+    """The point without a layer, as messages say it; without a prefix a name means the only stack or the decoder."""
+    prefix = "encoder." if stack == "encoder" and config.kind == "encoder-decoder" else ""
+    return prefix + point
+
+
 def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | None = None) -> str | None:
     """Why this stack has no such point (in this layer, when one is named); None when it has it."""
     own, name = stack_config(config, stack), point.name
@@ -119,7 +125,8 @@ def read_name(config: ModelConfig, name: str) -> Written:
     if point is None:
         raise UnknownPoint(f"there is no point {name[:80]!r}; near ones are {near_names(config, name)}")
     if layer is not None and not point.in_block:
-        raise UnknownPoint(f"{point.name!r} stands outside the blocks and has no layer; {point.name!r} is accepted")
+        told = short_name(config, stack, point.name)
+        raise UnknownPoint(f"{told!r} stands outside the blocks and has no layer; {told!r} is accepted")
     absent_at = layer if layer is None or layer >= 0 else layer + stack_config(config, stack).num_layers
     reason = why_absent(config, stack, point, absent_at)
     if reason is not None:
@@ -147,6 +154,7 @@ def near_names(config: ModelConfig, name: str, changeable: bool = False, count: 
     wanted = re.sub(r"blocks\.-?\d+\.|\.-?\d+$", "", name)
     has: dict[str, None] = {}
     for stack in reversed(stacks(config)):
-        prefix = "encoder." if stack == "encoder" and config.kind == "encoder-decoder" else ""
-        has |= {prefix + p.name: None for p in points_of(config, stack) if p.changeable or not changeable}
+        has |= {
+            short_name(config, stack, p.name): None for p in points_of(config, stack) if p.changeable or not changeable
+        }
     return ", ".join(difflib.get_close_matches(wanted, has, count, cutoff=0.0))

@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 
 from model.config import ModelConfig
-from model.point_names import UnknownPoint, full_name, near_names, read_name, sizes, stack_config, why_absent
+from model.point_names import (
+    UnknownPoint,
+    full_name,
+    near_names,
+    read_name,
+    short_name,
+    sizes,
+    stack_config,
+    why_absent,
+)
 from model.points import Point, Stack, is_cross, reads_encoder
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Op, PointCapture
@@ -51,6 +60,8 @@ class Place:
 
     stack: Stack
     point: Point
+    name: str
+    """Of the point in this model, as messages say it: with its stack where there are two, without a layer."""
     layers: tuple[int | None, ...]
     heads: tuple[int, ...] | None
     positions: tuple[int, ...] | None
@@ -93,10 +104,11 @@ def place_of(
     except UnknownPoint as error:
         raise _wrong(f"{field}.point: {error}.", "unknown_point") from None
     stack, point = written.stack, written.point
+    told = short_name(config, stack, point.name)
     own = stack_config(config, stack)
     layers = _layers(config, stack, point, written.layer, layer, field)
     if head != "all" and head_axis(point) is None:
-        raise _wrong(f'{field}.head: {point.name} has no heads; leave out {shown(head)} or give "all".')
+        raise _wrong(f'{field}.head: {told} has no heads; leave out {shown(head)} or give "all".')
     heads = _about(choose_heads, head, own, point, f"{field}.head")
     is_encoders = stack == "encoder" and config.kind == "encoder-decoder"
     own_length = lengths.encoder if is_encoders else lengths.own
@@ -108,29 +120,30 @@ def place_of(
             shape[i] = len(heads)
         elif axis in ("position", "query") and chosen is not None:
             shape[i] = len(chosen)
-    return Place(stack, point, layers, heads, chosen, tuple(shape))
+    return Place(stack, point, told, layers, heads, chosen, tuple(shape))
 
 
 def _layers(
     config: ModelConfig, stack: Stack, point: Point, named: int | None, selector: Selector | None, field: str
 ) -> tuple[int | None, ...]:
     """The layers that name and field tell. Raises BadRequest where they disagree, or tell none that is needed."""
+    told = short_name(config, stack, point.name)
     if not point.in_block:
         if selector is not None:
-            raise _wrong(f"{field}.layer: {point.name} stands outside the blocks; leave out {shown(selector)}.")
+            raise _wrong(f"{field}.layer: {told} stands outside the blocks; leave out {shown(selector)}.")
         return (None,)
     own = stack_config(config, stack)
     if named is not None and selector is not None:
         raise _wrong(f"{field}.layer: the point's name tells layer {named} already; leave out {shown(selector)}.")
     if named is None and selector is None:
-        raise _wrong(f'{field}.layer: {point.name} stands in every block; a layer, a list or "all" is accepted.')
+        raise _wrong(f'{field}.layer: {told} stands in every block; a layer, a list or "all" is accepted.')
     wanted = selector if named is None else named
     assert wanted is not None
     layers = _about(resolve, wanted, own.num_layers, f"{field}.layer", "layer")
     absent = {layer: reason for layer in layers if (reason := why_absent(config, stack, point, layer)) is not None}
     if absent and wanted != "all":
         layer, reason = next(iter(absent.items()))
-        raise _wrong(f"{field}.layer: layer {layer} has no {point.name}: {reason}.")
+        raise _wrong(f"{field}.layer: layer {layer} has no {told}: {reason}.")
     return tuple(layer for layer in layers if layer not in absent)
 
 
@@ -148,12 +161,13 @@ def _wrong(message: str, code: str | None = "invalid_intervention") -> BadReques
 
 def check_operation(config: ModelConfig, item: InterventionField, place: Place, field: str) -> None:
     """Raise BadRequest when the operation cannot stand at this point."""
-    name = place.point.name
+    name = place.name
     if not place.point.changeable:
         near = near_names(config, item.point, changeable=True)
         raise _wrong(f"{field}.point: {name} can be read and not changed; near ones that can be: {near}.")
     if item.op == "temperature" and not name.endswith("hook_attn_scores"):
-        accepted = "cross_attn.hook_attn_scores" if is_cross(place.point) else "attn.hook_attn_scores"
+        module = "cross_attn" if is_cross(place.point) else "attn"
+        accepted = short_name(config, place.stack, f"{module}.hook_attn_scores")
         raise _wrong(f"{field}.op: 'temperature' divides attention scores, not {name}; point {accepted!r} is accepted.")
     if item.op == "mean" and place.is_map:
         raise _wrong(f"{field}.op: rows of {name} have different lengths and no mean; 'zero' and 'patch' are accepted.")
@@ -238,7 +252,7 @@ def check_fits(shape: Sequence[int], place: Place, field: str) -> None:
         return
     accepted = ", ".join(f"{axis} {length}" for axis, length in axes)
     raise _wrong(
-        f"{field}: shape {list(shape)} does not broadcast to {place.point.name}, which is [{accepted}] here; that "
+        f"{field}: shape {list(shape)} does not broadcast to {place.name}, which is [{accepted}] here; that "
         "shape is accepted, with 1 for any axis and without leading axes.",
         "wrong_shape",
     )

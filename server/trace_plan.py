@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from model.config import ModelConfig
-from model.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
+from model.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
 from model.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
 from server.errors import BadRequest, PayloadTooLarge, shown
@@ -120,7 +120,8 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
         if absent is None:
             yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
         elif selector != "all":
-            raise BadRequest(f"points: layer {layer} has no {point.name}: {absent}.", param="points")
+            told = short_name(config, stack, point.name)
+            raise BadRequest(f"points: layer {layer} has no {told}: {absent}.", param="points")
 
 
 Lengths = tuple[int, int]

@@ -316,6 +316,26 @@ async def test_what_cannot_be_done_is_400_before_anything_runs(item: Any, said: 
     assert error["param"].startswith("interventions") or error["code"] in {"invalid_value", "unknown_field"}
 
 
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"point": "encoder.hook_resid_pre", "op": "zero"}, "layer: encoder.hook_resid_pre stands in every block"),
+        ({"point": "encoder.hook_embed", "layer": 0, "op": "zero"}, "layer: encoder.hook_embed stands outside"),
+        ({"point": "encoder.embed.0", "op": "zero"}, "'encoder.hook_embed' is accepted"),
+        ({"point": "encoder.resid_pre.0", "head": 0, "op": "zero"}, "head: encoder.hook_resid_pre has no heads"),
+        ({"point": "encoder.pattern.0", "op": "mean"}, "rows of encoder.attn.hook_pattern have different lengths"),
+        ({"point": "encoder.z.0", "op": "temperature", "value": 2}, "'encoder.attn.hook_attn_scores' is accepted"),
+        ({"point": "encoder.resid_pre.0", "op": "add", "value": [1.0] * 7}, "does not broadcast to "
+         "encoder.hook_resid_pre, which"),
+        ({"point": "z.0", "op": "temperature", "value": 2}, "not attn.hook_z; point 'attn.hook_attn_scores'"),
+    ],
+)  # fmt: skip
+async def test_points_of_an_encoder_are_called_so(item: Any, said: str, tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder_decoder()) as at:
+        error = await at.error("/v1/trace", {**TRACE, "decoder_input": "xy", "interventions": [item]}, 400)
+    assert said in error["message"]
+
+
 async def test_a_later_wrong_intervention_stops_the_pass_of_an_earlier_source(tmp_path: Path) -> None:
     items = [{"point": "z.0", "op": "patch", "positions": 0, "from": {"input": "x"}}, {"point": "z.9", "op": "zero"}]
     async with site(tmp_path) as at:
