@@ -36,6 +36,8 @@ own, and over the scales of all norms behind it. Then readout and biases above a
 and WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and, where
 there are such, b_o [d_model] and position_bias (by distance, see `head_readout.head_output`).
 
+What overflowed in the network is inf or NaN here too, and no warning is given of it.
+
 Axes: Q queries, K keys, D numbers of a head, T targets.
 """
 
@@ -47,7 +49,10 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.floating[Any]]
 Float64 = npt.NDArray[np.float64]
 
+_overflows = np.errstate(invalid="ignore", over="ignore")
 
+
+@_overflows
 def value_lengths(values: Floats, gram: Floats) -> Float64:
     """||v W_O^h|| of each key [K], from values [K, D] and M M^T [D, D] of one head."""
     v = values.astype(np.float64)
@@ -56,6 +61,7 @@ def value_lengths(values: Floats, gram: Floats) -> Float64:
     return lengths
 
 
+@_overflows
 def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats | None = None) -> Float64:
     """A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how far key j moves query i (Kobayashi et al. 2020).
 
@@ -71,6 +77,7 @@ def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats |
     return moved if divisor is None else moved / divisor[:, None]
 
 
+@_overflows
 def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor: Floats) -> Float64:
     """A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: what key j adds to the logit at query i, through it.
 
@@ -85,6 +92,7 @@ def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor
     return attributed
 
 
+@_overflows
 def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float64:
     """What whole heads add to the logit, [Q, heads], from z [Q, heads, D] and M u [heads, D]; divisor [Q]."""
     added = np.einsum("qhd,hd->qh", mixed.astype(np.float64), readout.astype(np.float64))
@@ -92,6 +100,7 @@ def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float6
     return attributed
 
 
+@_overflows
 def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Float64:
     """What vectors added to the stream [Q, d] add to the logit [Q]: their product with u [d], over sigma [Q]."""
     attributed: Float64 = (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)

@@ -49,3 +49,16 @@ def test_norms_and_attributions_are_those_of_the_moves_built_whole(
 def test_rounding_makes_no_length_imaginary() -> None:
     gram = np.full((2, 2), 1.0, np.float32)
     assert np.isfinite(value_lengths(np.array([[1.0, -1.0 - 1e-7]], np.float32), gram)).all()
+
+
+def test_values_that_overflowed_are_no_numbers_and_give_no_warning() -> None:
+    values, gram = np.array([[1.0, 2.0], [np.inf, -np.inf], [3.0, 0.0]]), np.array([[1.0, 0.5], [0.5, 1.0]])
+    pattern = np.array([[0.5, 0.25, 0.25]])
+    for found in (
+        value_norms(pattern, values, gram),
+        value_attributions(pattern, values, np.array([1.0, 1.0]), np.array([2.0])),
+    ):
+        assert np.isfinite(found).tolist() == [[True, False, True]]
+    mixed = values[None, 1:2]
+    assert np.isnan(head_attributions(mixed, np.ones((1, 2)), np.ones(1))).all()
+    assert np.isnan(stream_attributions(values[1:2], np.ones(2), np.ones(1))).all()
