@@ -8,9 +8,11 @@ import { Tokens } from "./tokens.js";
 
 const LOOKS = { encoder: { encoder: ["query", "key"], decoder: [] }, decoder: { encoder: [], decoder: ["query", "key"] }, cross: { encoder: ["key"], decoder: ["query"] } };
 
-export function PairTokens() {
+/** only: the part that the view looks at, whichever is selected (default: the selected one). */
+export function PairTokens({ only }) {
   const { encoder, decoder, error } = useSequences();
-  const { part } = useHead();
+  const { part: selected } = useHead();
+  const part = only ?? selected;
   if (error) return html`<${Problem} error=${error} />`;
   if (encoder.length === 0) return html`<p class="hint">Write something above.</p>`;
   return html`<div class="text-tokens pair-tokens">

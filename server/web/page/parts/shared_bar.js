@@ -20,11 +20,13 @@ const WITH_HEAD = new Set(["attention", "why", "contributions", "heads", "flow",
 
 /** The bar above every view that looks at the shared text. */
 export function SharedBar({ view }) {
+  const { kind } = useCapabilities();
+  const hasHead = WITH_HEAD.has(view.id);
   if (WITHOUT_TEXT.has(view.id)) return null;
   return html`<section class="shared" aria-label="What is looked at">
     <${TextField} />
-    <${useCapabilities().kind === "encoder-decoder" ? PairTokens : TextTokens} />
-    ${WITH_HEAD.has(view.id) && html`<${HeadPicker} />`}
+    ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />` : html`<${TextTokens} />`}
+    ${hasHead && html`<${HeadPicker} />`}
   </section>`;
 }
 

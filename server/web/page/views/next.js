@@ -91,7 +91,7 @@ function useForce(row) {
       const { text, isSame } = await textOf([...row.ids.slice(0, row.position + 1), token]);
       const note = isSame ? "" : "Read anew, this text is cut into other tokens than those that were chosen one by one.";
       setSaid({ problem: null, note });
-      select({ [kind === "encoder_decoder" ? "decoder" : "text"]: text, query: -1 }, { remember: true });
+      select({ [kind === "encoder-decoder" ? "decoder" : "text"]: text, query: -1 }, { remember: true });
     } catch (problem) {
       setSaid({ problem, note: "" });
     }

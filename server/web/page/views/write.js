@@ -1,6 +1,5 @@
 // Let the model continue a text, token by token; look at each choice it made, and make another one.
 import { html, useEffect, useState } from "../core/html.js";
-import { useCapabilities } from "../core/model.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
@@ -44,8 +43,6 @@ export function View() {
 }
 
 function PromptCard({ text, options, isRunning, onWrite }) {
-  const capabilities = useCapabilities();
-  const { decoder } = useSelection();
   const onKeyDown = (event) => {
     if (event.key !== "Enter" || event.shiftKey || text === "") return;
     event.preventDefault();
@@ -55,8 +52,6 @@ function PromptCard({ text, options, isRunning, onWrite }) {
   return html`<section class="card" aria-label="Prompt">
     <label class="text-field"><span>${label}</span>
       <textarea id="prompt" rows="3" spellcheck=${false} value=${text} onInput=${(event) => select({ text: event.target.value, query: -1, key: 0 })} onKeyDown=${onKeyDown}></textarea></label>
-    ${capabilities.kind === "encoder_decoder" && html`<label class="text-field"><span>The decoder has written so far</span>
-      <input value=${decoder} spellcheck=${false} onInput=${(event) => select({ decoder: event.target.value })} /></label>`}
     <${Options} />
     <div class="toolbar write-buttons">
       <button type="button" class="primary" id="write" disabled=${text === ""} onClick=${onWrite}>Write</button>
@@ -69,10 +64,10 @@ function PromptCard({ text, options, isRunning, onWrite }) {
 }
 
 /** {route, body} of the same in one request. */
-function requestOf(text, { isChat, isPair, decoder, sampling, seed, maxTokens }) {
+function requestOf(text, { isChat, sampling, seed, maxTokens }) {
   const rest = { ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
   if (isChat) return { route: "v1/chat/completions", body: { messages: [{ role: "user", content: text }], ...rest, logprobs: true, top_logprobs: 5 } };
-  return { route: "v1/completions", body: { prompt: text, ...(isPair && decoder ? { decoder_input: decoder } : {}), ...rest, logprobs: 5 } };
+  return { route: "v1/completions", body: { prompt: text, ...rest, logprobs: 5 } };
 }
 
 const ENDS = {

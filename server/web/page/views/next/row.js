@@ -1,8 +1,9 @@
 // One row of logits: what the model gives after one position of the text, for the whole vocabulary.
 import { useJson, useLook } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
-import { inputOf, useCapabilities, useTokens } from "../../core/model.js";
+import { inputOf, useCapabilities } from "../../core/model.js";
 import { descending } from "../../core/numbers.js";
+import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { ranksOf } from "./truncation.js";
 
@@ -16,10 +17,10 @@ export function useRow() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const input = inputOf(selection, capabilities);
-  const count = useReadLength(selection, capabilities, input);
+  const count = useSequences().decoder.length; // 0 while it is asked
   const { query } = selection;
   // A position from the end stays one: while the tokens of a new text are still counted, it is right already.
-  const position = query < 0 ? Math.max(query, -(count ?? 1)) : Math.min(query, (count ?? 1) - 1);
+  const position = query < 0 ? Math.max(query, -(count || 1)) : Math.min(query, (count || 1) - 1);
   const body = { ...input, position, num_tokens: NAMED, full: true };
   const answer = useLook(count ? "v1/next" : null, body);
   const { entry } = answer;
@@ -40,14 +41,6 @@ export function useRow() {
     };
   }, [entry]);
   return { answer, body, row };
-}
-
-/** How many tokens the stack that writes has read; null while that is asked. */
-function useReadLength(selection, capabilities, input) {
-  const hasOwnDecoder = capabilities.kind === "encoder_decoder";
-  const { tokens } = useTokens(hasOwnDecoder ? "" : selection.text);
-  const decoder = useLook(hasOwnDecoder && selection.text ? "v1/next" : null, { ...input, num_tokens: 0 });
-  return (hasOwnDecoder ? decoder.entry?.tokens.length : tokens.length) || null;
 }
 
 /** The name of a token: known with the row, or asked for. */

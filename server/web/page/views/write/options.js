@@ -16,8 +16,7 @@ export function useOptions() {
       maxModelLen: capabilities.max_model_len,
       seed: /^-?\d{1,15}$/.test(seed) ? Number(seed) : null,
       isChat: capabilities.chat && selection.write_chat,
-      isPair: capabilities.kind === "encoder_decoder",
-      decoder: selection.decoder,
+      isPair: capabilities.kind === "encoder-decoder",
     };
   }, [selection, capabilities]);
 }

@@ -47,11 +47,10 @@ export async function begin(text, options) {
   await grow(root.id, options);
 }
 
-async function readPrompt(text, { isChat, isPair, decoder }) {
+async function readPrompt(text, { isChat, isPair }) {
   if (isPair) {
-    const asked = { input: text, ...(decoder ? { decoder_input: decoder } : {}), num_tokens: 0 };
-    const { data } = await askJson("v1/next", asked);
-    return { text, shown: decoder, ids: data[0].token_ids, isChat: false, isPair };
+    const { data } = await askJson("v1/next", { input: text, num_tokens: 0 }); // the decoder's start token
+    return { text, shown: "", ids: data[0].token_ids, isChat: false, isPair };
   }
   const asked = isChat ? { messages: [{ role: "user", content: text }] } : { prompt: text };
   const { tokens: ids } = await askJson("tokenize", asked);

@@ -88,7 +88,7 @@ async function reread(_, { prompt, ids, at }) {
   if (prompt.isPair) {
     const { data } = await askJson("v1/next", { input: prompt.text, decoder_input: text, num_tokens: 0 });
     const same = String(data[0].token_ids) === String(ids);
-    return { isSame: same, selection: { text: prompt.text, decoder: text, query: at - 1, key: 0 } };
+    return { isSame: same, selection: { text: prompt.text, decoder: text, part: "decoder", query: at - 1, key: 0 } };
   }
   const query = isSame ? at - 1 : (await countOf((await textOf(ids.slice(0, at))).text)) - 1;
   return { isSame, selection: { text, query: Math.max(0, query), key: 0 } };
