@@ -154,15 +154,17 @@ def value_bytes(capture: AttentionCapture, wire: Wire) -> float:
     return raw * 4 / 3 if wire == "base64" else float(raw)
 
 
-def check_answer_size(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> int:
+def check_answer_size(plans: Sequence[AttentionPlan], wire: Wire, limit: int, token_bytes: int = 0) -> int:
     """The estimate in bytes of the answer to `plans`. Raises PayloadTooLarge when it is over `limit`.
 
-    The error tells the estimate and changes that would make the answer fit, each of them enough by itself.
+    `token_bytes` of it are the inputs' tokens, which no selector makes fewer. The error tells the estimate and changes
+    that would make the answer fit, each of them enough by itself.
     """
-    estimate = _estimate(plans, wire)
+    estimate = _estimate(plans, wire) + token_bytes
     if estimate <= limit:
         return estimate
-    ways = [way for way in (_fewer_heads(plans, wire, limit), *_cheaper_forms(plans, wire, limit)) if way]
+    room = max(0, limit - token_bytes)
+    ways = [way for way in (_fewer_heads(plans, wire, room), *_cheaper_forms(plans, wire, room)) if way]
     fits = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer or shorter inputs."
     raise PayloadTooLarge(
         f"The answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes).{fits}",

@@ -205,21 +205,26 @@ def check_trace_size(
     lengths: Sequence[Lengths],
     wire: Wire,
     limit: int,
+    token_bytes: int,
 ) -> None:
-    """Raise PayloadTooLarge, with selectors that fit, when the answer for inputs of these lengths is over `limit`."""
+    """Raise PayloadTooLarge, with selectors that fit, when the answer for inputs of these lengths is over `limit`.
+
+    `token_bytes` of it are the inputs' tokens, which no selector makes fewer.
+    """
     size = _estimate(request, chosen, config, lengths, wire)
-    if size <= limit:
+    room = limit - token_bytes
+    if size <= room:
         return
 
     def fits(field: str, value: Any) -> bool:
         changed = request.model_copy(update={field: value})
         try:
-            return _estimate(changed, choose_points(changed, config), config, lengths, wire) <= limit
+            return _estimate(changed, choose_points(changed, config), config, lengths, wire) <= room
         except BadRequest:  # none of the points takes this selector
             return False
 
     ways = []
-    if _estimate(request, chosen, config, lengths, "binary") <= limit:
+    if _estimate(request, chosen, config, lengths, "binary") <= room:
         ways.append("Accept: application/vnd.safetensors")
     for field, values in _smaller(request, chosen, config, lengths):
         value = next((value for value in values if fits(field, value)), None)
@@ -227,7 +232,7 @@ def check_trace_size(
             ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
     told = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
     raise PayloadTooLarge(
-        f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes).{told}",
+        f"The answer would be about {size + token_bytes} bytes; at most {limit} are sent (--max-response-bytes).{told}",
         code="answer_too_large",
     )
 

@@ -41,6 +41,15 @@ def input_usage(inputs: Sequence[Prompt], results: Sequence[Result]) -> dict[str
     }
 
 
+_TOKEN_BYTES = 26
+"""Of one token in an answer, about: its text, its id, its span in the input."""
+
+
+def token_bytes(inputs: Sequence[Prompt]) -> int:
+    """About what the tokens of all inputs take in an answer."""
+    return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
+
+
 def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
     """The tokens that one stack read, as every answer names them."""
     return {

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from model.point_names import stack_config
 from server.engine.request import AttentionTask, Part
 from server.routes.abilities import check_part
-from server.routes.answers import TENSOR_CONTENT, counted_refusals, input_usage, token_fields, wire_of
+from server.routes.answers import TENSOR_CONTENT, counted_refusals, input_usage, token_bytes, token_fields, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
@@ -48,7 +48,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             for prompt in inputs
         ]
         with counted_refusals(context):
-            check_answer_size(plans, wire_of(wanted, body.encoding_format), context.settings.max_response_bytes)
+            wire, limit = wire_of(wanted, body.encoding_format), context.settings.max_response_bytes
+            check_answer_size(plans, wire, limit, token_bytes(inputs))
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
         entries = await asyncio.to_thread(_entries, context, body, inputs, plans, results)
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}

@@ -49,7 +49,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         num_samples = sum(map(len, positions))
         units = resolve(body.units, chosen.num_units, "units", "unit")
         _check_amount(num_samples, len(units))
-        look.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest")
+        look.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest", told=())
         asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
         found = await look.run(asked)
 

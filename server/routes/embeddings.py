@@ -10,7 +10,7 @@ from model.point_names import stack_config
 from model.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask
 from server.errors import BadRequest, PayloadTooLarge, shown
-from server.routes.answers import TENSOR_CONTENT, input_usage, wire_of
+from server.routes.answers import TENSOR_CONTENT, input_usage, token_bytes, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.prompts import Keep, Prompt, check_model, encoder_limit, fit_input, read_prompts
@@ -129,13 +129,15 @@ def _width(context: AppContext, task: EmbedTask) -> int:
 
 def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], bytes_each: float) -> None:
     estimate = round(sum(_num_vectors(task, prompt) for prompt in inputs) * _width(context, task) * bytes_each)
+    tokens = token_bytes([read_by_encoder(prompt) for prompt in inputs]) if task.pooling == "none" else 0
     limit = context.settings.max_response_bytes
-    if estimate > limit:
+    if estimate + tokens > limit:
+        dimensions = int(_width(context, task) * (limit - tokens) / estimate)
+        fewer = f'"dimensions": {dimensions}, ' if dimensions > 0 else ""
         context.metrics.capture_rejections.labels("answer_too_large").inc()
         raise PayloadTooLarge(
-            f"The answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-            f'fewer inputs, "dimensions": {max(1, int(_width(context, task) * limit / estimate))}, a pooling, or '
-            "Accept: application/vnd.safetensors.",
+            f"The answer would be about {estimate + tokens} bytes; at most {limit} are sent (--max-response-bytes). "
+            f"Ask for fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors.",
             code="answer_too_large",
         )
 

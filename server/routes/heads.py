@@ -58,7 +58,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             len(grid.pairs) * len(rows_of(prompt, part).ids) * (len(MEASURES) + len(offsets)) for prompt in look.inputs
         ]
         num_answers = 1 if half is not None else len(look.inputs)
-        look.check_size(num_answers * len(grid.pairs) * len(MEASURES), "fewer layers or heads")
+        look.check_size(
+            num_answers * len(grid.pairs) * len(MEASURES), "fewer layers or heads", look.inputs[:num_answers]
+        )
         found = await look.run([(task, 4 * count) for count in numbers])
         rows = [tensors["heads.scores"] for tensors in found]
 

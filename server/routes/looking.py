@@ -18,7 +18,7 @@ from model.points import Stack
 from server.engine.request import Part, PointCapture, Task, WeightsTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_route
-from server.routes.answers import both_stacks_fields, counted_refusals, input_usage, wire_of
+from server.routes.answers import both_stacks_fields, counted_refusals, input_usage, token_bytes, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
@@ -54,9 +54,13 @@ class Look:
     arrival: float
     results: list[Result] = field(default_factory=list)
 
-    def check_size(self, num_values: int, advice: str) -> None:
-        """Raise PayloadTooLarge when an answer of so many numbers is over the limit; `advice` says what would help."""
+    def check_size(self, num_values: int, advice: str, told: Sequence[Prompt] | None = None) -> None:
+        """Raise PayloadTooLarge when an answer of so many numbers, beside the tokens of `told`, is over the limit.
+
+        `advice` says what would help; `told` of None is all inputs.
+        """
         size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
+        size += token_bytes(self.inputs if told is None else told)
         limit = self.context.settings.max_response_bytes
         with counted_refusals(self.context):
             if size > limit:

@@ -8,7 +8,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from server.engine.request import TraceTask
-from server.routes.answers import TENSOR_CONTENT, both_stacks_fields, counted_refusals, input_usage, wire_of
+from server.routes.answers import (
+    TENSOR_CONTENT,
+    both_stacks_fields,
+    counted_refusals,
+    input_usage,
+    token_bytes,
+    wire_of,
+)
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
@@ -53,6 +60,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 lengths,
                 wire_of(wanted, body.encoding_format),
                 context.settings.max_response_bytes,
+                token_bytes(inputs),
             )
         plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))

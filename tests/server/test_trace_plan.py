@@ -45,9 +45,11 @@ def test_the_estimate_is_the_size_of_the_plans(config: ModelConfig, data: st.Dat
         chosen = choose_points(asked, config)
     plans = plan_inputs(asked, chosen, config, lengths)
     size = math.ceil(sum(point.num_bytes for plan in plans for point in plan))
-    check_trace_size(asked, chosen, config, lengths, "binary", size)
+    check_trace_size(asked, chosen, config, lengths, "binary", size, 0)
     with pytest.raises(PayloadTooLarge, match=f"about {size} bytes"):
-        check_trace_size(asked, chosen, config, lengths, "binary", size - 1)
+        check_trace_size(asked, chosen, config, lengths, "binary", size - 1, 0)
+    with pytest.raises(PayloadTooLarge, match=f"about {size + 9} bytes"):
+        check_trace_size(asked, chosen, config, lengths, "binary", size + 8, 9)
 
 
 def test_inputs_of_one_length_share_a_plan(config: ModelConfig) -> None:

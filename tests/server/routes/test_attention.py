@@ -192,11 +192,11 @@ async def test_truncate_cuts_the_end(tmp_path: Path) -> None:
 
 
 async def test_an_answer_that_would_be_too_large_is_413_before_anything_runs(tmp_path: Path) -> None:
-    async with site(tmp_path, max_response_bytes=1000) as at:
+    async with site(tmp_path, max_response_bytes=2000) as at:
         error = await at.error(PATH, {"input": "a" * 40}, 413)
         assert at.engine.submitted == []
         assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
-    assert str(3 * 4 * 40 * 40 * 14) in error["message"]
+    assert str(3 * 4 * 40 * 40 * 14 + 26 * 40) in error["message"]
     assert "Any of these fits" in error["message"]
 
 

@@ -261,11 +261,31 @@ async def test_an_answer_that_would_be_too_large_is_413_with_selections_that_fit
         error = await at.error(PATH, body, 413)
         assert at.engine.submitted == []
         assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
-        assert f"about {3 * 4 * 40 * 40 * 14} bytes" in error["message"]
+        assert f"about {3 * 4 * 40 * 40 * 14 + 26 * 40} bytes" in error["message"]
         proposals = error["message"].partition("Any of these fits: ")[2].removesuffix(".").split("; ")
         assert {proposal.partition(":")[0] for proposal in proposals} >= {'"positions"'}
         for proposal in proposals:
             assert (await at.post(PATH, {**body, **json.loads("{" + proposal + "}")})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"points": ["ln1.hook_scale"], "layers": 0, "positions": -1}),
+        ("/v1/attention", {"layers": 0, "heads": 0, "query_positions": -1, "key_positions": 0}),
+        ("/v1/embeddings", {"pooling": "none", "dimensions": 1}),
+    ],
+)
+async def test_the_tokens_of_an_answer_count_for_its_size(path: str, body: Any, tmp_path: Path) -> None:
+    body |= {"input": ["the cat sat"] * 40}
+    async with site(tmp_path) as at:
+        size = len((await at.post(path, body)).content)
+    async with site(tmp_path, max_response_bytes=size // 2) as at:
+        error = await at.error(path, body, 413)
+        assert at.engine.submitted == []
+    async with site(tmp_path, max_response_bytes=2 * size) as at:
+        assert (await at.post(path, body)).status_code == 200
+    assert error["code"] == "answer_too_large"
 
 
 async def test_the_budget_is_asked_for_the_bytes_of_the_arrays_and_a_full_one_is_429(tmp_path: Path) -> None:
