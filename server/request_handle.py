@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.engine.outputs import RequestOutput
-from server.errors import ApiError, DeadlineExceeded, EngineError, Unavailable
+from server.errors import ApiError, BadRequest, DeadlineExceeded, EngineError, Unavailable
 from server.request_log import RequestRecord
 
 
@@ -25,7 +25,8 @@ class RequestHandle:
     """Iterate over it for the request's `RequestOutput`s; the one with a finish_reason is the last.
 
     Raises an ApiError when the request fails: WorkerLost (503), EngineError (500), DeadlineExceeded (504),
-    Unavailable (503) where memory ran out, BadRequest (400) for what the engine refuses. Belongs to one event loop.
+    Unavailable (503) where memory ran out, BadRequest (400) for what the engine refuses or what overflowed. Belongs to
+    one event loop.
     """
 
     def __init__(
@@ -93,6 +94,8 @@ class RequestHandle:
         elif output.finish_reason == "memory":
             message = f"The engine has no memory left for this request: {output.error}"
             self.fail(Unavailable(message, code="no_memory", retry_after=1))
+        elif output.finish_reason == "overflow":
+            self.fail(BadRequest(f"{output.error}.", code="not_finite"))
         elif output.finish_reason in ("error", "abort"):
             reason = output.error or "the engine aborted it"
             self.fail(EngineError(f"The engine failed on this request: {reason}", code="engine_error"))

@@ -205,10 +205,13 @@ class Engine:
     def _book(self, schedule: Schedule, result: StepResult) -> list[RequestOutput]:
         """Commit a step that ran and write what each request is to be told."""
         now = time.monotonic()
-        self._scheduler.commit(schedule, result.tokens)
         outputs = []
+        for uid, failure in result.failures.items():
+            self._scheduler.abort(uid, failure.reason)
+            outputs.append(self._ending(uid, failure.reason, failure.message))
+        self._scheduler.commit(schedule, result.tokens)
         for seq in schedule.sequences:
-            if seq.uid in result.tokens or seq.is_finished:
+            if seq.uid not in result.failures and (seq.uid in result.tokens or seq.is_finished):
                 outputs.append(self._output(seq, result, now))
         captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
         self._count(

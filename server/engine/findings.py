@@ -84,6 +84,12 @@ class Findings:
         """Those that want the prompt's logits."""
         return [sink for sink in self.sinks if isinstance(sink, PointSink) and sink.stage == "logits"]
 
+    @property
+    def problem(self) -> str | None:
+        """What was found and cannot be told in the type asked for."""
+        typed = (sink.problem for sink in self.sinks if isinstance(sink, PointSink | AttentionSink))
+        return next((problem for problem in typed if problem is not None), None)
+
     def change_logits(self, logits: torch.Tensor, position: int) -> None:
         """Apply the interventions on logits [n, vocab] of positions `position`, `position` + 1, ..., in place."""
         for patch in self.patches:

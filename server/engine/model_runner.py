@@ -15,12 +15,20 @@ from model.kv_cache import KVCache
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
 from model.transformer import Transformer
 from server.engine.findings import Findings, LooksBuilder
-from server.engine.outputs import Array, TokenLogprobs
+from server.engine.outputs import Array, FinishReason, TokenLogprobs
 from server.engine.point_sinks import EmbeddingSink
 from server.engine.request import GenerateTask
 from server.engine.sequence import Chunk, Sequence
 from server.engine.sinks import RowSink
 from server.engine.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one request cannot go on, though the step ran."""
+
+    reason: FinishReason
+    message: str
 
 
 @dataclass(slots=True)
@@ -30,6 +38,8 @@ class StepResult:
     tokens: dict[int, int] = field(default_factory=dict)
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     rows: dict[int, dict[str, Array]] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    """Of requests that get nothing else from this step."""
     attention_seconds: float = 0.0
 
 
@@ -74,6 +84,9 @@ class ModelRunner:
             self._encode(encodes, findings, result)
         if chunks:
             self._decode(chunks, findings, result)
+        for uid, found in findings.items():
+            if found.problem is not None:
+                result.failures[uid] = Failure("overflow", found.problem)
         return result
 
     def _encode(
@@ -114,12 +127,15 @@ class ModelRunner:
         looks, row_sinks = self._looks(placed, findings)
         hidden = self.model.forward(batch, self.cache, looks)
         result.attention_seconds += _seconds(looks)
-        result.rows = {uid: sink.arrays() for uid, sink in row_sinks.items()}
+        for uid, sink in row_sinks.items():
+            result.rows[uid] = sink.arrays()
+            if sink.problem is not None:
+                result.failures[uid] = Failure("overflow", sink.problem)
         for at in placed:
             found = findings[at.chunk.sequence.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
-            self._read_logits(at, hidden, found)
+            self._read_logits(at, hidden, found, result)
         sampling = [at for at in placed if at.chunk.needs_sample]
         if sampling:
             self._sample(sampling, hidden, findings, result)
@@ -141,7 +157,7 @@ class ModelRunner:
                 builder.add_look(sink.look(Window(at.span, at.last_row, position, 1)))
         return builder.looks(), row_sinks
 
-    def _read_logits(self, at: _Placed, hidden: torch.Tensor, found: Findings) -> None:
+    def _read_logits(self, at: _Placed, hidden: torch.Tensor, found: Findings, result: StepResult) -> None:
         """Hand out the prompt's logits that are asked for, and the log-probabilities of its tokens."""
         chunk, seq = at.chunk, at.chunk.sequence
         sinks = found.logit_sinks if found.sinks else []
@@ -162,6 +178,10 @@ class ModelRunner:
             for read in reads:
                 read.deliver(logits[[each - first for each in read.rows]])
             if found.prompt_logprobs is not None:
+                unusable = (~logits.amax(-1).isfinite()).nonzero().flatten().tolist()
+                if unusable:
+                    result.failures[seq.uid] = _not_finite(seq, start + unusable[0])
+                    return
                 self._add_prompt_logprobs(seq, start, logits, found.prompt_logprobs)
 
     @staticmethod
@@ -186,9 +206,14 @@ class ModelRunner:
         logits = self.model.logits(hidden[[at.last_row for at in sampling]])
         for i, at in enumerate(sampling):
             findings[at.chunk.sequence.uid].change_logits(logits[i : i + 1], at.chunk.end - 1)
-        rows = [self._sampler_row(at.chunk.sequence) for at in sampling]
-        for at, sampled in zip(sampling, self.sampler.sample(logits, rows), strict=True):
+        chosen = self.sampler.sample(logits, [self._sampler_row(at.chunk.sequence) for at in sampling])
+        # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
+        usable = logits[range(len(chosen)), [sampled.token_id for sampled in chosen]].isfinite().tolist()
+        for at, sampled, is_usable in zip(sampling, chosen, usable, strict=True):
             uid = at.chunk.sequence.uid
+            if not is_usable:
+                result.failures[uid] = _not_finite(at.chunk.sequence, at.chunk.end - 1)
+                continue
             result.tokens[uid] = sampled.token_id
             if sampled.logprob is not None:
                 result.logprobs[uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
@@ -204,6 +229,14 @@ class ModelRunner:
         if not looks_back:
             return SamplerRow(params, seq.num_tokens)
         return SamplerRow(params, seq.num_tokens, seq.token_ids[: seq.num_prompt_tokens], seq.generated_token_ids)
+
+
+def _not_finite(seq: Sequence, position: int) -> Failure:
+    """There is nothing to choose a token from: the request's own doing if it changes anything, else the server's."""
+    what = f"the logits at position {position} are infinite or no numbers"
+    if seq.is_changed:
+        return Failure("overflow", f"interventions: {what} with them; smaller values are accepted")
+    return Failure("error", f"{what}: the weights, or their type, do not serve this input")
 
 
 def _span(chunk: Chunk) -> Span:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory"]
+FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory", "overflow"]
 """stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; memory: there was none for
-what it captures; the rest say what they are.
+what it captures; overflow: what it asks for made numbers that are not finite where finite ones are needed; the rest say
+what they are.
 """
 
 

@@ -19,7 +19,7 @@ from model.row_search import ordered_top_ids
 from server.engine.needs import Stage, stage_of
 from server.engine.outputs import Array
 from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
-from server.engine.sinks import TORCH_DTYPES, as_array
+from server.engine.sinks import TORCH_DTYPES, as_array, why_not
 from server.engine.window import Window
 
 _LENS_NUMBERS = 1 << 22
@@ -61,6 +61,8 @@ class PointSink:
                 raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; asked for are {capture.units}")
             shape[1:] = [len(capture.units)]
         self._values = torch.empty(shape, dtype=TORCH_DTYPES[capture.dtype])
+        self.problem: str | None = None
+        """What was found and cannot be told in the type asked for."""
 
     @property
     def num_bytes(self) -> int:
@@ -79,7 +81,9 @@ class PointSink:
         def deliver(found: torch.Tensor) -> None:
             if capture.units is not None:
                 found = found.flatten(1)[:, list(capture.units)]
-            self._values[where] = found.cpu().to(self._values.dtype)[source]
+            found = found.cpu()
+            self.problem = self.problem or why_not(found, capture.name, self._values.dtype)
+            self._values[where] = found.to(self._values.dtype)[source]
 
         return Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)
 

@@ -50,6 +50,8 @@ class AttentionSink:
             else self._thumbnail.sums
         )
         self._indices = torch.full(self._values.shape, -1, dtype=torch.int32) if capture.top_k else None
+        self.problem: str | None = None
+        """What was found and cannot be told in the type asked for."""
 
     @property
     def num_bytes(self) -> int:
@@ -86,6 +88,7 @@ class AttentionSink:
         elif self._capture.reduce == "max":
             rows = rows.amax(0, keepdim=True)
         rows = self._select_keys(rows)
+        self.problem = self.problem or why_not(rows, self._name, TORCH_DTYPES[self._capture.dtype])
         slots = torch.tensor(self._slots[layer])
         if self._thumbnail is not None:
             self._thumbnail.add(slots, where, rows)
@@ -181,6 +184,10 @@ class RowSink:
         assert tap is not None
         return tap
 
+    @property
+    def problem(self) -> str | None:
+        return self._sink.problem
+
     def arrays(self) -> dict[str, Array]:
         return {
             name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data)
@@ -216,3 +223,20 @@ def _mean_in_order(rows: torch.Tensor) -> torch.Tensor:
 
 def _cast(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (rows * 255).round().to(dtype) if dtype == torch.uint8 else rows.to(dtype)
+
+
+def why_not(numbers: torch.Tensor, name: str, dtype: torch.dtype) -> str | None:
+    """What of these numbers the type cannot hold; None when it holds all. Infinity stays what it is in float16, but a
+    number must not become infinite there; uint8 holds weights from 0 to 1 alone.
+    """
+    if dtype == torch.float16:
+        lost = numbers.isfinite() & numbers.half().isinf()
+    elif dtype == torch.uint8:
+        scaled = (numbers * 255).round()
+        lost = ~((scaled >= 0) & (scaled <= 255))
+    else:
+        return None
+    if not lost.any():
+        return None
+    type_name = str(dtype).removeprefix("torch.")
+    return f"{name} holds {numbers[lost][0].item():.6g}, which {type_name} cannot; dtype float32 is accepted"

@@ -23,6 +23,14 @@ def test_argmax_is_the_lowest_id_among_the_largest(size: int, num_levels: int, s
     assert argmax(x).tolist() == [row.index(max(row)) for row in x.tolist()]
 
 
+@given(sizes, st.data())
+def test_argmax_finds_what_is_no_number(size: int, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, size - 1))
+    x = row_with_ties(size, 5, 1, rows=1)
+    x[0, place] = float("nan")
+    assert argmax(x).tolist() == [place]
+
+
 def test_argmax_finds_every_place() -> None:
     size = 2 * BLOCK + 3
     assert argmax(torch.eye(size)).tolist() == list(range(size))

@@ -256,6 +256,14 @@ async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineCli
     assert client.num_inflight == 0
 
 
+async def test_what_a_request_lets_overflow_is_its_own_fault(client: EngineClient, worker: PlayedWorker) -> None:
+    handle = await client.submit(generate(), (1,))
+    worker.step(RequestOutput(uid=handle.uid, finish_reason="overflow", error="logits are infinite"))
+    with pytest.raises(BadRequest, match="logits are infinite"):
+        await anext(handle)
+    assert client.num_inflight == 0
+
+
 async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineClient, worker: PlayedWorker) -> None:
     handles = [await client.submit(generate(), (1,)) for _ in range(3)]
     worker.step(

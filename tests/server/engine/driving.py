@@ -37,6 +37,7 @@ class Answer:
     prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
     tensors: list[dict[str, tuple[str, tuple[int, ...], bytes]]] = field(default_factory=list)
     finish_reason: str | None = None
+    error: str | None = None
 
     def add(self, output: RequestOutput) -> None:
         if output.token_id is not None:
@@ -47,6 +48,7 @@ class Answer:
         if output.tensors:
             self.tensors.append({k: (a.dtype, a.shape, bytes(a.data)) for k, a in output.tensors.items()})
         self.finish_reason = output.finish_reason or self.finish_reason
+        self.error = output.error or self.error
 
     def array(self, name: str, event: int = 0) -> np.ndarray:
         dtype, shape, data = self.tensors[event][name]
