@@ -6,6 +6,7 @@ import re
 import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
+from decimal import ROUND_HALF_UP, Context
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -105,6 +106,8 @@ def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
 def written(value: float) -> str:
     """A number as the page writes it: four significant digits, a true minus, short exponents (core/numbers.js)."""
     plain = value == 0 or 1e-3 <= abs(value) < 1e6
+    # JavaScript rounds ties away from 0, Python to even; numbers of bfloat16 are ties often
+    value = float(Context(prec=4 if plain else 3, rounding=ROUND_HALF_UP).create_decimal_from_float(value))
     shown = f"{value:.4g}" if plain else re.sub(r"e([+-])0*", r"e\1", f"{value:.2e}")
     return shown.replace("-", "−")
 
