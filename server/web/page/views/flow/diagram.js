@@ -76,7 +76,7 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
   };
   const node = boxes[hovered?.index]?.node ?? nodesOf(graph).find(({ id }) => id === open);
   const readout = hovered?.block !== undefined ? `Block ${hovered.block}: click to open it` : node ? describe(node, hovered?.cell ?? null) : "Point at a box for its numbers; click it to see the whole tensor.";
-  return html`<div class="flow-scroll" tabindex="-1">
+  return html`<div class="flow-scroll">
       <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
         <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
           label="One block as a graph of tensors. Arrow keys walk the tensors, Enter opens one."

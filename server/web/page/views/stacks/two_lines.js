@@ -1,5 +1,5 @@
 // Two lines of text with lines between them: who looks (below, blue) at whom (above, orange), for any number of words.
-import { html, useCallback, useMemo, useState } from "../../core/html.js";
+import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { descending, percent } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
@@ -96,6 +96,12 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     },
     [values, layoutOf, keyName, queryName],
   );
+  const box = useRef(null);
+  useLayoutEffect(() => {
+    const { scrollLeft, clientWidth, scrollWidth } = box.current;
+    const place = layoutOf(scrollWidth).below[query];
+    if (place && (place.x < scrollLeft || place.x + place.width > scrollLeft + clientWidth)) box.current.scrollLeft = place.x - clientWidth / 2;
+  }, [query, layoutOf]);
   const focus = hovered ?? { query };
   const overlay = useCallback(
     (context, { width, colours }) => {
@@ -140,7 +146,7 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     else return false;
     return true;
   };
-  return html`<div class="two-lines" tabindex="-1"><div style=${{ minWidth: `${Math.ceil(longest) + 2}px` }}>
+  return html`<div class="two-lines" ref=${box}><div style=${{ minWidth: `${Math.ceil(longest) + 2}px` }}>
       <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} label=${`${label} Left and right walk the words, up and down change the line, Enter chooses.`} handle=${handle}
         onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))} onKey=${onKey} />
     </div></div>
