@@ -104,20 +104,32 @@ export function select(changes, { remember = "view" in changes } = {}) {
   const next = { ...state.value, ...changes };
   const hash = toHash(next);
   if (hash === toHash(state.value)) return;
-  if (remember) history.pushState(null, "", hash);
-  else replaceSoon(hash);
+  if (remember) {
+    settleAddress(); // the entry that is left keeps what was seen last
+    history.pushState(null, "", hash);
+  } else {
+    replaceSoon(hash);
+  }
   state.set(next);
 }
 
 // Browsers allow some 100 changes of the URL in 30 s; a slider makes more.
 let pending = null;
 function replaceSoon(hash) {
-  clearTimeout(pending);
-  pending = setTimeout(() => history.replaceState(null, "", hash), 150);
+  clearTimeout(pending?.timer);
+  pending = { hash, timer: setTimeout(settleAddress, 150) };
+}
+
+function settleAddress() {
+  if (pending === null) return;
+  clearTimeout(pending.timer);
+  history.replaceState(null, "", pending.hash);
+  pending = null;
 }
 
 addEventListener("popstate", () => {
-  clearTimeout(pending);
+  clearTimeout(pending?.timer);
+  pending = null;
   state.set(fromHash(location.hash));
 });
 
