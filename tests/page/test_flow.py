@@ -1,0 +1,137 @@
+"""The flow view: every tensor of a block is there, its numbers are the API's, and each family has its own picture."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from benchmarks.processes import Server, serve
+from tests import tiny
+from tests.page.conftest import TEXT, Open, ask, settle, written
+
+
+def traced(server: Server, point: str, **more: object) -> np.ndarray:
+    """A point of the text as the API answers it; masked scores are NaN."""
+    points = ask(server, "/v1/trace", {"input": TEXT, "points": [point], **more})["data"][0]["points"]
+    return np.array(points[point]["data"], np.float32).astype(float)
+
+
+def diagram(page: Page) -> Locator:
+    return page.get_by_role("application", name=re.compile("One block as a graph"))
+
+
+def words_of(page: Page, path: Path) -> list[str]:
+    """What stands written in the picture, from the SVG that the page saves."""
+    page.get_by_role("button", name="Save…").first.click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="picture (SVG)").click()
+    download.value.save_as(path)
+    return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
+
+
+def test_every_tensor_of_the_block_can_be_opened(open_view: Open, server: Server) -> None:
+    page = open_view("flow", layer=2)
+    points = {point["name"].replace("blocks.{layer}.", "") for point in ask(server, "/v1/capabilities")["points"]}
+    offered = page.locator("#tensor option").evaluate_all("options => options.map((option) => option.value)")
+    assert set(offered) - {""} == {name for name in points if not name.endswith("hook_scale")}
+
+
+def test_the_picture_names_each_tensor_with_its_shape(open_view: Open, tmp_path: Path) -> None:
+    page = open_view("flow", layer=2)
+    words = words_of(page, tmp_path / "block.svg")
+    assert {"q", "k", "v", "q′", "k′", "scores", "pattern", "z", "gate", "up", "neurons", "RMSNorm(x)"} <= set(words)
+    assert {"[9, 256]", "[9, 8, 32]", "[8, 9, 9]", "[9, 688]", "[9, 4096]"} <= set(words)
+    assert "q·k × 0.1768" in words
+    assert "mask: causal" in words
+
+
+def test_a_tensors_numbers_are_the_apis(open_view: Open, server: Server) -> None:
+    page = open_view("flow", layer=1, head=3, query=7, key=6, flow_open="attn.hook_pattern")
+    pattern = traced(server, "blocks.1.attn.hook_pattern", heads=3)[0]
+    expect(page.locator(".flow-opened figure .readout").first).to_contain_text(f": {written(pattern[7, 6])}")
+
+
+def test_statistics_are_of_the_chosen_word_and_of_all(open_view: Open, server: Server) -> None:
+    page = open_view("flow", layer=3, query=4, flow_open="hook_resid_post")
+    stream = traced(server, "blocks.3.hook_resid_post")
+    rows = {
+        "length": (np.linalg.norm(stream[4]), np.linalg.norm(stream)),
+        "mean": (stream[4].mean(), stream.mean()),
+        "deviation": (stream[4].std(), stream.std()),
+        "smallest": (stream[4].min(), stream.min()),
+        "largest": (stream[4].max(), stream.max()),
+    }
+    for name, (of_word, of_all) in rows.items():
+        row = page.locator(".statistics tr", has=page.get_by_role("rowheader", name=name))
+        expect(row.locator("td")).to_have_text([written(float(of_word)), written(float(of_all))])
+
+
+def test_a_score_is_derived_from_its_query_and_key(open_view: Open, server: Server) -> None:
+    page = open_view("flow", layer=1, head=3, query=7, key=6, flow_open="attn.hook_attn_scores")
+    body = {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7, "key_positions": 6}
+    answers = [ask(server, "/v1/attention", {**body, "kind": kind})["data"][0] for kind in ("dots", "scores")]
+    dot, score = (entry["attention"][0][0][0][0] for entry in answers)
+    expect(page.locator(".derivation li code").first).to_have_text(re.compile(r"q·k = "))
+    results = [text.rpartition("= ")[2] for text in page.locator(".derivation li code").all_inner_texts()]
+    shown = [float(result.replace("−", "-")) for result in results]
+    assert shown[0] == pytest.approx(dot, rel=2e-3)
+    assert shown[1] == pytest.approx(score, rel=2e-3)
+    assert shown[2] == pytest.approx(score, rel=2e-3)
+
+
+def test_the_keyboard_walks_the_tensors_and_opens_one(open_view: Open, server: Server) -> None:
+    page = open_view("flow", layer=1, head=3, query=7, flow_open="attn.hook_q")
+    said = page.locator(".flow p.readout")
+    diagram(page).press("ArrowRight")
+    rotated = traced(server, "blocks.1.attn.hook_rot_q", heads=3, positions=7)
+    expect(said).to_contain_text("q′ · blocks.1.attn.hook_rot_q [position, head, d_head] = [9, 8, 32]")
+    expect(said).to_contain_text(f"length {written(float(np.linalg.norm(rotated)))}")
+    diagram(page).press("ArrowRight")
+    expect(said).to_contain_text("scores · blocks.1.attn.hook_attn_scores")
+    diagram(page).press("Enter")
+    page.wait_for_url(re.compile(r"flow_open=attn\.hook_attn_scores"))
+    expect(page.locator(".flow-opened h2")).to_contain_text("blocks.1.attn.hook_attn_scores")
+
+
+def test_a_cell_of_an_opened_map_chooses_query_and_key(open_view: Open) -> None:
+    page = open_view("flow", query=2, key=1, flow_open="attn.hook_pattern")
+    cells = page.get_by_role("application", name="pattern: queries by keys")
+    cells.press("ArrowDown")
+    cells.press("Enter")
+    page.wait_for_url(re.compile("query=3&key=1"))
+
+
+@contextmanager
+def page_of(family: str, folder: Path, browser: Browser) -> Iterator[Page]:
+    """The flow view of a small checkpoint of that family."""
+    with serve([str(tiny.make_variant(family, folder))]) as running:
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        page.goto(f"{running.url}/#view=flow&layer=0&query=7&key=6&text=The+old+king")
+        page.wait_for_selector("#view-flow h1")
+        settle(page)
+        yield page
+        context.close()
+
+
+def test_gemmas_block_has_norms_around_its_sublayers_and_a_window(tmp_path: Path, browser: Browser) -> None:
+    with page_of("gemma2", tmp_path / "gemma2", browser) as page:
+        words = words_of(page, tmp_path / "block.svg")
+        expect(page.locator(".problem")).to_have_count(0)
+    assert words.count("then RMSNorm") == 2
+    assert words.count("RMSNorm(x)") == 3  # before attention, before the mlp, and at the end
+    assert {"window: 17", "mask: causal", "gelu(gate) × up"} <= set(words)
+    assert any(word.startswith("cap ") for word in words)
+
+
+def test_pythias_mlp_stands_beside_its_attention(tmp_path: Path, browser: Browser) -> None:
+    with page_of("gpt_neox", tmp_path / "gpt_neox", browser) as page:
+        words = words_of(page, tmp_path / "block.svg")
+        expect(page.locator(".problem")).to_have_count(0)
+    assert "x + attention + mlp" in words
+    assert "x mid" not in words
+    assert "gate" not in words
