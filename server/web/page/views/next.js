@@ -82,19 +82,21 @@ function Controls({ selection }) {
   </div>`;
 }
 
-/** {force(token), problem, note}: writes the text up to the row's position with that token after it. */
+/** {force(token), problem, note}: writes the text up to the row's position with that token after it; what is to be said of it. */
 function useForce(row) {
   const { kind } = useCapabilities();
-  const [said, setSaid] = useState({ problem: null, note: "" });
+  const field = kind === "encoder-decoder" ? "decoder" : "text";
+  const now = useSelection()[field];
+  const [said, setSaid] = useState({ problem: null, note: "", of: null });
   const force = async (token) => {
     try {
       const { text, isSame } = await textOf([...row.ids.slice(0, row.position + 1), token]);
-      const note = isSame ? "" : "Read anew, this text is cut into other tokens than those that were chosen one by one.";
-      setSaid({ problem: null, note });
-      select({ [kind === "encoder-decoder" ? "decoder" : "text"]: text, query: -1 }, { remember: true });
+      const note = isSame ? "" : "Read anew, this text gives other tokens: letters join where they can, and special tokens are no text.";
+      setSaid({ problem: null, note, of: text });
+      select({ [field]: text, query: -1 }, { remember: true });
     } catch (problem) {
-      setSaid({ problem, note: "" });
+      setSaid({ problem, note: "", of: now });
     }
   };
-  return { force, ...said };
+  return said.of === now ? { force, ...said } : { force, problem: null, note: "" };
 }

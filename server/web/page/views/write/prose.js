@@ -1,11 +1,11 @@
 // The text as it is written: the prompt, then a chip for each token, marked by how likely it was.
-import { classes, html } from "../../core/html.js";
+import { classes, html, useCallback, useMemo } from "../../core/html.js";
 import { percent } from "../../core/numbers.js";
 
 const FULL_SURPRISE = 6; // nats, a chance of 1 in 400: the deepest colour
 const LONGEST_WORD = 6; // tokens
 
-/** picked: the place of the token that is looked at, or null. */
+/** picked: the place of the token that is looked at, or null; onPick(change) changes it, as a state's setter does. */
 export function Prose({ prompt, branch, picked, onPick }) {
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -15,13 +15,11 @@ export function Prose({ prompt, branch, picked, onPick }) {
     event.preventDefault();
     event.stopPropagation();
   };
+  const pick = useCallback((place) => onPick((now) => (now === place ? null : place)), [onPick]);
   return html`<div class="prose" role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
     <span class="prompt">${prompt.shown}</span>
-    ${wordsOf(branch.tokens).map(([begin, end]) => html`<span key=${begin} class="written-word">${branch.tokens.slice(begin, end).map((token, i) => {
-      const place = begin + i;
-      return html`<${Chip} key=${place} token=${token} isPicked=${place === picked} isFirst=${place === (picked ?? 0)}
-        onPick=${() => onPick(place === picked ? null : place)} />`;
-    })}</span>`)}
+    ${wordsOf(branch.tokens).map(([begin, end]) => html`<${Word} key=${begin} tokens=${branch.tokens.slice(begin, end)} begin=${begin}
+      picked=${within(picked, begin, end)} focusable=${within(picked ?? 0, begin, end)} onPick=${pick} />`)}
   </div>
   <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span class="written surprising">warmer</span> the less expected;
 ${" "}<span class="written forced">framed</span> ones were forced. Arrows walk, Enter opens.</p>`;
@@ -40,12 +38,26 @@ function wordsOf(tokens) {
   return begins.map((begin, i) => [begin, begins[i + 1] ?? tokens.length]);
 }
 
-function Chip({ token, isPicked, isFirst, onPick }) {
+const within = (place, begin, end) => (place !== null && place >= begin && place < end ? place : null);
+
+/** The chips of one word; drawn again only when it changes, since with each token all words are looked at. */
+function Word({ tokens, begin, picked, focusable, onPick }) {
+  return useMemo(
+    () => html`<span class="written-word">${tokens.map((token, i) => html`<${Chip} key=${i} token=${token} isPicked=${picked === begin + i}
+      isFocusable=${focusable === begin + i} onPick=${() => onPick(begin + i)} />`)}</span>`,
+    [...tokens, picked, focusable, onPick],
+  );
+}
+
+/** Line ends made visible, and parts of a character, which are no text yet, as an empty place. */
+const shown = (text) => text.replace(/\n/g, "↵").replace(/\ufffd/g, "◌") || "∅";
+
+function Chip({ token, isPicked, isFocusable, onPick }) {
   const chance = token.logprob === null ? null : Math.exp(token.logprob);
   const style = chance === null ? {} : { "--surprise": Math.min(1, -token.logprob / FULL_SURPRISE), "--chance": chance };
   const lines = token.text.match(/\n/g)?.length ?? 0;
   const said = `${token.text.trim() || "space"}${chance === null ? "" : `, ${percent(chance)}`}${token.isForced ? ", forced" : ""}`;
   return html`<button type="button" class=${classes("written", token.isForced && "forced", isPicked && "picked")} style=${style}
       title=${`${JSON.stringify(token.text)} ${chance === null ? "" : percent(chance)}`} aria-label=${said} aria-expanded=${isPicked}
-      tabIndex=${isFirst ? 0 : -1} onClick=${onPick}>${token.text.replace(/\n/g, "↵") || "∅"}</button>${Array.from({ length: lines }, () => html`<br />`)}`;
+      tabIndex=${isFocusable ? 0 : -1} onClick=${onPick}>${shown(token.text)}</button>${Array.from({ length: lines }, () => html`<br />`)}`;
 }
