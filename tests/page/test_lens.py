@@ -32,7 +32,7 @@ def test_a_click_on_the_last_row_opens_the_models_own_answer(open_view: Open, se
     grid = page.get_by_role("application", name="The word that each layer would say")
     box = grid.bounding_box()
     assert box is not None
-    names = 72  # pixels of the layers' names
+    names = 78  # pixels of the layers' names
     grid.click(position={"x": names + (box["width"] - names) * 5.5 / 9, "y": box["height"] - 12})
     page.wait_for_url("**query=5**")
     cell = page.locator("section.card", has=page.get_by_role("heading", name="After was"))

@@ -1,7 +1,9 @@
 """The view Why: its steps have the API's numbers and add up; another key is chosen where its weight stands."""
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
@@ -61,6 +63,21 @@ def test_the_products_are_walked_by_keyboard_largest_first(why: Page, server: Se
     why.get_by_role("button", name="as they stand").click()
     expect(readout).to_contain_text("number 0:")
     why.wait_for_url("**why_order=natural**")
+
+
+def test_the_saved_products_are_the_apis_as_they_stand_in_the_picture(
+    why: Page, server: Server, tmp_path: Path
+) -> None:
+    products = explained(server)["products"][6]
+    menu = step(why, "Multiply number by number")
+    menu.get_by_role("button", name="Save…").click()
+    with why.expect_download() as download:
+        menu.get_by_role("button", name="numbers (npy)").click()
+    download.value.save_as(tmp_path / "dot.npy")
+    q, k, saved, sums = np.load(tmp_path / "dot.npy")
+    assert saved.tolist() == pytest.approx(sorted(products, reverse=True), rel=1e-5)
+    assert (q * k).tolist() == pytest.approx(saved.tolist(), rel=1e-5)
+    assert sums.tolist() == pytest.approx(np.cumsum(saved).tolist(), rel=1e-4, abs=1e-5)
 
 
 def test_the_weighted_values_choose_a_key_by_keyboard(why: Page, server: Server) -> None:

@@ -3,20 +3,24 @@ import { classes, html } from "../core/html.js";
 import { format } from "../core/numbers.js";
 
 /**
- * rows: [{name, value, note, title, isOn}]; values may have both signs, then bars grow from the middle.
+ * rows: [{name, value, note, title, isOn}]; values may have both signs, then bars grow both ways from a common 0.
  * columns: heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest there is).
  * onPick(index): rows become buttons. write(value): how numbers are shown.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format }) {
-  const isSigned = rows.some((row) => row.value < 0);
-  const full = largest ?? Math.max(...rows.map((row) => Math.abs(row.value)), 1e-30);
+  const values = rows.map((row) => row.value);
+  const isSigned = values.some((value) => value < 0);
+  const high = largest ?? Math.max(...values, isSigned ? 0 : 1e-30);
+  const low = isSigned ? (largest === undefined ? Math.min(...values) : -largest) : 0;
+  const share = (value) => (Math.min(Math.abs(value), Math.max(high, -low)) / (high - low)) * 100;
+  const zero = share(low);
   const hasNotes = rows.some((row) => row.note !== undefined);
   return html`<table class="bars">
     ${caption && html`<caption>${caption}</caption>`}
     <thead><tr><th scope="col">${columns[0]}</th><th scope="col"><span class="unseen">bar</span></th><th scope="col">${columns[1]}</th>${hasNotes && html`<th scope="col">${columns[2]}</th>`}</tr></thead>
     <tbody>${rows.map((row, index) => {
-      const share = Math.min(Math.abs(row.value) / full, 1) * (isSigned ? 50 : 100);
-      const style = isSigned ? { width: `${share}%`, marginLeft: row.value < 0 ? `${50 - share}%` : "50%" } : { width: `${share}%` };
+      const width = share(row.value);
+      const style = { width: `${width}%`, marginLeft: `${row.value < 0 ? zero - width : zero}%` };
       const name = html`<code>${row.name}</code>`;
       return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on")} title=${row.title}>
         <th scope="row">${onPick ? html`<button type="button" class="plain" onClick=${() => onPick(index)}>${name}</button>` : name}</th>

@@ -1,7 +1,8 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
-import { html, useCallback, useMemo, useState } from "../core/html.js";
+import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
 import { extent, format } from "../core/numbers.js";
 import { Picture } from "./picture.js";
+import { SaveMenu } from "./tools.js";
 
 const MARGIN = 8;
 const GAP = 8;
@@ -69,6 +70,18 @@ export function Strips({ rows, order = null, scale, label, describe, onPickRow, 
       else return false;
       return true;
     }} />`;
+}
+
+/** Strips with the menu that saves them: the picture, and its numbers in the order in which they stand there. */
+export function SavedStrips({ name, rows, order = null, ...more }) {
+  const picture = useRef(null);
+  const array = useMemo(() => {
+    const inOrder = (row) => (order && !row.sums ? Array.from(order, (index) => row.values[index]) : Array.from(row.values));
+    return { data: Float32Array.from(rows.flatMap(inOrder)), shape: [rows.length, rows[0].values.length] };
+  }, [rows, order]);
+  const arrays = [{ label: "numbers", array, rows: rows.map((row) => row.name), columns: order && Array.from(order) }];
+  return html`<div class="saved-strips"><${Strips} rows=${rows} order=${order} handle=${picture} ...${more} />
+    <${SaveMenu} picture=${picture} name=${name} arrays=${arrays} /></div>`;
 }
 
 function topsOf(rows) {

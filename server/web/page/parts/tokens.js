@@ -1,6 +1,6 @@
 // The text as its tokens, each one a place that can be chosen.
 import { colourOf, inkOn } from "../core/colour.js";
-import { classes, html } from "../core/html.js";
+import { classes, html, useLayoutEffect, useRef } from "../core/html.js";
 import { format, percent } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
@@ -22,7 +22,11 @@ export function Tokens({ tokens, query = null, key_ = null, weights = null, larg
     event.stopPropagation();
   };
   const focusable = query ?? 0;
-  return html`<div class="tokens" role="group" aria-label=${label} onKeyDown=${onKeyDown} onPointerLeave=${onHover && (() => onHover(null))}>
+  const box = useRef(null);
+  // A long text scrolls in its box, and what is chosen may be far down.
+  useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
+  useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
+  return html`<div class="tokens" ref=${box} role="group" aria-label=${label} onKeyDown=${onKeyDown} onPointerLeave=${onHover && (() => onHover(null))}>
     ${tokens.map((token, position) => {
       const weight = weights?.[position];
       const isWeighed = weights !== null && Number.isFinite(weight);
@@ -45,4 +49,13 @@ export function Tokens({ tokens, query = null, key_ = null, weights = null, larg
       >${token.replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅"}</button>`;
     })}
   </div>`;
+}
+
+/** Scroll the box, and nothing around it, so far that the token is seen. */
+function showToken(box, position) {
+  const token = position === null ? null : box.children[position];
+  if (!token || box.scrollHeight <= box.clientHeight) return;
+  const [seen, own] = [box.getBoundingClientRect(), token.getBoundingClientRect()];
+  if (own.top < seen.top) box.scrollTop -= seen.top - own.top + own.height;
+  else if (own.bottom > seen.bottom) box.scrollTop += own.bottom - seen.bottom + own.height;
 }

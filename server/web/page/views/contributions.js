@@ -4,7 +4,7 @@ import { html } from "../core/html.js";
 import { clamp, inputOf, shownToken, sidesOf, useCapabilities, useHead } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
-import { Answer, Problem } from "../parts/problem.js";
+import { Answer, Problem, Progress } from "../parts/problem.js";
 import { TargetField, spaced, targetOf } from "../parts/target_field.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { LogitParts } from "./contributions/logit_parts.js";
@@ -27,6 +27,7 @@ export function View() {
   const answer = useLook(isReady ? "v1/contributions" : null, body);
   const isField = ["target", "versus"].includes(answer.error?.param);
   return html`<${Question} lack=${lack} guesses=${guesses} answer=${answer} body=${body} />
+    ${hasTarget && target === undefined && html`<${Progress} active=${next.loading} label="Asking for the model's own guess…" />`}
     <${Problem} error=${next.error} retry=${next.retry} />
     <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() => html`<${Findings} entry=${answer.entry} given=${given} />`}<//>`;
 }

@@ -44,10 +44,10 @@ function Curves({ entry, tokens, query, other }) {
   const saved = (series) => [{ label: "lines", array: { data: Float32Array.from(series.flatMap((line) => [...line.values])), shape: [series.length, points.length] }, rows: series.map((line) => line.name), columns: points }];
   return html`<div class="columns">
     <div><header class="line-head"><h3>How long, how far</h3><${SaveMenu} picture=${lengths} name="lengths" arrays=${saved(ofLength)} /></header>
-      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>; the norm before the next block takes only its direction.</p>
+      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}. The norm before each block keeps only the direction.</p>
       <${Lines} series=${ofLength} points=${points} low=${0} height=${210} label="Length of the vector and of its steps" handle=${lengths} /></div>
     <div><header class="line-head"><h3>Where to</h3><${SaveMenu} picture=${directions} name="directions" arrays=${saved(ofDirection)} /></header>
-      <p class="hint">Cosines: 1 is the same direction, 0 has nothing in common. Choose a key to compare with another word.</p>
+      <p class="hint">Cosines: 1 is the same direction, 0 has nothing in common. In the end ${format(toStart.data.at(-1), 2)} to where it began. Choose a key to compare with another word.</p>
       <${Lines} series=${ofDirection} points=${points} low=${Math.min(0, ...ofDirection.flatMap((line) => [...line.values]))} high=${1} height=${210} label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
   </div>`;
 }

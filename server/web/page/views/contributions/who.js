@@ -5,7 +5,7 @@ import { descending, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
-import { Matrix } from "../../parts/matrix.js";
+import { ColourScale, Matrix, scaleOf } from "../../parts/matrix.js";
 import { Tokens } from "../../parts/tokens.js";
 import { SaveMenu } from "../../parts/tools.js";
 
@@ -22,13 +22,15 @@ export function ByHead({ entry, array, isLogit }) {
   const [layers, heads, , keys] = array.shape;
   const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) => total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
   const names = useMemo(() => [numbers(layers), numbers(heads)], [array]);
+  const kind = isLogit ? "diverging" : "sequential";
   const selected = useMemo(() => ({ row: layer, column: head }), [layer, head]);
   return html`<section class="card"><header><h2>Which head?</h2>
       <${SaveMenu} picture=${picture} name="contributions-by-head" arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0], columns: names[1] }]} /></header>
     <p class="hint">${isLogit ? "What each head adds to the logit: blue for it, brown against it." : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
     <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head" rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
-      kind=${isLogit ? "diverging" : "sequential"} label="Contribution of each layer and head" selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${picture}
+      kind=${kind} label="Contribution of each layer and head" selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${picture}
       onPick=${({ row, column }) => select({ layer: row, head: column })} describe=${(row, column) => `layer ${row}, head ${column}: ${format(sums[row * heads + column])}`} />
+    <${ColourScale} ...${scaleOf(sums, kind)} />
   </section>`;
 }
 
@@ -45,7 +47,7 @@ export function BySource({ entry, array, isLogit, keys, chosenKey }) {
   return html`<section class="card"><header><h2>Which word?</h2>
       <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })} choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
     <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isLogit} query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format} label="Source words" />
-    <${Bars} rows=${rows} columns=${["from (position)", isLogit ? "logit" : "length"]} caption=${`Together ${format(total(sums))}. Largest first.`} onPick=${(row) => Number.isInteger(rows[row].key) && pick(rows[row].key)} />
+    <${Bars} rows=${rows} largest=${Math.max(...order.slice(0, 1).map((key) => Math.abs(sums[key])), 1e-30)} columns=${["from (position)", isLogit ? "logit" : "length"]} caption=${`Together ${format(total(sums))}. Largest first.`} onPick=${(row) => Number.isInteger(rows[row].key) && pick(rows[row].key)} />
   </section>`;
 }
 

@@ -4,12 +4,13 @@ import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from ".
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
+import { ColourScale } from "../../parts/matrix.js";
 import { Picture } from "../../parts/picture.js";
 import { spaced } from "../../parts/target_field.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { stateName } from "./names.js";
 
-const LEFT = 72;
+const LEFT = 78;
 const TOP = 26;
 const CELL = { width: 58, height: 25 };
 const FONT = "12px ui-monospace, monospace";
@@ -72,7 +73,8 @@ export function Grid({ entry, query, state }) {
       <${Picture} draw=${draw} overlay=${overlay} height=${TOP + states * CELL.height + 4} handle=${picture} label="The word that each layer would say next, at each position"
         onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
-    <div class="lens-foot"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
+    <div class="lens-foot"><div class="lens-said"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
+        <${ColourScale} low=${0} high=${1} kind="sequential" /></div>
       <${SaveMenu} picture=${picture} name="lens" arrays=${savedArrays(entry)} /></div>`;
 }
 

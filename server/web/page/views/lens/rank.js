@@ -28,17 +28,20 @@ export function Rank({ entry, query, state, given }) {
 function Curves({ found, word, state }) {
   const { vocab_size: numWords } = useCapabilities();
   const rankPicture = useRef(null);
+  const chancePicture = useRef(null);
   const [ranks, chances] = [found.arrays.target_ranks.data, found.arrays.target_probabilities.data];
   const points = found.layers.map((layer) => stateName(layer, found.layers.length));
   const best = Array.from(ranks).indexOf(Math.min(...ranks));
-  const pick = (picked) => select({ lens_state: picked });
-  const arrays = [{ label: "ranks", array: { data: ranks, shape: [ranks.length] }, rows: ["rank"], columns: points }];
-  return html`<p class="hint">After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the embedding, ${grouped(ranks.at(-1))} in the end${best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best, ranks.length)}`}. 1 is the likeliest word.</p>
-<div class="columns lens-lines">
-    <${Lines} series=${[{ name: "rank (1 on top, powers of ten)", values: ranks }]} points=${points} title="layer" low=${1} high=${numWords} isLogarithmic isInverted height=${190}
-      write=${grouped} label="Rank of the word by layer" selected=${state} onPick=${pick} handle=${rankPicture} />
-    <${Lines} series=${[{ name: "probability", values: chances }]} points=${points} title="layer" low=${0} high=${Math.max(...chances, 0.01)} height=${190} write=${percent}
-      label="Probability of the word by layer" selected=${state} onPick=${pick} />
-    </div>
-    <${SaveMenu} picture=${rankPicture} name="ranks" arrays=${arrays} />`;
+  const common = { points, title: "layer", height: 190, selected: state, onPick: (picked) => select({ lens_state: picked }) };
+  const saved = (label, data) => [{ label, array: { data, shape: [data.length] }, rows: [label], columns: points }];
+  const atBest = best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best, ranks.length)}`;
+  return html`<p class="hint">After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
+    <div class="columns lens-lines">
+      <div><${Lines} ...${common} series=${[{ name: "rank (1 on top, powers of ten)", values: ranks }]} low=${1} high=${numWords}
+          isLogarithmic isInverted write=${grouped} label="Rank of the word by layer" handle=${rankPicture} />
+        <${SaveMenu} picture=${rankPicture} name="ranks" arrays=${saved("ranks", ranks)} /></div>
+      <div><${Lines} ...${common} series=${[{ name: "probability", values: chances }]} low=${0} high=${Math.max(...chances, 0.01)}
+          write=${percent} label="Probability of the word by layer" handle=${chancePicture} />
+        <${SaveMenu} picture=${chancePicture} name="probabilities" arrays=${saved("probabilities", chances)} /></div>
+    </div>`;
 }

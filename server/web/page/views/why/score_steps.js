@@ -1,13 +1,12 @@
 // From the words' vectors to q.k: the steps before the score.
 import { useLook } from "../../core/fetching.js";
-import { html, useMemo, useRef } from "../../core/html.js";
+import { html, useMemo } from "../../core/html.js";
 import { inputOf, shownToken, useCapabilities } from "../../core/model.js";
 import { descending, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { Choices } from "../../parts/choices.js";
 import { Problem, Progress } from "../../parts/problem.js";
-import { Strips } from "../../parts/strips.js";
-import { SaveMenu } from "../../parts/tools.js";
+import { SavedStrips } from "../../parts/strips.js";
 import { Shape, Step, Word, lengthOf, rowOf } from "./pair.js";
 
 const POSITIONS = {
@@ -32,7 +31,7 @@ export function Vectors({ pair, stack, body }) {
   return html`<${Step} title="Two words, two vectors"
     formula=${html`x = ${isNormed ? "norm(stream)" : "stream"} <${Shape} of=${[size]} />`}
     says=${html`What layer ${entry.layer} is given of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair} side="key" />: ${size} numbers each, in which the layers before have written what they found. ${stack.positions.map((name) => POSITIONS[name]).join(" ")}`}>
-    ${rows ? html`<${Strips} rows=${rows} scale=${full} label="Both words' vectors" />` : html`<${Progress} active=${answer.loading} />`}
+    ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />` : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
   <//>`;
 }
@@ -59,7 +58,7 @@ export function Project({ pair, stack }) {
   return html`<${Step} title="A question and an offer"
     formula=${html`<b class="query">q</b> = x W<sub>Q</sub>${" "} <b class="key">k</b> = x W<sub>K</sub><br />${shapes}`}
     says=${html`The head's two matrices make a query of the word that looks and a key of the word that is looked at: ${stack.head_dim} numbers each, made to be compared.${isShared && ` ${stack.num_heads / stack.num_kv_heads} heads share each key: this one has key head ${entry.kv_head}.`}`}>
-    <${Strips} rows=${rows} label=${`q and k of layer ${entry.layer}, head ${entry.head}`} />
+    <${SavedStrips} name="q-and-k" rows=${rows} label=${`q and k of layer ${entry.layer}, head ${entry.head}`} />
   <//>`;
 }
 
@@ -82,15 +81,14 @@ export function Rotate({ pair, stack }) {
   return html`<${Step} title=${title}
     formula=${html`q · k before <b>${format(before)}</b> → after <b>${format(pair.dot)}</b>`}
     says=${html`${norm}${norm ? turn : turn && turn.replace("Then pairs", "Pairs")}The lengths at the right tell whether it was only turned.`}>
-    <${Strips} rows=${rows} label="q and k before and after the turn by position" />
+    <${SavedStrips} name="turned-q-and-k" rows=${rows} label="q and k before and after the turn by position" />
   <//>`;
 }
 
 /** The products, their running sum, and the dot. */
 export function Dot({ pair }) {
   const { why_order: order } = useSelection();
-  const picture = useRef(null);
-  const { entry, products } = pair;
+  const { products } = pair;
   const drawn = useMemo(() => {
     const indices = order === "sorted" ? descending(products) : new Uint32Array(products.length).map((_, i) => i);
     const sums = new Float64Array(products.length);
@@ -113,9 +111,8 @@ export function Dot({ pair }) {
   return html`<${Step} title="Multiply number by number, and sum"
     formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + … = <b id="why-sum">${format(sums.at(-1))}</b>`}
     says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum to q · k = <b id="why-dot">${format(pair.dot)}</b>, largest ones first: see how few numbers decide.`}
-    tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order} onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural", "as they stand"]]} />
-      <${SaveMenu} picture=${picture} name=${`dot-layer${entry.layer}-head${entry.head}`} arrays=${[{ label: "products", array: { data: products, shape: [products.length] } }]} /></div>`}>
-    <${Strips} rows=${rows} order=${indices} label="q, k, their products and the running sum" handle=${picture}
+    tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order} onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural", "as they stand"]]} /></div>`}>
+    <${SavedStrips} name="dot" rows=${rows} order=${indices} label="q, k, their products and the running sum"
       describe=${(_, i, column) => `q ${format(pair.q[i])} × k ${format(pair.k[i])} = ${format(products[i])}; sum so far ${format(sums[column])}`} />
   <//>`;
 }

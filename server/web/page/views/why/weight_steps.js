@@ -3,7 +3,7 @@ import { html, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { descending, format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
-import { Strips } from "../../parts/strips.js";
+import { SavedStrips } from "../../parts/strips.js";
 import { Shape, Step, Word, isMasked, lengthOf, rowOf } from "./pair.js";
 
 const SHOWN_KEYS = 16;
@@ -96,7 +96,7 @@ export function Values({ pair, stack }) {
   return html`<${Step} title="What is passed on"
     formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v = ${format(pair.weight)} × v`}
     says=${html`The third matrix makes a value of <${Word} pair=${pair} side="key" />: what it hands over if it is looked at. The weight decides how much of it goes through (both strips at the same scale).`}>
-    <${Strips} rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
+    <${SavedStrips} name="value" rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
   <//>`;
 }
 
@@ -121,7 +121,7 @@ export function ValueSum({ pair }) {
   return html`<${Step} title="Sum over all keys"
     formula=${html`z = Σ weight × <b class="value">v</b> <${Shape} of=${[z.length]} />, length ${format(lengthOf(z))}`}
     says="Each column is summed from top to bottom; the last strip is z, what the head has read for this word. Click a strip to choose its key.">
-    <${Strips} rows=${drawn.rows} scale=${drawn.full} label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
+    <${SavedStrips} name="weighted-values" rows=${drawn.rows} scale=${drawn.full} label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
       onPickRow=${(row) => row < drawn.indices.length && select({ key: drawn.indices[row] })} />
   <//>`;
 }
@@ -143,6 +143,6 @@ export function Output({ pair, stack }) {
     formula=${html`z W<sub>O</sub>: <${Shape} of=${[stack.head_dim]} /> · <${Shape} of=${[stack.head_dim, stack.hidden_size]} /> → <${Shape} of=${[stack.hidden_size]} />, length <b id="why-output">${format(lengthOf(output))}</b>`}
     says=${html`The head's part of the output matrix turns z into ${stack.hidden_size} numbers, which are added to the vector of <${Word} pair=${pair} side="query" />, with those of the other ${stack.num_heads - 1} heads${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}. Largest: ${largest}.`}
     tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>What that does to the next word →</button></p>`}>
-    <${Strips} rows=${rows} label="What the head adds to the stream" />
+    <${SavedStrips} name="output" rows=${rows} label="What the head adds to the stream" />
   <//>`;
 }
