@@ -2,6 +2,7 @@
 import { asCurl, asPython } from "../core/calls.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { csvOfArray, npyBytes, saveBlob } from "../core/save.js";
+import { address } from "../core/state.js";
 
 /** A button that opens a short list of actions: items [{label, run}], null ones left out. */
 export function Menu({ label, items, title }) {
@@ -55,7 +56,7 @@ export function CopyMenu({ route, body }) {
     items=${[
       { label: "curl", run: () => copy(asCurl(route, body)) },
       python && { label: "Python", run: () => copy(python) },
-      { label: "link to this view", run: () => copy(location.href) },
+      { label: "link to this view", run: () => copy(address()) },
     ]}
   />`;
 }
