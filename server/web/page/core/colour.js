@@ -44,10 +44,15 @@ export function colourOf(value, low, high, kind, mode) {
   return `rgb(${table[i]} ${table[i + 1]} ${table[i + 2]})`;
 }
 
-/** Black or white, whichever is read better on that colour. */
+/** Black or white, whichever has the greater contrast on that colour: at least 4.58, on any. */
 export function inkOn(value, low, high, kind, mode) {
   const table = colourTable(kind, mode);
   const i = colourIndex(value, low, high) * 3;
-  const luminance = 0.2126 * table[i] + 0.7152 * table[i + 1] + 0.0722 * table[i + 2];
-  return luminance > 140 ? "#111" : "#fff";
+  // Relative luminance of WCAG 2; the contrast with black is (l + .05) / .05, with white 1.05 / (l + .05).
+  const [red, green, blue] = [table[i], table[i + 1], table[i + 2]].map(linear);
+  const luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  return (luminance + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff";
 }
+
+/** The light of one sRGB byte, 0 to 1. */
+const linear = (byte) => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);
