@@ -40,6 +40,7 @@ export const FIELDS = {
   attention_kind: choice("pattern", "norm", "scores", "dots"), // norm: the weight times the length of what it adds
   attention_orientation: choice("rows", "columns"), // where the queries stand
   attention_sink: flag(true), // whether the first token is shown as a key
+  attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones
   attention_picture: choice("both", "matrix", "text"),
   attention_side: choice("query", "key"), // what a word of the long text is when it is pointed at
 
