@@ -16,10 +16,12 @@ from model.point_names import (
     UnknownPoint,
     full_name,
     near_names,
+    points_of,
     read_name,
     short_name,
     sizes,
     stack_config,
+    stacks,
     why_absent,
 )
 from model.points import Point, Stack, is_cross, reads_encoder
@@ -44,6 +46,10 @@ _OPS: dict[str, Op] = {
 
 _BASE64_PIECE = 1 << 18
 """Characters of base64, whole groups of four, that are decoded between two chances for the event loop: about 1 ms."""
+
+
+MAX_MAP_CHANGES = 4
+"""How often a request may change each score, or weight, of its attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,30 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Place, 
         raise _wrong(f"{field}.op: rows of {name} have different lengths and no mean; 'zero' and 'patch' are accepted.")
     if item.source is not None and item.op in ("scale", "add") and place.is_map:
         raise _wrong(f"{field}.op: {item.op!r} with from is not accepted for {name}; 'patch' is.")
+
+
+def check_map_changes(config: ModelConfig, places: Sequence[Place], lengths: Lengths) -> None:
+    """Raise BadRequest when the scores and patterns of one input are changed too many times over.
+
+    Each change passes over all numbers of its place in the step that computes them, while other requests wait: a map
+    costs far more than a row of the stream, whose changes are small beside the products that make it.
+    """
+    changed = sum(len(place.layers) * math.prod(place.shape) for place in places if place.is_map)
+    if not changed:
+        return
+    whole = 0
+    for stack in stacks(config):
+        own_length = lengths.encoder if stack == "encoder" and config.kind == "encoder-decoder" else lengths.own
+        maps = [point for point in points_of(config, stack) if point.name.endswith("hook_pattern")]
+        sizes_of = [math.prod(sizes(config, stack, point, own_length, lengths.encoder)) for point in maps]
+        whole += stack_config(config, stack).num_layers * sum(sizes_of)
+    if changed > MAX_MAP_CHANGES * whole:
+        raise _wrong(
+            f"interventions: they change {changed} attention scores and weights; at most {MAX_MAP_CHANGES * whole} are "
+            f"accepted here, each of this input's {MAX_MAP_CHANGES} times. Give fewer layers, heads or positions, or "
+            "fewer interventions.",
+            "too_many_changes",
+        )
 
 
 def intervention(layer: int | None, place: Place, item: InterventionField, value: float | NumpyArray) -> Intervention:

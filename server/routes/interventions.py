@@ -18,6 +18,7 @@ from server.intervention_plan import (
     Lengths,
     Place,
     check_fits,
+    check_map_changes,
     check_operation,
     intervention,
     mean_place,
@@ -70,6 +71,8 @@ async def read_all_interventions(
         return [()] * len(prompts)
     given = await asyncio.to_thread(_given, items)
     placed = [[_placed(context, item, i, prompt, given) for i, item in enumerate(items)] for prompt in prompts]
+    for places, prompt in zip(placed, prompts, strict=True):
+        check_map_changes(context.config, places, _lengths(prompt))
     sources = await _all_sources(context, items, prompts, placed)
     for index, places in enumerate(placed):
         _check_value_bytes(places, given, sources, index)

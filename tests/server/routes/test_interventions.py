@@ -352,6 +352,21 @@ async def test_there_is_a_bound_on_their_number(tmp_path: Path) -> None:
     assert error["param"] == "interventions"
 
 
+async def test_there_is_a_bound_on_how_often_attention_is_changed(tmp_path: Path) -> None:
+    """Sixty-four changes of every pattern of a long prompt took tens of seconds of one step, for all who ran in it."""
+    everywhere = {"point": "pattern", "layer": "all", "op": "scale", "value": 0.5}
+    one_head = {"point": "attn_scores.0", "head": 1, "op": "temperature", "value": 2}
+    async with site(tmp_path) as at:
+        await sent(at, *[everywhere] * 4, {"point": "resid_pre", "layer": "all", "op": "scale", "value": 0.5})
+        await sent(at, *[one_head] * 48)  # four times 3 layers of 4 heads
+        submitted = len(at.engine.submitted)
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [*[everywhere] * 4, one_head]}, 400)
+        assert len(at.engine.submitted) == submitted
+    assert error["code"] == "too_many_changes"
+    whole = 4 * 3 * 4 * 4 * 4
+    assert f"they change {whole + 16} attention scores and weights; at most {whole} are accepted" in error["message"]
+
+
 async def test_values_that_are_too_large_together_are_413(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("server.routes.interventions.MAX_VALUE_BYTES", 100)
     item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
