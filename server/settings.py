@@ -155,8 +155,9 @@ class Settings:
     max_look_tokens: int | None = _setting(
         None,
         _integer(1),
-        "Most tokens of one step for traces, attention, lenses and head scores while text is generated.",
-        shown_default="2; 256 on a GPU",
+        "Most tokens of one step for traces, attention, lenses and head scores while text is generated; fewer where "
+        "they would take more than a tenth of its time.",
+        shown_default="32; 256 on a GPU",
     )
     kv_cache_memory: int | None = _setting(
         None, _bytes(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"

@@ -23,7 +23,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     """Token budget of one step."""
     max_look_tokens: int | None = None
-    """Of that, for what only looks inside while text is generated; `Engine.from_folder` chooses by the device."""
+    """Of that, most for what only looks inside while text is generated; `Engine.from_folder` chooses by the device."""
     kv_cache_bytes: int | None = None
     """None lets the engine choose from the memory that is free."""
     block_size: int = 32

@@ -25,6 +25,7 @@ from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
 from server.engine.findings import Findings
 from server.engine.inspector import Inspector
+from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
 from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.needs import Stacks
@@ -46,8 +47,8 @@ from server.engine.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
-_LOOK_TOKENS = {"cpu": 2, "cuda": 256}
-"""Rows that a step of a few streams computes almost for nothing beside its own: it waits for the weights to be read."""
+_LOOK_TOKENS = {"cpu": 32, "cuda": 256}
+"""Most rows of looks beside running text; how many there are is measured (`server.engine.look_budget`)."""
 
 
 @dataclass(slots=True)
@@ -76,6 +77,7 @@ class Engine:
             ),
             self._blocks,
         )
+        self._look_budget = LookBudget(config.max_look_tokens) if config.max_look_tokens else None
         live = LiveWeights(model)
         self._inspector = Inspector(
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
@@ -167,7 +169,7 @@ class Engine:
             outputs.append(self._ending(seq.uid, "deadline"))
         if not self._scheduler.has_work:
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
-        schedule = self._scheduler.schedule()
+        schedule = self._scheduler.schedule(None if self._look_budget is None else self._look_budget.tokens)
         now = time.monotonic()
         findings: dict[int, Findings] = {}
         for seq in schedule.sequences:
@@ -182,6 +184,8 @@ class Engine:
             outputs.extend(self._failures(schedule, error))
         else:
             outputs.extend(self._book(schedule, result))
+            if self._look_budget is not None and schedule.has_text:
+                self._look_budget.note(time.monotonic() - now, schedule.work)
         return StepOutput(outputs=tuple(outputs), stats=self.stats(schedule.num_tokens))
 
     def stats(self, iteration_tokens: int = 0) -> EngineStats:

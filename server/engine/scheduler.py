@@ -9,9 +9,9 @@ The order of arrival is the order of priority, always:
 - A step gives one token to every running sequence that has just one left (decode), then the rest of its token budget
   to running prefills, then to new admissions, each first come, first served. So a long prompt never stalls running
   streams.
-- While text is being generated, what only looks inside (traces, attention, lenses, head scores) gets a few tokens of a
-  step and a quarter of the seats; text overtakes the looks that wait for more. So neither one client that looks without
-  pause nor a flood of looks takes the streams' time, and looks still end in their order.
+- While text is being generated, what only looks inside (traces, attention, lenses, head scores) gets as many tokens of
+  a step as `schedule` is told, and a quarter of the seats; text overtakes the looks that wait for more. So neither one
+  client that looks without pause nor a flood of looks takes the streams' time, and looks still end in their order.
 - What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
   any others. More tokens than a whole budget run where they are the first to be given any after the decodes.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from server.engine.block_manager import BlockManager
+from server.engine.look_budget import StepWork
 from server.engine.outputs import FinishReason
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
@@ -70,6 +71,16 @@ class Schedule:
     """The sum over the chunks and over what the encoder reads."""
     encodes: list[Sequence] = field(default_factory=list)
     """Whose encoder part runs in this step, before the chunks."""
+    has_text: bool = False
+    """Text was being generated when it was chosen, so looks were bounded."""
+
+    @property
+    def work(self) -> StepWork:
+        """How much of it is text, and how much looks."""
+        looks = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_looks)
+        looks += sum(len(seq.encoder_token_ids) for seq in self.encodes if seq.only_looks)
+        decodes = all(chunk.num_tokens == 1 for chunk in self.chunks if not chunk.sequence.only_looks)
+        return StepWork(self.num_tokens - looks, looks, decodes and not self.encodes)
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -168,11 +179,16 @@ class Scheduler:
         if not self.has_work:
             self._deadlines.clear()
 
-    def schedule(self) -> Schedule:
-        """Choose the next step's chunks and reserve their blocks. Never empty while there is work."""
+    def schedule(self, look_tokens: int | None = None) -> Schedule:
+        """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
+
+        look_tokens: most tokens of looks, should text run in this step; None is `max_look_tokens`.
+        """
         chunks, prefills = self._schedule_decodes()
-        generates = any(chunk.sequence.sampling_params is not None for chunk in chunks)
-        self._look_room = self.config.max_look_tokens if generates else None
+        running = [*(chunk.sequence for chunk in chunks), *prefills]
+        has_text = any(seq.sampling_params is not None for seq in running)
+        allowed = self.config.max_look_tokens if look_tokens is None else look_tokens
+        self._look_room = allowed if has_text else None
         whole = budget = self.config.max_num_batched_tokens - len(chunks)
         for seq in prefills:
             if not budget:
@@ -180,7 +196,7 @@ class Scheduler:
             budget -= self._append_chunk(chunks, seq, budget)
         encodes = self._admit(chunks, budget, budget == whole)
         num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in encodes)
-        return Schedule(chunks, num_tokens, encodes)
+        return Schedule(chunks, num_tokens, encodes, has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
         """Book a step that has run.

@@ -83,6 +83,12 @@ def test_chunks_change_nothing(model: Transformer, crowd: list[EngineRequest]) -
     assert_same(run(engine, crowd), alone(model, crowd))
 
 
+def test_looks_that_get_little_of_each_step_beside_text_change_nothing(
+    model: Transformer, crowd: list[EngineRequest]
+) -> None:
+    assert_same(run(build(model, max_look_tokens=3), crowd), alone(model, crowd))
+
+
 def test_prefix_hits_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
     expected = alone(model, crowd)
     engine = build(model)

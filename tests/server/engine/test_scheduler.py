@@ -56,6 +56,20 @@ def test_looks_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
     assert chunk_sizes(runner) == {4: 3}
 
 
+def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_all() -> None:
+    sched = scheduler(budget=64, look_tokens=3)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(4), generate(max_tokens=3)))
+    runner.step()
+    sched.add(sequence(2, range(20, 28), attend()))
+    found = []
+    for look_tokens in (0, 2, 0):
+        schedule = sched.schedule(look_tokens)
+        found.append({chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks})
+        sched.commit(schedule, runner.run(schedule))
+    assert found == [{1: 1}, {1: 1, 2: 2}, {2: 6}]  # the stream ends with its third token
+
+
 def test_text_overtakes_the_looks_that_wait_for_a_seat() -> None:
     sched = scheduler(budget=64, look_tokens=2, max_num_seqs=4)
     runner = ToyRunner(sched)
