@@ -5,10 +5,11 @@ Two tables over HTTP, on the 124M checkpoint with the server's defaults:
 1. attention and trace of one prompt, from one head of one layer to all heads of all layers, as safetensors, beside a
    forward pass of transformers with `output_attentions=True` in a process of its own.
 2. tokens/s of `--streams` running completions while one client traces one layer without pause, as a share of their
-   tokens/s with nobody tracing. Quiet and traced windows alternate in one run, so that a machine whose speed wanders
-   counts for both.
+   tokens/s with nobody tracing. Short quiet and traced windows alternate, and the share is the median over the pairs,
+   so that a machine whose speed wanders counts for both. The streams start apart, so that prompts are read all the
+   time and not in one window. Windows begin a little after the tracer does, and a first trace is not counted.
 
-    python -m benchmarks.looking_inside --windows 6
+    python -m benchmarks.looking_inside --windows 15
 """
 
 import argparse
@@ -35,6 +36,9 @@ from benchmarks.serve_vs_transformers import prompts
 
 SAFETENSORS = "application/vnd.safetensors"
 LONG_PROMPT = 512
+STREAMED_TOKENS = 512
+SETTLE_SECONDS = 0.3
+"""Between two windows: what the tracer left behind is done, or its next trace runs."""
 TRACED_POINTS = ["attn.hook_pattern", "attn.hook_z", "hook_resid_post"]
 NUM_LAYERS = 12
 
@@ -116,11 +120,12 @@ class Window:
     """Seconds of each trace that ended in it."""
 
 
-async def keep_streaming(server: Server, index: int, counts: list[int], output_tokens: int) -> None:
-    """One client: a long completion, then the next, for ever. `counts[index]` is its tokens so far."""
+async def keep_streaming(server: Server, index: int, counts: list[int]) -> None:
+    """One client: a completion of a length of its own, then long ones for ever. `counts[index]`: its tokens so far."""
     turn = 0
     while True:
-        body = {"prompt": long_prompt(128, seed=1000 * index + turn), "max_tokens": output_tokens}
+        num_tokens = STREAMED_TOKENS if turn else STREAMED_TOKENS * (index + 1) // len(counts)
+        body = {"prompt": long_prompt(128, seed=1000 * index + turn), "max_tokens": num_tokens}
         turn += 1
         before = counts[index]
 
@@ -161,22 +166,23 @@ async def measure_streams(
 ) -> tuple[list[Window], list[Window]]:
     """Quiet and traced windows, taken in turn while the streams run on."""
     counts = [0] * streams
-    tasks = [asyncio.create_task(keep_streaming(server, i, counts, 512)) for i in range(streams)]
+    tasks = [asyncio.create_task(keep_streaming(server, i, counts)) for i in range(streams)]
     quiet: list[Window] = []
     traced: list[Window] = []
     body = {"input": [0] * prompt_tokens, "points": TRACED_POINTS, "layers": layer}
     try:
         await asyncio.sleep(3.0)  # all prompts are in and the first answers flow
+        async with tracing(server, body, []):
+            await asyncio.sleep(seconds)  # products for new numbers of rows are compiled
         for number in range(2 * windows):
-            traces: list[float] = []
-            started, before = time.perf_counter(), sum(counts)
+            await asyncio.sleep(SETTLE_SECONDS)
             if number % 2:
+                traces: list[float] = []
                 async with tracing(server, body, traces):
-                    await asyncio.sleep(seconds)
+                    await asyncio.sleep(SETTLE_SECONDS)
+                    traced.append(await watch(counts, seconds, traces))
             else:
-                await asyncio.sleep(seconds)
-            window = Window(time.perf_counter() - started, sum(counts) - before, traces)
-            (traced if number % 2 else quiet).append(window)
+                quiet.append(await watch(counts, seconds, []))
             for task in tasks:
                 if task.done():
                     task.result()
@@ -187,8 +193,22 @@ async def measure_streams(
     return quiet, traced
 
 
+async def watch(counts: Sequence[int], seconds: float, traces: list[float]) -> Window:
+    """One window from now on. `traces`: where the tracer notes its traces; those of before are dropped."""
+    traces.clear()
+    started, before = time.perf_counter(), sum(counts)
+    await asyncio.sleep(seconds)
+    return Window(time.perf_counter() - started, sum(counts) - before, list(traces))
+
+
 def rate(windows: Sequence[Window]) -> float:
-    return sum(window.tokens for window in windows) / sum(window.seconds for window in windows)
+    """Median tokens/s."""
+    return statistics.median(window.tokens / window.seconds for window in windows)
+
+
+def share_kept(quiet: Sequence[Window], traced: Sequence[Window]) -> float:
+    """Median over the pairs of neighbouring windows."""
+    return statistics.median(rate([b]) / rate([a]) for a, b in zip(quiet, traced, strict=True))
 
 
 def main() -> None:
@@ -196,8 +216,8 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5, help="answers of each selection, after one more")
     parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--windows", type=int, default=4, help="quiet and traced windows, each")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of one window")
+    parser.add_argument("--windows", type=int, default=10, help="quiet and traced windows, each")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one window")
     parser.add_argument("--trace-tokens", type=int, default=128, help="tokens of each traced prompt")
     parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
     options = parser.parse_args()
@@ -227,7 +247,7 @@ def main() -> None:
                 quiet, traced = asyncio.run(measured)
                 traces = [seconds for window in traced for seconds in window.traces]
                 cells = [dtype, str(layer), f"{rate(quiet):.0f}", f"{rate(traced):.0f}"]
-                cells += [f"{rate(traced) / rate(quiet):.2f}", f"{len(traces) / sum(w.seconds for w in traced):.1f}"]
+                cells += [f"{share_kept(quiet, traced):.2f}", f"{len(traces) / sum(w.seconds for w in traced):.1f}"]
                 print(f"| {' | '.join([*cells, f'{1e3 * percentile(traces, 0.5):.0f}'])} |", flush=True)
 
 
