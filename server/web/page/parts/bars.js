@@ -17,13 +17,17 @@ export function Bars({ rows, columns, caption, largest, onPick, write = format }
   const hasNotes = rows.some((row) => row.note !== undefined);
   return html`<table class="bars">
     ${caption && html`<caption>${caption}</caption>`}
-    <thead><tr><th scope="col">${columns[0]}</th><th scope="col"><span class="unseen">bar</span></th><th scope="col">${columns[1]}</th>${hasNotes && html`<th scope="col">${columns[2]}</th>`}</tr></thead>
+    <thead><tr>
+      <th scope="col">${columns[0]}</th><th scope="col"><span class="unseen">bar</span></th>
+      <th scope="col">${columns[1]}</th>${hasNotes && html`<th scope="col">${columns[2]}</th>`}
+    </tr></thead>
     <tbody>${rows.map((row, index) => {
       const width = share(row.value);
       const style = { width: `${width}%`, marginLeft: `${row.value < 0 ? zero - width : zero}%` };
+      const pick = onPick && (() => onPick(index));
       const name = html`<code>${row.name}</code>`;
       return html`<tr key=${row.key ?? index} class=${classes(row.isOn && "on")} title=${row.title}>
-        <th scope="row">${onPick ? html`<button type="button" class="plain" onClick=${() => onPick(index)}>${name}</button>` : name}</th>
+        <th scope="row">${pick ? html`<button type="button" class="plain" onClick=${pick}>${name}</button>` : name}</th>
         <td class="bar"><div class=${row.value < 0 ? "negative" : "positive"} style=${style}></div></td>
         <td class="number">${write(row.value)}</td>
         ${hasNotes && html`<td class="note">${row.note}</td>`}

@@ -12,13 +12,16 @@ const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8
  * low, high: the range (default: of the values); isLogarithmic: powers of ten; isInverted: the lowest value on top, as
  * ranks want it; onPick(index): a click on a point; selected: the index of a point that is marked.
  */
-export function Lines({ series, points, title, low, high, isLogarithmic = false, isInverted = false, height = 240, label, onPick, selected = null, handle, write = format }) {
+export function Lines(props) {
+  const { series, points, title, low, high, isLogarithmic = false, isInverted = false, height = 240 } = props;
+  const { label, onPick, selected = null, handle, write = format } = props;
   const [hovered, setHovered] = useState(null);
   const scale = isLogarithmic ? (value) => Math.log10(Math.max(value, 1e-30)) : (value) => value;
   const [least, most] = extent(series.flatMap((line) => Array.from(line.values, scale)));
   const bottom = low === undefined ? least : scale(low);
   const top = high === undefined ? (most > bottom ? most : bottom + 1) : scale(high);
-  const xOf = (index, width) => MARGIN.left + (points.length < 2 ? 0.5 : index / (points.length - 1)) * (width - MARGIN.left - MARGIN.right);
+  const roomOf = (width) => Math.max(width - MARGIN.left - MARGIN.right, 1);
+  const xOf = (index, width) => MARGIN.left + (points.length < 2 ? 0.5 : index / (points.length - 1)) * roomOf(width);
   const heightOf = (scaled, tall) => {
     const share = (scaled - bottom) / (top - bottom);
     return MARGIN.top + (isInverted ? share : 1 - share) * (tall - MARGIN.top - MARGIN.bottom);
@@ -27,18 +30,8 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
       context.font = "11px system-ui, sans-serif";
-      context.lineWidth = 1;
       for (const tick of ticksOf(bottom, top, isLogarithmic)) {
-        const y = heightOf(tick, tall);
-        context.strokeStyle = colours.line;
-        context.beginPath();
-        context.moveTo(MARGIN.left, y);
-        context.lineTo(width - MARGIN.right, y);
-        context.stroke();
-        context.fillStyle = colours.muted;
-        context.textAlign = "right";
-        context.textBaseline = "middle";
-        context.fillText(write(isLogarithmic ? 10 ** tick : tick), MARGIN.left - 6, y);
+        drawTick(context, write(isLogarithmic ? 10 ** tick : tick), heightOf(tick, tall), width, colours);
       }
       context.textAlign = "center";
       const step = Math.ceil((points.length * 42) / Math.max(width - MARGIN.left, 1));
@@ -46,7 +39,8 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
       if (title) context.fillText(title, (MARGIN.left + width) / 2, tall - 7);
       series.forEach((line, place) => {
         const [colour, dashes] = STYLES[place % STYLES.length];
-        drawLine(context, line.values, dashes, (i) => [xOf(i, width), heightOf(scale(line.values[i]), tall)], colours[colour]);
+        const placeOf = (i) => [xOf(i, width), heightOf(scale(line.values[i]), tall)];
+        drawLine(context, line.values, dashes, placeOf, colours[colour]);
       });
     },
     [identity],
@@ -64,11 +58,12 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
     },
     [hovered, selected, identity],
   );
-  const nearest = (x, width) => Math.round(((x - MARGIN.left) / Math.max(width - MARGIN.left - MARGIN.right, 1)) * (points.length - 1));
+  const nearest = (x, width) => Math.round(((x - MARGIN.left) / roomOf(width)) * (points.length - 1));
   const move = (index) => setHovered(Math.max(0, Math.min(points.length - 1, index)));
-  const readout = hovered === null ? "" : `${points[hovered]}: ${series.map((line) => `${line.name} ${write(line.values[hovered])}`).join(", ")}`;
+  const values = series.map((line) => `${line.name} ${write(line.values[hovered])}`).join(", ");
   return html`<div class="lines">
-    <${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} handle=${handle} readout=${readout}
+    <${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} handle=${handle}
+      readout=${hovered === null ? "" : `${points[hovered]}: ${values}`}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(nearest(x, width)))}
       onPick=${onPick && (() => hovered !== null && onPick(hovered))}
       onKey=${(key) => {
@@ -78,7 +73,8 @@ export function Lines({ series, points, title, low, high, isLogarithmic = false,
         else return false;
         return true;
       }} />
-    <ul class="legend">${series.map((line, place) => html`<li><i class=${`dash-${place % STYLES.length}`}></i>${line.name}</li>`)}</ul>
+    <ul class="legend">${series.map((line, place) =>
+      html`<li><i class=${`dash-${place % STYLES.length}`}></i>${line.name}</li>`)}</ul>
   </div>`;
 }
 
@@ -90,6 +86,19 @@ export function ticksOf(low, high, isLogarithmic = false) {
   const ticks = [];
   for (let count = Math.ceil(low / step - 1e-9); count * step <= high + step * 1e-9; count += 1) ticks.push(count * step);
   return ticks.map((tick) => Number(tick.toPrecision(12)));
+}
+
+function drawTick(context, name, y, width, colours) {
+  context.strokeStyle = colours.line;
+  context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(MARGIN.left, y);
+  context.lineTo(width - MARGIN.right, y);
+  context.stroke();
+  context.fillStyle = colours.muted;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  context.fillText(name, MARGIN.left - 6, y);
 }
 
 /** A line with its points; what is not finite is left out. Dashes are drawn as pieces, so that SVG has them too. */

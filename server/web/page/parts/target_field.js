@@ -9,7 +9,10 @@ import { Problem } from "./problem.js";
 export const targetOf = (typed) => (typed === "" ? null : /^#\d+$/.test(typed) ? Number(typed.slice(1)) : typed);
 
 /** A token with its space shown, since " girl" and "girl" are two tokens. */
-export const spaced = (token) => (token.trim() ? token.replace(/^ +/, (spaces) => "·".repeat(spaces.length)).replace(/\n/g, "↵") : shownToken(token));
+export function spaced(token) {
+  if (!token.trim()) return shownToken(token);
+  return token.replace(/^ +/, (spaces) => "·".repeat(spaces.length)).replace(/\n/g, "↵");
+}
 
 /**
  * field: of the state, whose value is `typed`; label; token: {token_id, token}, what it was found to be (null: not yet known); empty: what
@@ -20,13 +23,19 @@ export function TargetField({ field, typed, label, token, empty, suggestions = [
   const isMeant = (one) => one.token_id === token?.token_id;
   const change = (value) => select({ [field]: value });
   return html`<div class="target-field">
-    <label>${label} <input type="text" size="12" spellcheck=${false} value=${typed} placeholder=${empty} title="A text that is one token (many begin with a space), or # and its id" onChange=${(event) => change(event.target.value)} /></label>
-    ${token && !suggestions.some(isMeant) && html`<code class="found" title="the token that is meant; · is a space">${spaced(token.token)}</code>`}
-    ${suggestions.length > 0 && html`<span class="suggestions" role="group" aria-label=${`${label}: what the model would say`}>${suggestions.map(
-      (one) => html`<button type="button" aria-pressed=${Boolean(isMeant(one))} title=${percent(one.probability)} onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
+    <label>${label} <input type="text" size="12" spellcheck=${false} value=${typed} placeholder=${empty}
+      title="A text that is one token (many begin with a space), or # and its id"
+      onChange=${(event) => change(event.target.value)} /></label>
+    ${token && !suggestions.some(isMeant) && html`<code class="found"
+      title="the token that is meant; · is a space">${spaced(token.token)}</code>`}
+    ${suggestions.length > 0 && html`<span class="suggestions" role="group"
+      aria-label=${`${label}: what the model would say`}>${suggestions.map(
+      (one) => html`<button type="button" aria-pressed=${Boolean(isMeant(one))} title=${percent(one.probability)}
+        onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
     )}</span>`}
     ${typed !== "" && html`<button type="button" class="quiet" onClick=${() => change("")}>reset</button>`}
     ${isMine && html`<${Problem} error=${error} />`}
-    ${isMine && error.code === "not_one_token" && !typed.startsWith(" ") && html`<button type="button" onClick=${() => change(` ${typed}`)}>Try it with a space before: “·${typed}”</button>`}
+    ${isMine && error.code === "not_one_token" && !typed.startsWith(" ") &&
+      html`<button type="button" onClick=${() => change(` ${typed}`)}>Try it with a space before: “·${typed}”</button>`}
   </div>`;
 }

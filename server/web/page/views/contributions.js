@@ -15,7 +15,8 @@ export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part } = useHead();
-  const lack = part === "encoder" ? "An encoder's stream leads to no next token: lengths are counted." : capabilities.routes["/v1/next"].reason;
+  const lack = part === "encoder" ? "An encoder's stream leads to no next token: lengths are counted."
+    : capabilities.routes["/v1/next"].reason;
   const hasTarget = selection.text !== "" && !lack;
   const given = inputOf(selection, capabilities);
   const next = useJson(hasTarget ? "v1/next" : null, { ...given, position: selection.query, num_tokens: 6 });
@@ -23,13 +24,16 @@ export function View() {
   const target = targetOf(selection.contributions_target) ?? guesses[0]?.token_id;
   const versus = targetOf(selection.contributions_versus);
   const isReady = selection.text !== "" && (!hasTarget || target !== undefined);
-  const body = { ...given, part, query_positions: selection.query, ...(hasTarget ? { target } : {}), ...(hasTarget && versus !== null ? { versus } : {}) };
+  const body = { ...given, part, query_positions: selection.query, ...(hasTarget ? { target } : {}),
+    ...(hasTarget && versus !== null ? { versus } : {}) };
   const answer = useLook(isReady ? "v1/contributions" : null, body);
   const isField = ["target", "versus"].includes(answer.error?.param);
   return html`<${Question} lack=${lack} guesses=${guesses} answer=${answer} body=${body} />
-    ${hasTarget && target === undefined && html`<${Progress} active=${next.loading} label="Asking for the model's own guess…" />`}
+    ${hasTarget && target === undefined && html`<${Progress} active=${next.loading}
+      label="Asking for the model's own guess…" />`}
     <${Problem} error=${next.error} retry=${next.retry} />
-    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() => html`<${Findings} entry=${answer.entry} given=${given} />`}<//>`;
+    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() =>
+      html`<${Findings} entry=${answer.entry} given=${given} />`}<//>`;
 }
 
 /** Which token's logit is taken apart, and how additions are measured. */
@@ -37,15 +41,20 @@ function Question({ lack, guesses, answer, body }) {
   const { contributions_target: target, contributions_versus: versus, contributions_measure: measure } = useSelection();
   const entry = answer.entry;
   return html`<section class="card contributions-head">
-    <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?</h2><${CopyMenu} route="v1/contributions" body=${body} />
+    <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?</h2>
+      <${CopyMenu} route="v1/contributions" body=${body} />
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
-    <p class="hint">Every head adds something to the word's vector: its weight times the value of each source word, through W_O. How long is it, and does it make the next word likelier?</p>
+    <p class="hint">Every head adds something to the word's vector: its weight times the value of each source word, through
+      W_O. How long is it, and does it make the next word likelier?</p>
     ${lack
       ? html`<p class="lack">${lack}</p>`
       : html`<div class="toolbar">
-          <${TargetField} field="contributions_target" typed=${target} label="Next word" token=${entry?.target} empty="its own guess" suggestions=${guesses} error=${answer.error} />
-          <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus} empty="any" error=${answer.error} />
-          <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })} choices=${[["logit", "push on its logit"], ["length", "length of what is added"]]} />
+          <${TargetField} field="contributions_target" typed=${target} label="Next word" token=${entry?.target}
+            empty="its own guess" suggestions=${guesses} error=${answer.error} />
+          <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus}
+            empty="any" error=${answer.error} />
+          <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })}
+            choices=${[["logit", "push on its logit"], ["length", "length of what is added"]]} />
         </div>`}
   </section>`;
 }
@@ -53,7 +62,9 @@ function Question({ lack, guesses, answer, body }) {
 function Mover({ entry }) {
   const { queries } = sidesOf(entry, entry.part);
   const position = entry.query_positions[0];
-  return html`<code class="word query">${shownToken(queries[position])}<sub>${position}</sub></code>${entry.target && html` towards <code class="word">${spaced(entry.target.token)}</code>`}${entry.versus && html` rather than <code class="word">${spaced(entry.versus.token)}</code>`}`;
+  return html`<code class="word query">${shownToken(queries[position])}<sub>${position}</sub></code>
+    ${entry.target && html`${" towards "}<code class="word">${spaced(entry.target.token)}</code>`}
+    ${entry.versus && html`${" rather than "}<code class="word">${spaced(entry.versus.token)}</code>`}`;
 }
 
 function savedArrays(entry) {
@@ -61,13 +72,16 @@ function savedArrays(entry) {
   const { keys } = sidesOf(entry, entry.part);
   const maps = names.filter(([name]) => entry.arrays[name]).map(([name, label]) => {
     const [layers, heads, , count] = entry.arrays[name].shape;
-    return { label, array: { data: entry.arrays[name].data, shape: [layers, heads, count] }, columns: keys, rows: headNames(layers, heads) };
+    return { label, array: { data: entry.arrays[name].data, shape: [layers, heads, count] }, columns: keys,
+      rows: headNames(layers, heads) };
   });
   const parts = entry.arrays.components;
-  return parts ? [...maps, { label: "parts of the logit", array: { data: parts.data, shape: [parts.data.length] }, rows: ["part"], columns: entry.component_names }] : maps;
+  return parts ? [...maps, { label: "parts of the logit", array: { data: parts.data, shape: [parts.data.length] },
+    rows: ["part"], columns: entry.component_names }] : maps;
 }
 
-const headNames = (layers, heads) => Array.from({ length: layers * heads }, (_, i) => `layer ${Math.floor(i / heads)} head ${i % heads}`);
+const headNames = (layers, heads) => Array.from({ length: layers * heads }, (_, i) =>
+  `layer ${Math.floor(i / heads)} head ${i % heads}`);
 
 function Findings({ entry, given }) {
   const selection = useSelection();
@@ -78,6 +92,8 @@ function Findings({ entry, given }) {
   return html`<div class="columns">
       <${ByHead} ...${shared} /><${BySource} ...${shared} />
     </div>
-    <div class="columns contributions-rows"><${Largest} ...${shared} />${entry.arrays.components && html`<${LogitParts} entry=${entry} />`}</div>
+    <div class="columns contributions-rows">
+      <${Largest} ...${shared} />${entry.arrays.components && html`<${LogitParts} entry=${entry} />`}
+    </div>
     <${Way} entry=${entry} given=${given} />`;
 }

@@ -36,11 +36,17 @@ function Window({ first, count, positions }) {
   const query = entry && clamp(selection.query, entry.tokens.length);
   const state = entry && clamp(selection.lens_state, entry.layers.length);
   return html`<section class="card"><header><h2>Layers × positions</h2>
-      ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}<${CopyMenu} route="v1/lens" body=${body} /></header>
-      <p class="hint">Each cell takes the stream there through the final norm and the head at once: the word that this layer would say next, the stronger its colour, the surer. The last row is the model's own answer. Click a cell to open it.</p>
-      <${Answer} answer=${answer}>${() => entry.positions.includes(query) && html`<${Grid} entry=${entry} query=${query} state=${state} />`}<//>
+      ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}
+      <${CopyMenu} route="v1/lens" body=${body} /></header>
+      <p class="hint">Each cell takes the stream there through the final norm and the head at once: the word that this
+        layer would say next, the stronger its colour, the surer. The last row is the model's own answer. Click a cell to
+        open it.</p>
+      <${Answer} answer=${answer}>${() => entry.positions.includes(query) &&
+        html`<${Grid} entry=${entry} query=${query} state=${state} />`}<//>
     </section>
-    ${entry?.positions.includes(query) && html`<div class="lens-rows"><${Cell} entry=${entry} query=${query} state=${state} /><${Rank} entry=${entry} query=${query} state=${state} given=${given} /></div>`}`;
+    ${entry?.positions.includes(query) && html`<div class="lens-rows">
+      <${Cell} entry=${entry} query=${query} state=${state} />
+      <${Rank} entry=${entry} query=${query} state=${state} given=${given} /></div>`}`;
 }
 
 /** Walk to the positions before or after these. */

@@ -17,7 +17,8 @@ export function View() {
   const { part, stack, layer, head } = useHead();
   const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: selection.query };
   const answer = useLook(selection.text ? "v1/explain" : null, body);
-  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry} stack=${stack} body=${body} />`}<//>`;
+  return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry} stack=${stack}
+    body=${body} />`}<//>`;
 }
 
 /** All steps, for the chosen key. */
@@ -45,14 +46,19 @@ function Headline({ pair, body }) {
   const { entry, keys, key, weight } = pair;
   const name = `why-layer${entry.layer}-head${entry.head}-query${entry.query_position}`;
   const arrays = [
-    { label: "weights", array: { data: entry.arrays.weights.data, shape: entry.arrays.weights.shape }, rows: ["weight"], columns: keys },
+    { label: "weights", array: { data: entry.arrays.weights.data, shape: entry.arrays.weights.shape }, rows: ["weight"],
+      columns: keys },
     { label: "products", array: { data: entry.arrays.products.data, shape: entry.arrays.products.shape }, rows: keys },
   ];
   return html`<section class="card why-head">
-    <header><h2>Why does <${Word} pair=${pair} side="query" /> give <${Word} pair=${pair} side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its attention?</h2>
+    <header><h2>Why does <${Word} pair=${pair} side="query" /> give <${Word} pair=${pair}
+      side="key" /> ${pair.isMasked ? "no weight" : percent(weight)} of its attention?</h2>
       <${CopyMenu} route="v1/explain" body=${body} /><${SaveMenu} name=${name} arrays=${arrays} /></header>
-    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the weights of all keys; choose another one, and every step below tells of it.</p>
-    <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position} weights=${entry.arrays.weights.data} onPick=${(position) => select({ key: position })} label="Keys and their weights" />
+    <p class="hint">Layer ${entry.layer}, head ${entry.head}. Below are the weights of all keys; choose another one, and
+      every step below tells of it.</p>
+    <${Tokens} tokens=${keys} key_=${key} query=${entry.part === "cross" ? null : entry.query_position}
+      weights=${entry.arrays.weights.data} onPick=${(position) => select({ key: position })}
+      label="Keys and their weights" />
   </section>`;
 }
 
@@ -60,5 +66,6 @@ function Headline({ pair, body }) {
 function Check({ differences }) {
   const names = { scores: "scores", pattern: "weights", z: "z", result: "output" };
   const said = Object.entries(names).map(([name, title]) => `${title} ${format(differences[name], 2)}`).join(", ");
-  return html`<p class="hint">Every step was computed again in float64 from what the network itself had before it. Largest distance from the network's own numbers, which it keeps in its own precision: ${said}.</p>`;
+  return html`<p class="hint">Every step was computed again in float64 from what the network itself had before it. Largest
+    distance from the network's own numbers, which it keeps in its own precision: ${said}.</p>`;
 }

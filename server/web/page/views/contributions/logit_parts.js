@@ -7,6 +7,7 @@ import { SaveMenu } from "../../parts/tools.js";
 import { Waterfall } from "../../parts/waterfall.js";
 
 const SHOWN = 14;
+const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_mlp_out", "mlp"]];
 
 /** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */
 export function readName(name) {
@@ -17,9 +18,11 @@ export function readName(name) {
   }
   const [layer, rest] = [Number(found[1]), found[2]];
   const head = /^(cross_)?attn\.head\.(\d+)$/.exec(rest);
-  const module = rest.startsWith("cross_attn") ? "cross" : rest.startsWith("attn") ? "attn" : rest === "hook_mlp_out" ? "mlp" : "norm";
-  const title = head ? `${module} ${layer}.${head[2]}` : rest === "hook_mlp_out" ? `mlp ${layer}` : `${rest.replace(/^(cross_)?attn\./, `${module} `)} ${layer}`;
-  return { layer, title, group: `${module} ${layer}`, head: head ? Number(head[2]) : null };
+  const module = MODULES.find(([begin]) => rest.startsWith(begin))?.[1] ?? "norm";
+  const group = `${module} ${layer}`;
+  if (head) return { layer, title: `${group}.${head[2]}`, group, head: Number(head[2]) };
+  // b_O and the biases of norms keep their names
+  return { layer, title: module === "mlp" ? group : `${rest.split(".").join(" ")} ${layer}`, group };
 }
 
 /** The sum as steps from 0 to the logit. */
@@ -27,17 +30,24 @@ export function LogitParts({ entry }) {
   const { contributions_parts: parts } = useSelection();
   const picture = useRef(null);
   const values = entry.arrays.components.data;
+  const saved = [{ label: "parts", array: { data: values, shape: [values.length] }, rows: ["part"],
+    columns: entry.component_names }];
   const steps = useMemo(() => (parts === "layers" ? byGroup(entry) : byComponent(entry)), [entry, parts]);
   const sum = values.reduce((all, value) => all + value, 0);
+  const pick = ({ layer, head }) => Number.isInteger(layer) && select(Number.isInteger(head) ? { layer, head } : { layer });
   return html`<section class="card"><header><h2>The logit, part by part</h2>
-      <${Choices} label="Parts" value=${parts} onPick=${(value) => select({ contributions_parts: value })} choices=${[["layers", "by layer"], ["largest", "largest first"]]} />
-      <${SaveMenu} picture=${picture} name="logit-parts" arrays=${[{ label: "parts", array: { data: values, shape: [values.length] }, rows: ["part"], columns: entry.component_names }]} /></header>
+      <${Choices} label="Parts" value=${parts} onPick=${(value) => select({ contributions_parts: value })}
+        choices=${[["layers", "by layer"], ["largest", "largest first"]]} />
+      <${SaveMenu} picture=${picture} name="logit-parts" arrays=${saved} /></header>
     <p class="hint">The vector is a sum, so the logit is one too (the final norm's scale held as it was).</p>
-    <${Waterfall} steps=${steps} total=${{ name: entry.versus ? "difference" : "logit", value: sum }} label="Parts of the logit and their sum" handle=${picture}
-      onPick=${(step) => step.layer !== null && step.layer !== undefined && select({ layer: step.layer, ...(step.head === null || step.head === undefined ? {} : { head: step.head }) })} />
-    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus && ", the target's logit less the other's"}.${" "}
+    <${Waterfall} steps=${steps} total=${{ name: entry.versus ? "difference" : "logit", value: sum }}
+      label="Parts of the logit and their sum" handle=${picture}
+      onPick=${pick} />
+    <p class="hint">Sum of all ${values.length} parts: <b id="logit-sum">${format(sum)}</b>${entry.versus &&
+      ", the target's logit less the other's"}.${" "}
       ${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap)}. `}
-      The rest, to the logit that the model itself has: at most ${format(entry.difference, 2)}, from the precision it computes in.</p>
+      The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
+      most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.</p>
   </section>`;
 }
 

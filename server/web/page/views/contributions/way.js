@@ -24,31 +24,47 @@ export function Way({ entry, given }) {
   const part = entry.part === "encoder" ? "encoder" : "decoder";
   const body = { ...given, part, positions: query, ...(other === null ? {} : { compare_positions: other }) };
   const answer = useLook("v1/trajectory", body);
-  return html`<section class="card contributions-rows"><header><h2>Its way through the layers</h2><${CopyMenu} route="v1/trajectory" body=${body} /></header>
+  return html`<section class="card contributions-rows"><header><h2>Its way through the layers</h2>
+      <${CopyMenu} route="v1/trajectory" body=${body} /></header>
     <${Said} given=${given} part=${part} query=${query} />
-    <${Answer} answer=${answer}>${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query} other=${other} />`}<//>
+    <${Answer} answer=${answer}>${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query}
+      other=${other} />`}<//>
   </section>`;
 }
 
 function Curves({ entry, tokens, query, other }) {
   const lengths = useRef(null);
   const directions = useRef(null);
-  const { norms, steps, cosine_to_start: toStart, cosine_to_previous: toPrevious, cosine_to_others: toOthers } = entry.arrays;
+  const { norms, steps, cosine_to_start: toStart, cosine_to_previous: toPrevious,
+    cosine_to_others: toOthers } = entry.arrays;
   const points = useMemo(() => stateNames(norms.data.length), [entry]);
-  const ofLength = [{ name: "length of the vector", values: norms.data }, { name: "length of the step before", values: steps.data }];
+  const ofLength = [{ name: "length of the vector", values: norms.data },
+    { name: "length of the step before", values: steps.data }];
   const ofDirection = [
     { name: "to its embedding", values: toStart.data },
     { name: "to the state before", values: toPrevious.data },
     ...(toOthers ? [{ name: `to ${shownToken(tokens[other])} (${other}), the key`, values: toOthers.data }] : []),
   ];
-  const saved = (series) => [{ label: "lines", array: { data: Float32Array.from(series.flatMap((line) => [...line.values])), shape: [series.length, points.length] }, rows: series.map((line) => line.name), columns: points }];
+  const saved = (series) => {
+    const data = Float32Array.from(series.flatMap((line) => [...line.values]));
+    return [{ label: "lines", array: { data, shape: [series.length, points.length] },
+      rows: series.map((line) => line.name), columns: points }];
+  };
+  const lowest = Math.min(0, ...ofDirection.flatMap((line) => [...line.values]));
   return html`<div class="columns">
-    <div><header class="line-head"><h3>How long, how far</h3><${SaveMenu} picture=${lengths} name="lengths" arrays=${saved(ofLength)} /></header>
-      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}. The norm before each block keeps only the direction.</p>
-      <${Lines} series=${ofLength} points=${points} low=${0} height=${210} label="Length of the vector and of its steps" handle=${lengths} /></div>
-    <div><header class="line-head"><h3>Where to</h3><${SaveMenu} picture=${directions} name="directions" arrays=${saved(ofDirection)} /></header>
-      <p class="hint">Cosines: 1 is the same direction, 0 has nothing in common. In the end ${format(toStart.data.at(-1), 2)} to where it began. Choose a key to compare with another word.</p>
-      <${Lines} series=${ofDirection} points=${points} low=${Math.min(0, ...ofDirection.flatMap((line) => [...line.values]))} high=${1} height=${210} label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
+    <div><header class="line-head"><h3>How long, how far</h3><${SaveMenu} picture=${lengths} name="lengths"
+      arrays=${saved(ofLength)} /></header>
+      <p class="hint">Each block adds a step to the vector of <code>${shownToken(tokens[query])}</code>: from
+        length ${format(norms.data[0])} to ${format(norms.data.at(-1))}. The norm before each block keeps only the
+        direction.</p>
+      <${Lines} series=${ofLength} points=${points} low=${0} height=${210} label="Length of the vector and of its steps"
+        handle=${lengths} /></div>
+    <div><header class="line-head"><h3>Where to</h3><${SaveMenu} picture=${directions} name="directions"
+      arrays=${saved(ofDirection)} /></header>
+      <p class="hint">Cosines: 1 is the same direction, 0 has nothing in common. In the
+        end ${format(toStart.data.at(-1), 2)} to where it began. Choose a key to compare with another word.</p>
+      <${Lines} series=${ofDirection} points=${points} low=${lowest} high=${1} height=${210}
+        label="Cosines of the vector to its start, the state before and another word" handle=${directions} /></div>
   </div>`;
 }
 
@@ -57,7 +73,8 @@ function Said({ given, part, query }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);
   const { works, reason } = capabilities.routes["/v1/lens"];
-  const lack = part === "encoder" && works ? "What an encoder's stream would say next is not known: only the decoder leads to words." : reason;
+  const lack = part === "encoder" && works
+    ? "What an encoder's stream would say next is not known: only the decoder leads to words." : reason;
   const body = { ...given, positions: query, top_k: 3 };
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;
@@ -67,9 +84,13 @@ function Said({ given, part, query }) {
       const chances = arrays.probabilities;
       return html`<ol class="said-path">${stateNames(tops.length).map((name, state) => {
         const chance = chances.data[state * chances.shape[2]];
-        const ground = { background: colourOf(chance, 0, 1, "sequential", mode), color: inkOn(chance, 0, 1, "sequential", mode) };
+        const ground = { background: colourOf(chance, 0, 1, "sequential", mode),
+          color: inkOn(chance, 0, 1, "sequential", mode) };
         const isNew = state === 0 || tops[state][0][0] !== tops[state - 1][0][0];
-        return html`<li class=${isNew ? "new" : ""}><button type="button" style=${ground} title=${tops[state][0].map((token, k) => `${spaced(token)} ${percent(chances.data[state * chances.shape[2] + k])}`).join(", ")} onClick=${() => select({ view: "lens", lens_state: state })}>
+        const likeliest = tops[state][0].map((token, k) =>
+          `${spaced(token)} ${percent(chances.data[state * chances.shape[2] + k])}`);
+        return html`<li class=${isNew ? "new" : ""}><button type="button" style=${ground} title=${likeliest.join(", ")}
+          onClick=${() => select({ view: "lens", lens_state: state })}>
           <small>${name}</small><code>${spaced(tops[state][0][0])}</code><small>${percent(chance)}</small></button></li>`;
       })}</ol>`;
     }}<//>`;

@@ -20,16 +20,23 @@ export function ByHead({ entry, array, isLogit }) {
   const { layer, head } = useHead();
   const picture = useRef(null);
   const [layers, heads, , keys] = array.shape;
-  const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) => total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
+  const sums = useMemo(() => Float32Array.from({ length: layers * heads }, (_, i) =>
+    total(array.data.subarray(i * keys, (i + 1) * keys))), [array]);
   const names = useMemo(() => [numbers(layers), numbers(heads)], [array]);
   const kind = isLogit ? "diverging" : "sequential";
   const selected = useMemo(() => ({ row: layer, column: head }), [layer, head]);
   return html`<section class="card"><header><h2>Which head?</h2>
-      <${SaveMenu} picture=${picture} name="contributions-by-head" arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0], columns: names[1] }]} /></header>
-    <p class="hint">${isLogit ? "What each head adds to the logit: blue for it, brown against it." : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
-    <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head" rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
-      kind=${kind} label="Contribution of each layer and head" selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${picture}
-      onPick=${({ row, column }) => select({ layer: row, head: column })} describe=${(row, column) => `layer ${row}, head ${column}: ${format(sums[row * heads + column])}`} />
+      <${SaveMenu} picture=${picture} name="contributions-by-head"
+        arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
+        columns: names[1] }]} /></header>
+    <p class="hint">${isLogit ? "What each head adds to the logit: blue for it, brown against it."
+      : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
+    <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head"
+      rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
+      kind=${kind} label="Contribution of each layer and head" selected=${selected} hovered=${hovered}
+        onHover=${setHovered} handle=${picture}
+      onPick=${({ row, column }) => select({ layer: row, head: column })}
+        describe=${(row, column) => `layer ${row}, head ${column}: ${format(sums[row * heads + column])}`} />
     <${ColourScale} ...${scaleOf(sums, kind)} />
   </section>`;
 }
@@ -38,16 +45,25 @@ export function ByHead({ entry, array, isLogit }) {
 export function BySource({ entry, array, isLogit, keys, chosenKey }) {
   const { contributions_heads: whose } = useSelection();
   const { layer, head } = useHead();
-  const sums = useMemo(() => sumsByKey(array, whose === "one" ? layer * array.shape[1] + head : null), [array, whose, layer, head]);
+  const sums = useMemo(() => sumsByKey(array, whose === "one" ? layer * array.shape[1] + head : null),
+    [array, whose, layer, head]);
   const order = bySize(sums).filter((key) => sums[key] !== 0); // what is masked adds nothing
-  const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key], isOn: key === chosenKey }));
+  const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key],
+    isOn: key === chosenKey }));
   const others = order.slice(SHOWN);
-  if (others.length) rows.push({ key: "others", name: `${others.length} others`, value: total(others.map((key) => sums[key])) });
+  if (others.length) rows.push({ key: "others", name: `${others.length} others`,
+    value: total(others.map((key) => sums[key])) });
   const pick = (key) => select({ key });
   return html`<section class="card"><header><h2>Which word?</h2>
-      <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })} choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
-    <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isLogit} query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format} label="Source words" />
-    <${Bars} rows=${rows} largest=${Math.max(...order.slice(0, 1).map((key) => Math.abs(sums[key])), 1e-30)} columns=${["from (position)", isLogit ? "logit" : "length"]} caption=${`Together ${format(total(sums))}. Largest first.`} onPick=${(row) => Number.isInteger(rows[row].key) && pick(rows[row].key)} />
+      <${Choices} label="Through" value=${whose} onPick=${(value) => select({ contributions_heads: value })}
+        choices=${[["all", "all heads"], ["one", `layer ${layer}, head ${head}`]]} /></header>
+    <${Tokens} tokens=${keys} weights=${sums} largest=${Math.max(...sums.map(Math.abs), 1e-30)} isSigned=${isLogit}
+      query=${entry.part === "cross" ? null : entry.query_positions[0]} key_=${chosenKey} onPick=${pick} write=${format}
+      label="Source words" />
+    <${Bars} rows=${rows} largest=${Math.max(...order.slice(0, 1).map((key) => Math.abs(sums[key])), 1e-30)}
+      columns=${["from (position)", isLogit ? "logit" : "length"]}
+      caption=${`Together ${format(total(sums))}. Largest first.`}
+      onPick=${(row) => Number.isInteger(rows[row].key) && pick(rows[row].key)} />
   </section>`;
 }
 
@@ -69,13 +85,15 @@ export function Largest({ array, isLogit, keys }) {
       bySize(array.data).slice(0, SHOWN).map((place) => {
         const at = Math.floor(place / count);
         const [layer, head, key] = [Math.floor(at / heads), at % heads, place % count];
-        return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`, value: array.data[place] };
+        return { layer, head, key, name: `${shownToken(keys[key])} (${key})`, note: `layer ${layer}, head ${head}`,
+          value: array.data[place] };
       }),
     [array],
   );
   return html`<section class="card"><header><h2>The strongest ways</h2></header>
     <p class="hint">From one word, through one head. Click one to see in <i>Why</i> where its weight comes from.</p>
-    <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))} columns=${["from (position)", isLogit ? "logit" : "length", "through"]}
+    <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))}
+      columns=${["from (position)", isLogit ? "logit" : "length", "through"]}
       onPick=${(row) => select({ view: "why", layer: rows[row].layer, head: rows[row].head, key: rows[row].key })} />
   </section>`;
 }

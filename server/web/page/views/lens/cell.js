@@ -12,9 +12,13 @@ export function Cell({ entry, query, state }) {
   const { lens_target: target } = useSelection();
   const { words, ids, chances, entropy } = cellOf(entry, state, entry.positions.indexOf(query));
   const rows = words.map((word, k) => ({ name: spaced(word), value: chances[k], isOn: target === `#${ids[k]}` }));
-  return html`<section class="card"><header><h2>After <code class="word query">${shownToken(entry.tokens[query])}<sub>${query}</sub></code>: ${stateTitle(state, entry.layers.length)}</h2></header>
-    <${Bars} rows=${rows} columns=${["next word", "probability"]} largest=${1} write=${percent} onPick=${(row) => select({ lens_target: `#${ids[row]}` })}
+  return html`<section class="card">
+    <header><h2>After <code class="word query">${shownToken(entry.tokens[query])}<sub>${query}</sub></code>:
+      ${" "}${stateTitle(state, entry.layers.length)}</h2></header>
+    <${Bars} rows=${rows} columns=${["next word", "probability"]} largest=${1} write=${percent}
+      onPick=${(row) => select({ lens_target: `#${ids[row]}` })}
       caption="Click a word to follow it through the layers. The dot · is a space." />
-    <p class="hint">Entropy ${format(entropy)} nats: as unsure as between ${format(Math.exp(entropy), 3)} equally likely words.</p>
+    <p class="hint">Entropy ${format(entropy)} nats: as unsure as between ${format(Math.exp(entropy), 3)} equally likely
+      words.</p>
   </section>`;
 }

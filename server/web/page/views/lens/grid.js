@@ -13,6 +13,8 @@ import { stateName } from "./names.js";
 const LEFT = 78;
 const TOP = 26;
 const CELL = { width: 58, height: 25 };
+// The names stand on the canvas for those who save it, and over it, in the same place, where they stay while it scrolls.
+const NAMES_PLACE = { width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` };
 const FONT = "12px ui-monospace, monospace";
 
 /** The top words, probabilities and entropy of one cell of the answer; column counts in the answer's positions. */
@@ -47,31 +49,37 @@ export function Grid({ entry, query, state }) {
         if (!place) continue;
         context.strokeStyle = colour;
         context.lineWidth = line;
-        context.strokeRect(LEFT + place.column * cellWidth(width) + 1, TOP + place.state * CELL.height + 1, cellWidth(width) - 2, CELL.height - 2);
+        context.strokeRect(LEFT + place.column * cellWidth(width) + 1, TOP + place.state * CELL.height + 1,
+          cellWidth(width) - 2, CELL.height - 2);
       }
     },
     [selected, hovered, columns],
   );
   const at = (x, y, width) => {
     const place = { state: Math.floor((y - TOP) / CELL.height), column: Math.floor((x - LEFT) / cellWidth(width)) };
-    return x !== null && place.state >= 0 && place.state < states && place.column >= 0 && place.column < columns ? place : null;
+    return x !== null && place.state >= 0 && place.state < states && place.column >= 0 && place.column < columns ? place
+      : null;
   };
   const pick = (place) => select({ query: entry.positions[place.column], lens_state: place.state });
   const onKey = (key) => {
     const from = hovered ?? selected;
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key];
     if (key === "Enter" || key === " ") pick(from);
-    else if (step) setHovered({ state: within(from.state + step[0], states), column: within(from.column + step[1], columns) });
+    else if (step) setHovered({ state: within(from.state + step[0], states),
+      column: within(from.column + step[1], columns) });
     else return false;
     return true;
   };
   const box = useRef(null);
   useLayoutEffect(() => showColumn(box.current, selected.column, columns), [selected.column, columns]);
   return html`<div class="lens-scroll" ref=${box}>
-    <ol class="lens-names" aria-hidden="true" style=${{ width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` }}>${entry.layers.map((layer) => html`<li style=${{ height: `${CELL.height}px` }}>${stateName(layer, states)}</li>`)}</ol>
+    <ol class="lens-names" aria-hidden="true" style=${NAMES_PLACE}>${entry.layers.map((layer) =>
+      html`<li style=${{ height: `${CELL.height}px` }}>${stateName(layer, states)}</li>`)}</ol>
     <div class="lens-canvas" style=${{ minWidth: `${LEFT + 4 + columns * CELL.width}px` }}>
-      <${Picture} draw=${draw} overlay=${overlay} height=${TOP + states * CELL.height + 4} handle=${picture} label="The word that each layer would say next, at each position"
-        onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
+      <${Picture} draw=${draw} overlay=${overlay} height=${TOP + states * CELL.height + 4} handle=${picture}
+        label="The word that each layer would say next, at each position"
+        onPoint=${(x, y, width) => setHovered(at(x, y, width))}
+          onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
     <div class="lens-foot"><div class="lens-said"><p class="readout" role="status">${said(entry, hovered ?? selected)}</p>
         <${ColourScale} low=${0} high=${1} kind="sequential" /></div>
@@ -91,7 +99,9 @@ const within = (place, count) => Math.max(0, Math.min(count - 1, place));
 function said(entry, { state, column }) {
   const { words, chances, entropy } = cellOf(entry, state, column);
   const list = words.map((word, k) => `${spaced(word)} ${percent(chances[k])}`).join("  ");
-  return `${stateName(state, entry.layers.length)} at ${shownToken(entry.tokens[entry.positions[column]])} (${entry.positions[column]}): ${list}; entropy ${format(entropy)} nats`;
+  const position = entry.positions[column];
+  return `${stateName(state,
+    entry.layers.length)} at ${shownToken(entry.tokens[position])} (${position}): ${list}; entropy ${format(entropy)} nats`;
 }
 
 function savedArrays(entry) {

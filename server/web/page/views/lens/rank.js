@@ -19,9 +19,12 @@ export function Rank({ entry, query, state, given }) {
   const body = { ...given, positions: query, top_k: 1, target: targetOf(typed) ?? own.ids[0] };
   const answer = useLook("v1/lens", body);
   const isField = answer.error?.param === "target";
-  return html`<section class="card"><header><h2>One word through the layers</h2><${CopyMenu} route="v1/lens" body=${body} /></header>
-    <div class="toolbar"><${TargetField} field="lens_target" typed=${typed} label="Follow" token=${answer.entry?.target} empty="its own answer" suggestions=${suggestions} error=${answer.error} /></div>
-    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() => html`<${Curves} found=${answer.entry} word=${shownToken(entry.tokens[query])} state=${state} />`}<//>
+  return html`<section class="card"><header><h2>One word through the layers</h2>
+      <${CopyMenu} route="v1/lens" body=${body} /></header>
+    <div class="toolbar"><${TargetField} field="lens_target" typed=${typed} label="Follow" token=${answer.entry?.target}
+      empty="its own answer" suggestions=${suggestions} error=${answer.error} /></div>
+    <${Answer} answer=${isField ? { ...answer, error: null } : answer}>${() =>
+      html`<${Curves} found=${answer.entry} word=${shownToken(entry.tokens[query])} state=${state} />`}<//>
   </section>`;
 }
 
@@ -32,15 +35,20 @@ function Curves({ found, word, state }) {
   const [ranks, chances] = [found.arrays.target_ranks.data, found.arrays.target_probabilities.data];
   const points = found.layers.map((layer) => stateName(layer, found.layers.length));
   const best = Array.from(ranks).indexOf(Math.min(...ranks));
-  const common = { points, title: "layer", height: 190, selected: state, onPick: (picked) => select({ lens_state: picked }) };
+  const common = { points, title: "layer", height: 190, selected: state, onPick: (picked) =>
+    select({ lens_state: picked }) };
   const saved = (label, data) => [{ label, array: { data, shape: [data.length] }, rows: [label], columns: points }];
-  const atBest = best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best, ranks.length)}`;
-  return html`<p class="hint">After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
+  const atBest = best < ranks.length - 1 && `; first at its best, ${grouped(ranks[best])}, in ${stateTitle(best,
+    ranks.length)}`;
+  return html`<p class="hint">After <code>${word}</code>, rank ${grouped(ranks[0])} of ${grouped(numWords)} at the
+    embedding, ${grouped(ranks.at(-1))} in the end${atBest}. 1 is the likeliest word.</p>
     <div class="columns lens-lines">
-      <div><${Lines} ...${common} series=${[{ name: "rank (1 on top, powers of ten)", values: ranks }]} low=${1} high=${numWords}
+      <div><${Lines} ...${common} series=${[{ name: "rank (1 on top, powers of ten)", values: ranks }]} low=${1}
+        high=${numWords}
           isLogarithmic isInverted write=${grouped} label="Rank of the word by layer" handle=${rankPicture} />
         <${SaveMenu} picture=${rankPicture} name="ranks" arrays=${saved("ranks", ranks)} /></div>
-      <div><${Lines} ...${common} series=${[{ name: "probability", values: chances }]} low=${0} high=${Math.max(...chances, 0.01)}
+      <div><${Lines} ...${common} series=${[{ name: "probability", values: chances }]} low=${0}
+        high=${Math.max(...chances, 0.01)}
           write=${percent} label="Probability of the word by layer" handle=${chancePicture} />
         <${SaveMenu} picture=${chancePicture} name="probabilities" arrays=${saved("probabilities", chances)} /></div>
     </div>`;

@@ -51,7 +51,8 @@ export function isMasked({ causal, window, query_position: query }, key) {
 /** The token of the query or of the key, in its colour. */
 export function Word({ pair, side }) {
   const token = side === "query" ? pair.queries[pair.query] : pair.keys[pair.key];
-  return html`<code class=${`word ${side}`} title=${`position ${pair[side]}`}>${shownToken(token)}<sub>${pair[side]}</sub></code>`;
+  return html`<code class=${`word ${side}`}
+    title=${`position ${pair[side]}`}>${shownToken(token)}<sub>${pair[side]}</sub></code>`;
 }
 
 /** A tensor's shape, as a tag: <Shape of={[9, 32]} />. */

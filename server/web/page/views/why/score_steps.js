@@ -22,16 +22,21 @@ export function Vectors({ pair, stack, body }) {
   const capabilities = useCapabilities();
   const { entry, query, key } = pair;
   const isNormed = ["pre", "sandwich"].includes(stack.norm_placement);
-  const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_normalized" : "hook_resid_pre"}`;
-  const answer = useLook("v1/trace", { ...inputOf(selection, capabilities), points: [point], layers: body.layer, positions: [query, key] });
+  const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_normalized"
+    : "hook_resid_pre"}`;
+  const answer = useLook("v1/trace", { ...inputOf(selection, capabilities), points: [point], layers: body.layer,
+    positions: [query, key] });
   const found = answer.entry && Object.values(answer.entry.arrays)[0];
   const rows = useMemo(() => found && vectorRows(pair, found), [found, pair]);
   const full = rows && Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30);
   const size = stack.hidden_size;
   return html`<${Step} title="Two words, two vectors"
     formula=${html`x = ${isNormed ? "norm(stream)" : "stream"} <${Shape} of=${[size]} />`}
-    says=${html`What layer ${entry.layer} is given of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair} side="key" />: ${size} numbers each, in which the layers before have written what they found. ${stack.positions.map((name) => POSITIONS[name]).join(" ")}`}>
-    ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />` : html`<${Progress} active=${answer.loading} />`}
+    says=${html`What layer ${entry.layer} is given of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
+      side="key" />: ${size} numbers each, in which the layers before have written what they
+      found. ${stack.positions.map((name) => POSITIONS[name]).join(" ")}`}>
+    ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />`
+      : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
   <//>`;
 }
@@ -53,11 +58,14 @@ export function Project({ pair, stack }) {
     ],
     [pair],
   );
-  const shapes = html`<${Shape} of=${[stack.hidden_size]} /> · <${Shape} of=${[stack.hidden_size, stack.head_dim]} /> → <${Shape} of=${[stack.head_dim]} />`;
+  const shapes = html`<${Shape} of=${[stack.hidden_size]} /> · <${Shape} of=${[stack.hidden_size,
+    stack.head_dim]} /> → <${Shape} of=${[stack.head_dim]} />`;
   const isShared = stack.num_kv_heads < stack.num_heads;
   return html`<${Step} title="A question and an offer"
     formula=${html`<b class="query">q</b> = x W<sub>Q</sub>${" "} <b class="key">k</b> = x W<sub>K</sub><br />${shapes}`}
-    says=${html`The head's two matrices make a query of the word that looks and a key of the word that is looked at: ${stack.head_dim} numbers each, made to be compared.${isShared && ` ${stack.num_heads / stack.num_kv_heads} heads share each key: this one has key head ${entry.kv_head}.`}`}>
+    says=${html`The head's two matrices make a query of the word that looks and a key of the word that is looked
+      at: ${stack.head_dim} numbers each, made to be compared.${isShared &&
+      ` ${stack.num_heads / stack.num_kv_heads} heads share each key: this one has key head ${entry.kv_head}.`}`}>
     <${SavedStrips} name="q-and-k" rows=${rows} label=${`q and k of layer ${entry.layer}, head ${entry.head}`} />
   <//>`;
 }
@@ -66,7 +74,8 @@ export function Project({ pair, stack }) {
 export function Rotate({ pair, stack }) {
   const isTurned = stack.positions.includes("rotary");
   const rows = useMemo(() => {
-    const row = (name, values, tone) => ({ name, values, tone, note: `|${name[0]}| ${format(lengthOf(values), 3)}`, height: 28 });
+    const row = (name, values, tone) => ({ name, values, tone, note: `|${name[0]}| ${format(lengthOf(values), 3)}`,
+      height: 28 });
     return [
       row("q before", pair.qProjected, "muted"),
       row("q after", pair.q, "query"),
@@ -75,15 +84,20 @@ export function Rotate({ pair, stack }) {
     ];
   }, [pair]);
   const before = pair.qProjected.reduce((sum, value, i) => sum + value * pair.kProjected[i], 0);
-  const norm = stack.qk_norm !== null && "A norm brings q and k to a like length. ";
-  const turn = isTurned && `Then pairs of numbers are turned by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k: what is left in q · k is the distance, ${format(pair.query - pair.key)}. `;
-  const title = { "true true": "Norm, and turn by the position", "true false": "Turn by the position", "false true": "Norm" }[`${isTurned} ${Boolean(norm)}`];
-  return html`<${Step} title=${title}
+  const isNormed = stack.qk_norm !== null;
+  const titles = [isNormed && "Norm", isTurned && "Turn by the position"].filter(Boolean);
+  return html`<${Step} title=${titles.join(", and ")}
     formula=${html`q · k before <b>${format(before)}</b> → after <b>${format(pair.dot)}</b>`}
-    says=${html`${norm}${norm ? turn : turn && turn.replace("Then pairs", "Pairs")}The lengths at the right tell whether it was only turned.`}>
+    says=${html`${isNormed && "A norm brings q and k to a like length. "}${isTurned &&
+      html`<${Turned} pair=${pair} />`} The lengths at the right tell whether it was only turned.`}>
     <${SavedStrips} name="turned-q-and-k" rows=${rows} label="q and k before and after the turn by position" />
   <//>`;
 }
+
+const Turned = ({ pair }) =>
+  html`Pairs of numbers are turned by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k, so
+    that
+    what is left of both in q · k is the distance, ${format(pair.query - pair.key)}.`;
 
 /** The products, their running sum, and the dot. */
 export function Dot({ pair }) {
@@ -109,10 +123,15 @@ export function Dot({ pair }) {
   );
   const terms = [...descending(products)].slice(0, 2).map((i) => `${format(pair.q[i], 3)} × ${format(pair.k[i], 3)}`);
   return html`<${Step} title="Multiply number by number, and sum"
-    formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + … = <b id="why-sum">${format(sums.at(-1))}</b>`}
-    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum to q · k = <b id="why-dot">${format(pair.dot)}</b>, largest ones first: see how few numbers decide.`}
-    tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order} onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural", "as they stand"]]} /></div>`}>
+    formula=${html`<b class="query">q</b> · <b class="key">k</b> = ${terms.join(" + ")} + …
+      = <b id="why-sum">${format(sums.at(-1))}</b>`}
+    says=${html`Where both are large with the same sign, the two words fit. The ${products.length} products sum to q · k
+      = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest come first: see how few numbers decide."}`}
+    tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order}
+      onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural",
+      "as they stand"]]} /></div>`}>
     <${SavedStrips} name="dot" rows=${rows} order=${indices} label="q, k, their products and the running sum"
-      describe=${(_, i, column) => `q ${format(pair.q[i])} × k ${format(pair.k[i])} = ${format(products[i])}; sum so far ${format(sums[column])}`} />
+      describe=${(_, i, column) =>
+        `q ${format(pair.q[i])} × k ${format(pair.k[i])} = ${format(products[i])}; sum so far ${format(sums[column])}`} />
   <//>`;
 }

@@ -1,5 +1,5 @@
 // From the dot to what the head adds to the stream: score, softmax, values, output.
-import { html, useMemo } from "../../core/html.js";
+import { classes, html, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { descending, format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
@@ -12,19 +12,27 @@ const SHOWN_KEYS = 16;
 export function Scale({ pair, stack }) {
   const { entry, dot, scaled, capped, positionBias, score } = pair;
   const { scale, softcap } = entry;
-  const isUsual = Math.abs(scale * Math.sqrt(stack.head_dim) - 1) < 1e-6;
   const links = [
     ["q · k", format(dot), "the sum above"],
-    [`× ${format(scale)}`, format(scaled), isUsual ? `1 / √${stack.head_dim}: sums of more numbers spread wider; this takes it back` : scale === 1 ? "this model scales nothing" : "the model's own scale"],
-    capped !== undefined && [`${format(softcap)} · tanh(x / ${format(softcap)})`, format(capped), `soft cap: never beyond ±${format(softcap)}`],
-    positionBias !== undefined && [`+ ${format(positionBias)}`, format((capped ?? scaled) + positionBias), `bias for the distance ${format(pair.query - pair.key)}`],
+    [`× ${format(scale)}`, format(scaled), scaleSays(scale, stack.head_dim)],
+    capped !== undefined && [`${format(softcap)} · tanh(x / ${format(softcap)})`, format(capped),
+      `soft cap: never beyond ±${format(softcap)}`],
+    positionBias !== undefined && [`+ ${format(positionBias)}`, format((capped ?? scaled) + positionBias),
+      `bias for the distance ${format(pair.query - pair.key)}`],
     ["mask", pair.isMasked ? "−∞" : format(score), maskSays(pair)],
   ];
   return html`<${Step} title="From the dot to the score"
     formula=${html`score = <b id="why-score">${pair.isMasked ? "−∞ (masked)" : format(score)}</b>`}
     says="Order matters: scale, then soft cap, then position bias, then mask. A model without one of them skips it.">
-    <ol class="chain">${links.filter(Boolean).map(([what, number, note]) => html`<li><code>${what}</code><b class="number">${number}</b><small>${note}</small></li>`)}</ol>
+    <ol class="chain">${links.filter(Boolean).map(([what, number, note]) =>
+      html`<li><code>${what}</code><b class="number">${number}</b><small>${note}</small></li>`)}</ol>
   <//>`;
+}
+
+function scaleSays(scale, size) {
+  if (scale === 1) return "this model scales nothing";
+  if (Math.abs(scale * Math.sqrt(size) - 1) > 1e-6) return "the model's own scale";
+  return `1 / √${size}: sums of more numbers spread wider; this takes it back`;
 }
 
 function maskSays({ entry, isMasked: masked, key, query }) {
@@ -41,26 +49,44 @@ export function Softmax({ pair }) {
   const shown = useMemo(() => shownKeys(pair), [pair]);
   const { tail, numHidden } = shown;
   return html`<${Step} title="Softmax: from scores to shares"
-    formula=${pair.isMasked ? html`weight = 0: exp(−∞) / sum` : html`weight = exp(<span>${format(pair.score)} − ${format(largest)}</span>) / sum = ${format(exponential)} / ${format(sum)} = <b id="why-weight">${format(weight)}</b>`}
-    says=${html`Each score, less the largest one so that nothing overflows, becomes a positive number; divided by their sum they are shares of 1. Two points more of score are ${format(Math.E ** 2, 2)} times the weight. Click a key to see why it has its share.`}>
+    formula=${pair.isMasked ? html`weight = 0: exp(−∞) / sum`
+      : html`weight = exp(<span>${format(pair.score)} − ${format(largest)}</span>) / sum
+        = ${format(exponential)} / ${format(sum)} = <b id="why-weight">${format(weight)}</b>`}
+    says=${html`Each score, less the largest one so that nothing overflows, becomes a positive number; divided by their sum
+      they are shares of 1. Two points more of score are ${format(Math.E ** 2, 2)} times the weight. Click a key to see why
+        it has its share.`}>
     <div class="scroll"><table class="softmax">
-      <thead><tr><th scope="col">key</th><th scope="col">q · k</th><th scope="col">score</th><th scope="col">exp(score − max)</th><th scope="col" colspan="2">weight</th></tr></thead>
+      <thead><tr>
+        <th scope="col">key</th><th scope="col">q · k</th><th scope="col">score</th><th scope="col">exp(score − max)</th>
+        <th scope="col" colspan="2">weight</th>
+      </tr></thead>
       <tbody>${shown.indices.map((key) => html`<${KeyRow} pair=${pair} index=${key} />`)}
-        ${tail && html`<tr class="tail"><th scope="row">${tail.count} others</th><td /><td /><td>${format(tail.exponentials)}</td><td class="share" /><td>${percent(tail.weights)}</td></tr>`}
-        ${numHidden > 0 && html`<tr class="hidden-key"><th scope="row">${numHidden} hidden</th><td /><td>masked</td><td>0</td><td class="share" /><td>0 %</td></tr>`}
+        ${tail && html`<${SumRow} name=${`${tail.count} others`} exponential=${tail.exponentials}
+          weight=${percent(tail.weights)} />`}
+        ${numHidden > 0 && html`<${SumRow} name=${`${numHidden} hidden`} score="masked" exponential=${0} weight="0 %" />`}
       </tbody>
-      <tfoot><tr><th scope="row">sum</th><td /><td /><td>${format(sum)}</td><td class="share" /><td>${format(ones)}</td></tr></tfoot>
+      <tfoot><${SumRow} name="sum" exponential=${sum} weight=${format(ones)} /></tfoot>
     </table></div>
   <//>`;
 }
 
+/** Several keys in one row. */
+const SumRow = ({ name, score = "", exponential, weight }) =>
+  html`<tr>
+    <th scope="row">${name}</th><td /><td>${score}</td><td>${format(exponential)}</td><td class="share" /><td>${weight}</td>
+  </tr>`;
+
 function KeyRow({ pair, index }) {
   const { arrays } = pair.entry;
   const isHidden = isMasked(pair.entry, index);
+  const isChosen = index === pair.key;
   const weight = arrays.weights.data[index];
   const token = shownToken(pair.keys[index]);
-  return html`<tr class=${index === pair.key ? "on" : isHidden ? "hidden-key" : ""}>
-    <th scope="row"><button type="button" class="plain" aria-pressed=${index === pair.key} aria-label=${`key ${index}, ${token}`} onClick=${() => select({ key: index })}><code>${token}</code> <small>${index}</small></button></th>
+  const pick = () => select({ key: index });
+  return html`<tr class=${classes(isChosen && "on", isHidden && "hidden-key")}>
+    <th scope="row"><button type="button" class="plain" aria-pressed=${isChosen} aria-label=${`key ${index}, ${token}`}
+      onClick=${pick}>
+      <code>${token}</code> <small>${index}</small></button></th>
     <td>${format(arrays.dots.data[index])}</td><td>${isHidden ? "masked" : format(arrays.scores.data[index])}</td>
     <td>${format(arrays.exponentials.data[index])}</td>
     <td class="share"><div style=${{ width: `${weight * 100}%` }}></div></td><td>${percent(weight)}</td>
@@ -94,8 +120,10 @@ export function Values({ pair, stack }) {
   );
   const full = Math.max(...pair.v.map(Math.abs), 1e-30);
   return html`<${Step} title="What is passed on"
-    formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v = ${format(pair.weight)} × v`}
-    says=${html`The third matrix makes a value of <${Word} pair=${pair} side="key" />: what it hands over if it is looked at. The weight decides how much of it goes through (both strips at the same scale).`}>
+    formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v
+      = ${format(pair.weight)} × v`}
+    says=${html`The third matrix makes a value of <${Word} pair=${pair} side="key" />: what it hands over if it is looked
+      at. The weight decides how much of it goes through (both strips at the same scale).`}>
     <${SavedStrips} name="value" rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
   <//>`;
 }
@@ -121,7 +149,8 @@ export function ValueSum({ pair }) {
   return html`<${Step} title="Sum over all keys"
     formula=${html`z = Σ weight × <b class="value">v</b> <${Shape} of=${[z.length]} />, length ${format(lengthOf(z))}`}
     says="Each column is summed from top to bottom; the last strip is z, what the head has read for this word. Click a strip to choose its key.">
-    <${SavedStrips} name="weighted-values" rows=${drawn.rows} scale=${drawn.full} label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
+    <${SavedStrips} name="weighted-values" rows=${drawn.rows} scale=${drawn.full}
+      label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
       onPickRow=${(row) => row < drawn.indices.length && select({ key: drawn.indices[row] })} />
   <//>`;
 }
@@ -140,9 +169,15 @@ export function Output({ pair, stack }) {
   const largest = [...order].slice(0, 6).map((i) => `${i}: ${format(output[i], 3)}`).join(", ");
   const bias = entry.arrays.output_bias;
   return html`<${Step} title="Back into the stream"
-    formula=${html`z W<sub>O</sub>: <${Shape} of=${[stack.head_dim]} /> · <${Shape} of=${[stack.head_dim, stack.hidden_size]} /> → <${Shape} of=${[stack.hidden_size]} />, length <b id="why-output">${format(lengthOf(output))}</b>`}
-    says=${html`The head's part of the output matrix turns z into ${stack.hidden_size} numbers, which are added to the vector of <${Word} pair=${pair} side="query" />, with those of the other ${stack.num_heads - 1} heads${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}. Largest: ${largest}.`}
-    tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>What that does to the next word →</button></p>`}>
+    formula=${html`z W<sub>O</sub>: <${Shape} of=${[stack.head_dim]} /> · <${Shape} of=${[stack.head_dim,
+      stack.hidden_size]} />
+      ${" "}→ <${Shape} of=${[stack.hidden_size]} />, length <b id="why-output">${format(lengthOf(output))}</b>`}
+    says=${html`The head's part of the output matrix turns z into ${stack.hidden_size} numbers, which are added to the
+      vector of <${Word} pair=${pair} side="query" />, with those of the
+        other ${stack.num_heads - 1} heads${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}.
+          Largest: ${largest}.`}
+    tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>What that does to the next
+      word →</button></p>`}>
     <${SavedStrips} name="output" rows=${rows} label="What the head adds to the stream" />
   <//>`;
 }
