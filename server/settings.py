@@ -156,7 +156,7 @@ class Settings:
         None,
         _integer(1),
         "Most tokens of one step for traces, attention, lenses and head scores while text is generated; fewer where "
-        "they would take more than a tenth of its time.",
+        "they would take a tenth of its time.",
         shown_default="32; 256 on a GPU",
     )
     kv_cache_memory: int | None = _setting(
