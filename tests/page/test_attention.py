@@ -77,7 +77,8 @@ def pointed_at(page: Page) -> str:
 
 def test_keys_walk_the_cells_in_the_orientation_that_is_seen(open_view: Open, server: Server) -> None:
     page = open_view("attention", layer=1, head=3, query=5, key=2, attention_orientation="columns")
-    expect(page.locator(".formula")).to_contain_text("9 keys × 9 queries. Each column is one query and sums to 1")
+    meaning = page.locator(".attention-formula")
+    expect(meaning).to_contain_text("9 keys × 9 queries. Each column is one query and sums to 1")
     matrix(page).focus()
     page.keyboard.press("ArrowDown")  # the next row: the next key
     expect(readout(page)).to_contain_text(f"query 5 “was” → key 3 “time”: {written(numbers(server, 1, 3)[5, 3])}")
@@ -193,7 +194,7 @@ def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     done = ask(server, "/v1/completions", {"prompt": TEXT, "temperature": 0, "max_tokens": 12})
     assert text == TEXT + done["choices"][0]["text"]
     weights = numbers(server, 4, 7, text=text)
-    expect(page.locator(".formula")).to_contain_text(f"{len(weights)} queries × {len(weights)} keys")
+    expect(page.locator(".attention-formula")).to_contain_text(f"{len(weights)} queries × {len(weights)} keys")
     expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")
 
 

@@ -10,6 +10,7 @@ import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.j
 
 const FONT = 12;
 const SMALLEST_LABELLED = 11; // CSS pixels of a cell below which names no longer fit
+const SHORTEST = 480; // CSS pixels that a matrix of many rows may always be high
 const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices are seen well as they are
 
 /** A canvas of one pixel a cell. Numbers that are not finite (masked) stay transparent. */
@@ -46,10 +47,10 @@ function textWidth(names, most) {
   return Math.min(Math.ceil(widest) + 8, most);
 }
 
-/** A bar of the scale's colours with its ends; masked: what hatched cells are, where there are any. */
-export function ColourScale({ low, high, kind, masked }) {
+/** A bar of the scale's colours with its ends. isRooted: shades go by the square root; masked: what hatched cells are. */
+export function ColourScale({ low, high, kind, isRooted = false, masked }) {
   const mode = useStore(theme);
-  const stops = Array.from({ length: 9 }, (_, i) => colourOf(i / 8, 0, 1, kind, mode)).join(", ");
+  const stops = Array.from({ length: 17 }, (_, i) => colourOf(isRooted ? Math.sqrt(i / 16) : i / 16, 0, 1, kind, mode)).join(", ");
   return html`<div class="colour-scale">
     <span class="number">${format(low, 3)}</span><i style=${{ background: `linear-gradient(90deg, ${stops})` }}></i><span class="number">${format(high, 3)}</span>
     ${masked && html`<span><i class="hatched"></i> ${masked}</span>`}
@@ -186,10 +187,11 @@ function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen)
   return useCallback(
     (width) => {
       const roomy = width - margins.left - 20;
-      const isLabelled = Math.min(roomy / seen.columns, maxCell) >= SMALLEST_LABELLED;
+      const most = square ? Math.min(maxCell, Math.max(width, SHORTEST) / seen.rows) : maxCell; // no higher than wide
+      const isLabelled = Math.min(roomy / seen.columns, most) >= SMALLEST_LABELLED;
       const left = (isLabelled ? margins.left : 4) + 16;
       const top = (isLabelled ? margins.top : 4) + 16;
-      const cell = Math.min((width - left - 4) / seen.columns, maxCell);
+      const cell = Math.min((width - left - 4) / seen.columns, most);
       const tall = square ? cell : Math.max(Math.min(maxCell, 420 / seen.rows), 1);
       const dragged = (dx, dy) => {
         const [right, down] = [Math.round((rest.current.x - dx) / cell), Math.round((rest.current.y - dy) / tall)];

@@ -33,9 +33,10 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
     if (width > 0) paint(below.current, draw, width, tall, mode);
   }, [draw, width, tall, mode]);
 
+  const isSeen = useSeen(box);
   useLayoutEffect(() => {
-    if (width > 0 && overlay) paint(above.current, overlay, width, tall, mode);
-  }, [overlay, width, tall, mode]);
+    if (width > 0 && overlay && isSeen) paint(above.current, overlay, width, tall, mode);
+  }, [overlay, width, tall, mode, isSeen]);
 
   useEffect(() => {
     if (!handle) return;
@@ -86,6 +87,17 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
     </div>
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
+}
+
+/** Whether any of the element is on the screen: several pictures follow one pointer, those far below it may wait. */
+function useSeen(element) {
+  const [isSeen, setSeen] = useState(true);
+  useEffect(() => {
+    const observer = new IntersectionObserver((entries) => setSeen(entries.at(-1).isIntersecting));
+    observer.observe(element.current);
+    return () => observer.disconnect();
+  }, []);
+  return isSeen;
 }
 
 /** The function, called at most once a frame with its latest arguments. */

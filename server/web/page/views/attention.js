@@ -87,7 +87,7 @@ function Meaning({ grid, live }) {
   const shape = orientation === "rows" ? `${grid.queries.length} queries × ${grid.keys.length} keys` : `${grid.keys.length} keys × ${grid.queries.length} queries`;
   const line = orientation === "rows" ? "row" : "column";
   if (live) return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
-  return html`<p class="formula"><code>${formulaOf(grid.kind, stack)}</code> <span class="hint">${shape}. ${saysOf(grid.kind, line)}</span></p>`;
+  return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stack)}</code> <span class="hint">${shape}. ${saysOf(grid.kind, line)}</span></p>`;
 }
 
 function formulaOf(kind, stack) {

@@ -9,7 +9,7 @@ import { Choices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { largest, rowOf, rowSum, transposed } from "./numbers.js";
-import { Words, isInColumns } from "./words.js";
+import { Words, isInColumns, sideOf } from "./words.js";
 
 const NUM_BARS = 10;
 const LARGEST_CELL = 44; // CSS pixels
@@ -17,12 +17,16 @@ const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: 
 
 /** `pointed`: the store of what is pointed at, {query, key} or null, either of them null too. */
 export function HeadMatrix({ grid, selected, pointed, name, request, children }) {
-  const { attention_orientation: orientation } = useSelection();
+  const { attention_orientation: orientation, attention_shade: shade } = useSelection();
   const hovered = useStore(pointed);
   const picture = useRef(null);
   const isTurned = orientation === "columns";
   const { queries, keys, shown } = grid;
-  const values = useMemo(() => (isTurned ? transposed(shown, queries.length, keys.length) : shown), [grid, isTurned]);
+  const isRooted = shade === "root" && grid.scale === "sequential";
+  const values = useMemo(() => {
+    const shaded = isRooted ? shown.map((value) => Math.sqrt(value * grid.high)) : shown; // 0 and the largest stay in place
+    return isTurned ? transposed(shaded, queries.length, keys.length) : shaded;
+  }, [grid, isTurned, isRooted]);
   const placeOf = (pair) => pair && (isTurned ? { row: pair.key, column: pair.query } : { row: pair.query, column: pair.key });
   const pairOf = (cell) => cell && (isTurned ? { query: cell.column, key: cell.row } : { query: cell.row, key: cell.column });
   const axes = isTurned
@@ -36,7 +40,9 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
       <${SaveMenu} picture=${picture} name=${name.replace(/\W+/g, "-").toLowerCase()} arrays=${[saved]} />
     </header>
     ${children}
-    <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} masked=${gapsOf(grid)} />
+    <div class="shades"><${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gapsOf(grid)} />
+      ${grid.scale === "sequential" && html`<label title="Shades by the square root: small weights are seen next to large ones.">
+        <input type="checkbox" checked=${isRooted} onChange=${(event) => select({ attention_shade: event.target.checked ? "root" : "linear" })} /> deepen small ones</label>`}</div>
     <${Matrix} values=${values} ...${axes} kind=${grid.scale} low=${grid.low} high=${grid.high} handle=${picture} maxCell=${LARGEST_CELL}
       label=${`${name}: ${NOUNS[grid.kind]} of every query and key, ${queries.length} by ${keys.length}`}
       selected=${chosen} hovered=${over} onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => select(pairOf(cell))}
@@ -70,14 +76,14 @@ export function HeadWords({ grid, selected, pointed, name }) {
       choices=${[["query", "looks at others"], ["key", "is looked at"]]} /></div>`}
     <div class=${inColumns ? "" : "running-text"}>
       <${Words} grid=${grid} side=${side} selected=${selected} hovered=${hovered} handle=${picture}
-        onHover=${(place) => pointed.set(place)} onPick=${keep} readout=${saidOf(grid, hovered ?? selected)} />
+        onHover=${(place) => pointed.set(place)} onPick=${keep} readout=${saidOf(grid, hovered ?? selected, side)} />
     </div>
   </section>`;
 }
 
 /** The strongest partner of what is marked, in words. */
-function saidOf(grid, { query, key }) {
-  if (query === null) return `key ${key} “${shownToken(grid.keys[key] ?? "")}” and those that look at it`;
+function saidOf(grid, { query, key }, wanted) {
+  if (sideOf(grid, { query, key }, wanted) === "key") return `key ${key} “${shownToken(grid.keys[key] ?? "")}” and those that look at it`;
   if (query >= grid.queries.length) return "";
   const row = rowOf(grid.shown, grid, query);
   const [best] = largest(row, 1);

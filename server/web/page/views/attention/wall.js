@@ -29,9 +29,15 @@ export function Wall() {
   const { thumbnails, entries, requests, error, retry, isDone } = useThumbnails();
   const layout = useCallback((width) => layoutOf(width, numLayers, numHeads), [numLayers, numHeads]);
   const draw = useCallback((context, { width, colours }) => drawWall(context, layout(width), thumbnails, colours), [layout, thumbnails]);
+  const box = useRef(null);
+  const shown = useRef("");
   const overlay = useCallback(
     (context, { width, colours }) => {
-      frame(context, layout(width).place(layer, head), 3, colours.accent);
+      const chosen = layout(width).place(layer, head);
+      frame(context, chosen, 3, colours.accent);
+      const place = `${layer} ${head} ${width}`;
+      if (shown.current !== place) scrollTo(box.current, chosen); // once: pointing elsewhere must not scroll back
+      shown.current = place;
       if (hovered) frame(context, layout(width).place(hovered.layer, hovered.head), 1.5, colours.ink);
     },
     [layout, layer, head, hovered],
@@ -48,10 +54,10 @@ export function Wall() {
       ${requests.length > 0 && html`<${CopyMenu} route="v1/attention" body=${requests[0]} />
       <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
     </header>
-    <p class="hint">Every picture is one head on the whole text, in shades of its own. Click one to open it.</p>
+    <p class="hint">Every picture is one head on the whole text, in shades of its own (by the square root). Click one to open it.</p>
     <${Problem} error=${error} retry=${retry} />
     ${selection.text !== "" &&
-    html`<div class="wall-frame"><${Picture} draw=${draw} overlay=${overlay} handle=${picture}
+    html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${picture}
       height=${(width) => layout(width).height}
       label=${`${numLayers} layers of ${numHeads} heads of the ${part}; chosen: layer ${layer}, head ${head}. Arrow keys choose another.`}
       onPoint=${(x, y, width) => setHovered(x === null ? null : layout(width).at(x, y))}
@@ -104,6 +110,12 @@ function useThumbnails() {
   return { thumbnails, entries, requests, error, retry, isDone };
 }
 
+/** Scroll the wall of a deep model, and nothing else, until the chosen head is seen. */
+function scrollTo(box, { y, size }) {
+  const isSeen = y >= box.scrollTop && y + size <= box.scrollTop + box.clientHeight;
+  if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
+}
+
 /** All answers as one array [layer, head, query, key]. */
 function joined(entries) {
   const parts = entries.map((entry) => entry.arrays.attention.data);
@@ -124,8 +136,9 @@ function canvasesOf(entry, { showsFirst, orientation, mode }) {
   const one = (index) => {
     const values = Float32Array.from(data.subarray(index * rows * columns, (index + 1) * rows * columns));
     if (!showsFirst && columns > 1) for (let row = 0; row < rows; row += 1) values[row * columns] = NaN;
-    const high = extent(values)[1] || 1;
-    const options = { low: 0, high, kind: "sequential", mode };
+    // by the square root: next to one large weight the many small ones would not be seen
+    for (let i = 0; i < values.length; i += 1) values[i] = Math.sqrt(values[i]);
+    const options = { low: 0, high: extent(values)[1] || 1, kind: "sequential", mode };
     if (orientation === "columns") return bitmapOf(transposed(values, rows, columns), columns, rows, options);
     return bitmapOf(values, rows, columns, options);
   };

@@ -64,7 +64,7 @@ export function useWatching() {
     }
     show();
     setLive((now) => ({ ...now, isDone: true }));
-    const field = capabilities.kind === "encoder_decoder" ? "decoder" : "text";
+    const field = capabilities.kind === "encoder-decoder" ? "decoder" : "text";
     select({ [field]: selection[field] + rows.written, query: -1 }, { remember: true });
   };
   const stop = () => running.current?.abort();

@@ -8,7 +8,8 @@ const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
 const PITCH = 23; // CSS pixels from line to line of the columns
 const LINE = 34; // and of the running text
 const FONT = '13px ui-monospace, "DejaVu Sans Mono", monospace';
-const FAINTEST = 0.04; // share of the largest under which no line is drawn
+const FAINTEST = 0.04; // share of the query's largest weight under which nothing is marked
+const FAINTEST_LINE = 0.12; // the same for the lines of all queries together
 const MOST_LINES = 10; // of the running text
 
 /** Whether a text of that many queries and keys stands in two columns. */
@@ -21,7 +22,7 @@ export const isInColumns = (grid) => Math.max(grid.queries.length, grid.keys.len
 export function Words({ grid, side, selected, hovered, onHover, onPick, readout, handle }) {
   const inColumns = isInColumns(grid);
   const layoutOf = useMemo(() => (inColumns ? columnsLayout(grid) : runningLayout(grid, side)), [grid.queries, grid.keys, inColumns, side]);
-  const focus = useMemo(() => focusOf(grid, hovered ?? selected), [grid, hovered, selected]);
+  const focus = useMemo(() => focusOf(grid, hovered ?? selected, side), [grid, hovered, selected, side]);
   const draw = useCallback(
     (context, { width, colours }) => {
       const layout = layoutOf(width);
@@ -73,13 +74,19 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
     onKey=${onKey} /></div>`;
 }
 
+/** Which of a pair's words is marked: the only one there is, or in a running text the side that is wanted. */
+export function sideOf(grid, { query, key }, wanted) {
+  if (query === null || key === null) return query === null ? "key" : "query";
+  return isInColumns(grid) ? "query" : wanted;
+}
+
 /**
- * What is marked: {side, position, others: [{position, share}]}: a query and its keys or, where only a key is pointed
- * at, the queries that look at it; share 0 to 1 of the largest of them.
+ * What is marked: {side, position, others: [{position, share}]}: a query and its keys, or a key and the queries that look
+ * at it; share 0 to 1 of the largest of them.
  */
-function focusOf(grid, place) {
+function focusOf(grid, place, wanted) {
   if (!place) return null;
-  const side = place.query === null ? "key" : "query";
+  const side = sideOf(grid, place, wanted);
   const position = place[side];
   if (position >= (side === "query" ? grid.queries : grid.keys).length) return null;
   const values = side === "query" ? rowOf(grid.shown, grid, position) : columnOf(grid.shown, grid, position);
@@ -174,6 +181,7 @@ function drawAllLines(context, grid, layout, colours) {
   context.strokeStyle = colours.muted;
   for (let query = 0; query < grid.queries.length; query += 1) {
     for (const { position, share } of sharesOf(rowOf(grid.shown, grid, query))) {
+      if (share < FAINTEST_LINE) break;
       context.globalAlpha = 0.3 * share;
       context.lineWidth = 0.5 + share;
       curve(context, ...layout.line(query, position));
