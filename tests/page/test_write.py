@@ -83,6 +83,20 @@ def test_a_choice_is_looked_at_from_the_row_that_made_it(open_view: Open) -> Non
     expect(page.locator(".prose button").nth(5)).to_have_text(word)  # the story waited
 
 
+def test_the_tokens_are_walked_and_opened_with_the_keyboard(open_view: Open) -> None:
+    page = open_view("write", **SEEDED)
+    write(page)
+    page.locator(".prose button").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    card = page.get_by_role("complementary", name="The chosen token")
+    expect(card.get_by_role("heading", level=2)).to_have_text(f"Instead of {chips(page)[2].replace(' ', '·')}")
+    card.get_by_role("button", name="Close").focus()
+    page.keyboard.press("Escape")
+    expect(card).to_have_count(0)
+    expect(page.locator(".prose button").nth(2)).to_be_focused()
+
+
 def test_it_goes_on_stops_and_tells_a_full_context(open_view: Open) -> None:
     page = open_view("write", **{**SEEDED, "write_max_tokens": 400})
     page.locator("#write").click()

@@ -64,16 +64,16 @@ function Walk({ at }) {
   };
   return html`
     ${target && html`<div class="tour-outline" aria-hidden="true" style=${pixels(target)}></div>`}
-    <aside class=${`tour card ${cornerAwayFrom(target)}`} role="dialog" aria-labelledby="tour-title" tabindex="-1" ref=${card} onKeyDown=${onKeyDown}>
-      <header><h2 id="tour-title">${step.title}</h2><span class="hint">${at + 1} of ${steps.length}</span>
-        <button type="button" class="quiet" aria-label="Close the tour" onClick=${endTour}>✕</button></header>
+    <div class=${`tour card ${cornerAwayFrom(target)}`} role="dialog" aria-labelledby="tour-title" tabindex="-1" ref=${card} onKeyDown=${onKeyDown}>
+      <div class="tour-head"><h2 id="tour-title">${step.title}</h2><span class="hint">${at + 1} of ${steps.length}</span>
+        <button type="button" class="quiet" aria-label="Close the tour" onClick=${endTour}>✕</button></div>
       <p aria-live="polite">${isReady ? step.say(facts ?? {}) : "Asking the model…"}</p>
       <div class="toolbar">
         <button type="button" disabled=${at === 0} onClick=${() => go(-1)}>Back</button>
         <button type="button" class="primary" onClick=${isLast ? endTour : () => go(1)}>${isLast ? "Done" : "Next"}</button>
         <span class="hint wide">← → walk, Esc closes</span>
       </div>
-    </aside>`;
+    </div>`;
 }
 
 const pixels = ({ left, top, width, height }) => ({ left: `${left - 6}px`, top: `${top - 6}px`, width: `${width + 12}px`, height: `${height + 12}px` });

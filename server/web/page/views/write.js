@@ -24,19 +24,23 @@ export function View() {
     setProblem(null);
     await job().catch((error) => error.name === "AbortError" || setProblem(error));
   };
-  const isLong = picked !== null && branch && picked < branch.tokens.length;
-  return html`<div class="write">
+  const isOpen = picked !== null && branch && picked < branch.tokens.length;
+  const close = () => {
+    document.querySelector(".prose .picked")?.focus(); // not to lose the place in the text
+    setPicked(null);
+  };
+  return html`<div class="write" onKeyDown=${(event) => event.key === "Escape" && isOpen && close()}>
     <p>The model gives every token of its vocabulary a probability, one is drawn, and all begins again with the longer text. Click a token to see
       what else could have come, and let the story go another way.</p>
     <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning} onWrite=${() => write(() => begin(text, options))} />
     <${Problem} error=${problem} />
-    ${branch && html`<div class=${isLong ? "write-pair" : ""}>
+    ${branch && html`<div class=${isOpen ? "write-pair" : ""}>
       <section class="card story" aria-busy=${written.isRunning && branch.tokens.length === 0}>
         <${Prose} prompt=${written.prompt} branch=${branch} picked=${picked} onPick=${setPicked} />
         <${Ending} written=${written} branch=${branch} options=${options} onWrite=${() => write(() => grow(branch.id, options))} />
       </section>
-      ${isLong && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch} place=${picked} options=${options}
-        onForce=${(forced) => write(() => fork(branch, picked, forced, options))} onClose=${() => setPicked(null)} />`}
+      ${isOpen && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch} place=${picked} options=${options}
+        onForce=${(forced) => write(() => fork(branch, picked, forced, options))} onClose=${close} />`}
     </div>`}
     ${written.branches.length > 1 && html`<${Branches} written=${written} />`}
   </div>`;

@@ -15,6 +15,11 @@ const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
 const REDRAW_MS = 33; // more often than a frame would only cost
 
 let running = null; // the AbortController of the stream
+let lastId = 0; // ids are never used again: a stream that is stopped late must not write into another story
+const newId = () => {
+  lastId += 1;
+  return lastId;
+};
 
 export const branchNow = ({ branches, current }) => branches.find((branch) => branch.id === current) ?? null;
 
@@ -42,7 +47,7 @@ export function stop() {
 export async function begin(text, options) {
   stop();
   const prompt = await readPrompt(text, options);
-  const root = { id: 1, parent: null, from: 0, tokens: [], end: null, speed: null };
+  const root = { id: newId(), parent: null, from: 0, tokens: [], end: null, speed: null };
   change({ prompt, branches: [root], current: root.id });
   await grow(root.id, options);
 }
@@ -61,7 +66,7 @@ async function readPrompt(text, { isChat, isPair }) {
 /** A new branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], and on from there. */
 export async function fork(branch, place, forced, options) {
   stop();
-  const id = Math.max(...story.value.branches.map((one) => one.id)) + 1;
+  const id = newId();
   const tokens = [...branch.tokens.slice(0, place), ...forced.map((token) => ({ ...token, isForced: true }))];
   const made = { id, parent: branch.id, from: place, tokens, end: null, speed: null };
   change({ branches: [...story.value.branches, made], current: id });
