@@ -13,7 +13,9 @@ The order of arrival is the order of priority, always:
   a step as `schedule` is told, and a quarter of the seats; text overtakes the looks that wait for more. So neither one
   client that looks without pause nor a flood of looks takes the streams' time, and looks still end in their order.
 - What an encoder reads is never split: it runs in the step that admits its sequence, in which its tokens count like
-  any others. More tokens than a whole budget run where they are the first to be given any after the decodes.
+  any others. More tokens than a whole budget run where they are the first to be given any after the decodes. So a look
+  at an encoder may make one step of the streams longer, by a pass over all that it reads; while text is being
+  generated it begins only in a step that has tokens left for looks, and takes them all.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
   by generation can run out of blocks. Then the latest arrival is preempted: it gives up its blocks, goes to the front
   of `waiting`, and is computed again.
@@ -299,6 +301,8 @@ class Scheduler:
             if num_encoded:
                 encodes.append(seq)
                 budget = max(0, budget - num_encoded)
+                if seq.only_looks and self._look_room is not None:
+                    self._look_room = max(0, self._look_room - num_encoded)
             if budget and seq.num_uncomputed_tokens:
                 budget -= self._append_chunk(chunks, seq, budget)
         return encodes
@@ -311,7 +315,11 @@ class Scheduler:
         return next((other for other in self._waiting.values() if not other.only_looks), None)
 
     def _looks_have_room(self) -> bool:
-        """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats."""
+        """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats, and not in
+        a step that has no tokens for it.
+        """
+        if self._look_room == 0:
+            return False
         if self.config.max_look_tokens is None or not self._num_texts:
             return True
         return sum(seq.only_looks for seq in self._running.values()) < max(1, self.config.max_num_seqs // 4)

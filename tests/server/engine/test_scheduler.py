@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from server.engine.request import EmbedTask
 from server.engine.scheduler import SchedulerConfig
 from server.engine.sequence import SequenceStatus
-from tests.server.engine.toy_runner import ToyRunner, answer_alone, attend, generate, scheduler, sequence
+from tests.server.engine.toy_runner import (
+    ToyRunner,
+    answer_alone,
+    attend,
+    attend_encoder,
+    generate,
+    scheduler,
+    sequence,
+)
 
 
 def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
@@ -68,6 +76,23 @@ def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_
         found.append({chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks})
         sched.commit(schedule, runner.run(schedule))
     assert found == [{1: 1}, {1: 1, 2: 2}, {2: 6}]  # the stream ends with its third token
+
+
+def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks() -> None:
+    """Each is a whole pass of the encoder: several in one step held the streams up."""
+    sched = scheduler(budget=64, look_tokens=3)
+    runner = ToyRunner(sched)
+    sched.add(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5))
+    runner.step()
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, [1, 2], attend_encoder(), encoded=[4] * 20))
+    begun = []
+    for look_tokens in (0, 3, 0, 0, 2, 0, 3):
+        schedule = sched.schedule(look_tokens)
+        begun.append([seq.uid for seq in schedule.encodes])
+        assert 0 in [chunk.sequence.uid for chunk in schedule.chunks]
+        sched.commit(schedule, runner.run(schedule))
+    assert begun == [[], [1], [], [], [2], [], [3]]
 
 
 def test_text_overtakes_the_looks_that_wait_for_a_seat() -> None:
