@@ -24,13 +24,18 @@ def diagram(page: Page) -> Locator:
     return page.get_by_role("application", name=re.compile("One block as a graph"))
 
 
-def words_of(page: Page, path: Path) -> list[str]:
-    """What stands written in the picture, from the SVG that the page saves."""
+def picture(page: Page, path: Path) -> str:
+    """The picture as the page saves it."""
     page.get_by_role("button", name="Save…").first.click()
     with page.expect_download() as download:
         page.get_by_role("button", name="picture (SVG)").click()
     download.value.save_as(path)
-    return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text(encoding="utf-8"))
+    return path.read_text(encoding="utf-8")
+
+
+def words_of(page: Page, path: Path) -> list[str]:
+    """What stands written in the picture."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", picture(page, path))
 
 
 def test_every_tensor_of_the_block_can_be_opened(open_view: Open, server: Server) -> None:
@@ -95,6 +100,26 @@ def test_the_keyboard_walks_the_tensors_and_opens_one(open_view: Open, server: S
     diagram(page).press("Enter")
     page.wait_for_url(re.compile(r"flow_open=attn\.hook_attn_scores"))
     expect(page.locator(".flow-opened h2")).to_contain_text("blocks.1.attn.hook_attn_scores")
+
+
+def test_pointing_at_a_strip_tells_one_number_and_a_click_opens_the_tensor(
+    open_view: Open, server: Server, tmp_path: Path
+) -> None:
+    page = open_view("flow", layer=1, head=3, query=7)
+    svg = picture(page, tmp_path / "block.svg")
+    title = re.search(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>q</text>', svg)
+    assert title, "no tensor q in the picture"
+    x, y = float(title[1]), float(title[2])
+    diagram(page).hover(position={"x": x + 20, "y": y + 50})
+    said = page.locator(".flow p.readout")
+    expect(said).to_contain_text("“little” number ")
+    shown = re.search(r"number (\d+): (\S+)", said.inner_text())
+    assert shown, said.inner_text()
+    query = traced(server, "blocks.1.attn.hook_q", heads=3, positions=7).flatten()
+    assert shown[2] == written(float(query[int(shown[1])]))
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"flow_open=attn\.hook_q\b"))
 
 
 def test_a_cell_of_an_opened_map_chooses_query_and_key(open_view: Open) -> None:

@@ -33,10 +33,10 @@ const normAbout = (norm) =>
     ? "Each vector is divided by its root mean square and weighted, so that the sublayer reads directions, not lengths."
     : "Each vector loses its mean, is divided by its standard deviation, then weighted and shifted: the sublayer reads directions, not lengths.";
 
-/** What happens to q and k between the projection and the scores; null: nothing. */
+/** What happens to q and k between the projection and the scores, step by step. */
 function turning(stack, isCross) {
-  const steps = [stack.qk_norm && !isCross && "normed", stack.positions.includes("rotary") && !isCross && "rotated"].filter(Boolean);
-  return steps.length ? steps.join(", ") : null;
+  if (isCross) return [];
+  return [stack.qk_norm && "normed", stack.positions.includes("rotary") && "rotated"].filter(Boolean);
 }
 
 /** The steps from q·k to the scores, in their order: scale, cap, bias, mask. */
@@ -65,13 +65,13 @@ function attentionNodes({ stack, prefix, out, first, isCross, from, window, poin
   const wires = [[from.q, at("hook_q"), "query"], [from.kv, at("hook_k"), "key"], [from.kv, at("hook_v"), "value"]];
   let column = first + 1;
   let [q, k] = [at("hook_q"), at("hook_k")];
-  if (turn) {
+  if (turn.length > 0) {
     const about = stack.positions.includes("rotary")
       ? "Turned by angles that grow with the position: q·k then depends on how far apart the two words are."
       : "Brought to a standard length before they are compared.";
     nodes.push(
-      { id: at("hook_rot_q"), title: "q′", how: [`q, ${turn}`], tone: "query", column, row: 0, about },
-      { id: at("hook_rot_k"), title: "k′", how: [`k, ${turn}`], tone: "key", column, row: 1, about },
+      { id: at("hook_rot_q"), title: "q′", how: turn.map((step, i) => (i === 0 ? `q ${step}` : step)), tone: "query", column, row: 0, about },
+      { id: at("hook_rot_k"), title: "k′", how: turn.map((step, i) => (i === 0 ? `k ${step}` : step)), tone: "key", column, row: 1, about },
     );
     wires.push([q, at("hook_rot_q"), "query"], [k, at("hook_rot_k"), "key"]);
     [q, k] = [at("hook_rot_q"), at("hook_rot_k")];

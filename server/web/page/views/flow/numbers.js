@@ -24,9 +24,9 @@ function bodyOf(asked, nodes, positions, heads) {
 }
 
 /**
- * {strips, scales, answers}: strips is a Map of node id to {values, kind} at the chosen query (keys and values: the
- * chosen key), scales of norm id to what the norm divides by; bodies are the requests. Logits are left out: they are as
- * many as the vocabulary.
+ * {strips, scales, body, error, loading, retry}: strips is a Map of node id to {values, kind} at the chosen query (keys
+ * and values: the chosen key), scales one of norm id to what the norm divides by; body is the block's request. Logits
+ * are left out: they are as many as the vocabulary.
  */
 export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const selection = useSelection();
@@ -35,29 +35,30 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const nodes = useMemo(() => nodesOf(graph).filter((node) => node.id !== "logits"), [graph]);
   const isReady = selection.text !== "" && query !== null;
   const keyHead = keyHeadOf(stack, head);
-  const bodies = [
-    bodyOf(asked, nodes.filter((node) => !isOfKey(node)), query, head),
-    bodyOf(asked, nodes.filter((node) => isOfKey(node) && !isOfEncoder(node)), key, keyHead),
-    bodyOf(asked, nodes.filter(isOfEncoder), encoderKey, keyHead),
-  ];
-  // One call each, and always all three, as hooks want it.
-  const first = useLook(isReady && bodies[0] ? "v1/trace" : null, bodies[0]);
-  const second = useLook(isReady && bodies[1] ? "v1/trace" : null, bodies[1]);
-  const third = useLook(isReady && bodies[2] ? "v1/trace" : null, bodies[2]);
+  const useNodes = (wanted, position, itsHead) => {
+    const body = bodyOf(asked, nodes.filter(wanted), position, itsHead);
+    return { ...useLook(isReady && body ? "v1/trace" : null, body), body };
+  };
+  const isOfBlock = (node) => node.full.includes("blocks.");
+  const block = useNodes((node) => isOfBlock(node) && !isOfKey(node), query, head);
+  const keys = useNodes((node) => isOfKey(node) && !isOfEncoder(node), key, keyHead);
+  const encoderKeys = useNodes(isOfEncoder, encoderKey, keyHead);
+  // Apart: they stay the same from block to block, and the final norm needs the whole pass.
+  const ends = useNodes((node) => !isOfBlock(node) && !isOfKey(node), query, null);
+  const answers = [block, keys, encoderKeys, ends];
   const [strips, scales] = useMemo(() => {
-    const arrays = { ...first.entry?.arrays, ...second.entry?.arrays, ...third.entry?.arrays };
+    const arrays = Object.assign({}, ...answers.map((answer) => answer.entry?.arrays));
     const found = nodes.filter((node) => node.full in arrays);
     return [
       new Map(found.map((node) => [node.id, { values: arrays[node.full].data, kind: node.id.endsWith("hook_pattern") ? "sequential" : "diverging" }])),
       new Map(found.filter((node) => node.scale in arrays).map((node) => [node.id, arrays[node.scale].data[0]])),
     ];
-  }, [nodes, first.entry, second.entry, third.entry]);
-  const answers = [first, second, third];
+  }, [nodes, ...answers.map((answer) => answer.entry)]);
   const failed = answers.find((answer) => answer.error);
   return {
     strips,
     scales,
-    body: bodies[0],
+    body: block.body,
     error: failed?.error ?? null,
     loading: answers.some((answer) => answer.loading),
     retry: () => answers.forEach((answer) => answer.error && answer.retry()),

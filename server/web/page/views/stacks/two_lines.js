@@ -11,7 +11,8 @@ const WIDEST_SPACE = 60;
 const TOP = 30;
 const HEIGHT = 250;
 const BELOW = HEIGHT - 34 - CHIP;
-const FAINTEST = 0.02; // weights below it are not drawn
+const FAINTEST = 0.02; // weights below it are drawn for the chosen word only, where they are among its largest
+const SHARE_DRAWN = 0.3; // of the largest weight of a chosen word that looks at many alike
 const NUM_NAMED = 4;
 
 /** The width of each word's chip. */
@@ -110,10 +111,12 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
       context.strokeStyle = isQuery ? colours.query : colours.key;
       const from = isQuery ? [focus.query] : queries.map((_, row) => row);
       const to = isQuery ? keys.map((_, column) => column) : [focus.key];
+      const largest = Math.max(...from.flatMap((row) => to.map((column) => weight(row, column) || 0)));
+      const least = Math.min(FAINTEST, SHARE_DRAWN * largest);
       for (const row of from) {
         for (const column of to) {
           const share = weight(row, column);
-          if (!(share >= FAINTEST)) continue;
+          if (!(share > 0 && share >= least)) continue;
           drawLink(context, below[row], above[column], 1 + 6 * share, 0.25 + 0.75 * share);
           const chip = isQuery ? above[column] : below[row];
           context.lineWidth = 1 + 2 * share;
