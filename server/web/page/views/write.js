@@ -55,7 +55,8 @@ function PromptCard({ text, options, isRunning, onWrite }) {
   const label = options.isPair ? "Text (the encoder reads it)" : options.isChat ? "You say" : "Prompt";
   return html`<section class="card" aria-label="Prompt">
     <label class="text-field"><span>${label}</span>
-      <textarea id="prompt" rows="3" spellcheck=${false} value=${text} onInput=${(event) => select({ text: event.target.value, query: -1, key: 0 })} onKeyDown=${onKeyDown}></textarea></label>
+      <textarea id="prompt" rows="3" spellcheck=${false} value=${text} onKeyDown=${onKeyDown}
+        onInput=${(event) => select({ text: event.target.value, query: -1, key: 0 })}></textarea></label>
     <${Options} />
     <div class="toolbar write-buttons">
       <button type="button" class="primary" id="write" disabled=${text === ""} onClick=${onWrite}>Write</button>
@@ -70,7 +71,10 @@ function PromptCard({ text, options, isRunning, onWrite }) {
 /** {route, body} of the same in one request. */
 function requestOf(text, { isChat, sampling, seed, maxTokens }) {
   const rest = { ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
-  if (isChat) return { route: "v1/chat/completions", body: { messages: [{ role: "user", content: text }], ...rest, logprobs: true, top_logprobs: 5 } };
+  if (isChat) {
+    const messages = [{ role: "user", content: text }];
+    return { route: "v1/chat/completions", body: { messages, ...rest, logprobs: true, top_logprobs: 5 } };
+  }
   return { route: "v1/completions", body: { prompt: text, ...rest, logprobs: 5 } };
 }
 
@@ -90,14 +94,16 @@ function Ending({ written, branch, options, onWrite }) {
     select({ text, query: -1, key: 0 }, { remember: true });
   };
   const said = end ? (ENDS[end.reason]?.(options) ?? `Ended: ${end.reason}.`) : "Writing…";
-  const pace = speed && [`first token after ${format(speed.firstMs, 3)} ms`, speed.perSecond && `${format(speed.perSecond, 3)} tokens/s`].filter(Boolean).join(", ");
+  const rate = speed?.perSecond ? `, ${format(speed.perSecond, 3)} tokens/s` : "";
+  const pace = speed ? `, first token after ${format(speed.firstMs, 3)} ms${rate}` : "";
   return html`<div class="ending">
     ${end?.error && html`<${Problem} error=${end.error} />`}
-    <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace ? `, ${pace}` : ""}, seed ${written.seed}${options.seed !== null ? "" : html`
+    <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace}, seed ${written.seed}${options.seed !== null ? "" : html`
       (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep it</button>)`}.</p>
     ${end && html`<div class="toolbar">
       <button type="button" id="go-on" disabled=${end.reason === "context"} onClick=${onWrite}>${end.error ? "Try to go on" : "Go on"}</button>
-      ${!written.prompt.isPair && html`<button type="button" class="quiet" onClick=${takeOver} title="To edit it, or to look at it in the other views">Take the whole as the prompt</button>`}
+      ${!written.prompt.isPair &&
+      html`<button type="button" class="quiet" onClick=${takeOver} title="To edit it, or to look at it in the other views">Take the whole as the prompt</button>`}
     </div>`}
   </div>`;
 }

@@ -13,10 +13,12 @@ export function Likeliest({ row, drawn, found, onPick }) {
   const full = Math.max(drawn.kept[row.order[0]], drawn.probabilities[row.order[0]], 1e-30);
   return html`<section class="card">
     <header><h2>The likeliest tokens</h2>
-      <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>what is drawn from</li><li><i class="swatch cut"></i>cut</li></ul>
+      <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>what is drawn from</li>
+        <li><i class="swatch cut"></i>cut</li></ul>
     </header>
     <table class="likeliest">
-      <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th><th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
+      <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th>
+        <th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
       <tbody>${tokens.map((token, place) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token} place=${place} full=${full}
         isFound=${token === found} onPick=${onPick} />`)}</tbody>
     </table>
@@ -32,8 +34,10 @@ function Line({ row, drawn, token, place, full, isFound, onPick }) {
   return html`<tr class=${classes(cut && "cut", isFound && "on")}>
     <td class="rank">${grouped(place + 1)}</td>
     <th scope="row"><button type="button" class="token" title=${`id ${token}, logit ${format(row.logits[token])}: write it`}
-      onClick=${() => onPick(token)}><${TokenName} token=${name} /></button>${isActual && html`<span class="hint" title="the token that the text goes on with"> ← text</span>`}</th>
-    <td class="bar"><div class="before" style=${{ width: `${(before / full) * 100}%` }}></div><div class="after" style=${{ width: `${(after / full) * 100}%` }}></div></td>
+      onClick=${() => onPick(token)}><${TokenName} token=${name} /></button>${isActual &&
+      html`<span class="hint" title="the token that the text goes on with"> ← text</span>`}</th>
+    <td class="bar"><div class="before" style=${{ width: `${(before / full) * 100}%` }}></div>
+      <div class="after" style=${{ width: `${(after / full) * 100}%` }}></div></td>
     <td class="number">${percent(before)}</td>
     <td class="number">${cut ? html`<span class="why-cut">${cut}</span>` : percent(after)}</td>
   </tr>`;

@@ -10,7 +10,7 @@ import { ranksOf } from "./truncation.js";
 const NAMED = 100; // tokens whose names come with the row; others are named when they are looked at
 
 /**
- * {answer, body, row} of the selected position. row is null until it is there, then {tokens, ids, offsets, position,
+ * {answer, body, row} of the selected position. row is null until it is there, then {tokens, ids, position,
  * logits [V], order, ranks, nameOf(token)}: nameOf gives null for a token that is not among the likeliest.
  */
 export function useRow() {
@@ -32,7 +32,6 @@ export function useRow() {
     return {
       tokens: entry.tokens,
       ids: entry.token_ids,
-      offsets: entry.offsets,
       position: entry.position,
       logits: entry.arrays.logits.data,
       order,

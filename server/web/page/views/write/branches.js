@@ -10,7 +10,8 @@ export function Branches({ written }) {
     const found = written.branches.filter((branch) => branch.parent === parent);
     return found.length === 0
       ? null
-      : html`<ul>${found.map((branch) => html`<li key=${branch.id}><${Branch} branch=${branch} isCurrent=${branch.id === written.current} />${below(branch.id)}</li>`)}</ul>`;
+      : html`<ul>${found.map((branch) => html`<li key=${branch.id}>
+          <${Branch} branch=${branch} isCurrent=${branch.id === written.current} />${below(branch.id)}</li>`)}</ul>`;
   };
   return html`<section class="card branches"><header><h2>Branches</h2></header>${below(null)}</section>`;
 }

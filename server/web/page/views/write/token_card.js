@@ -31,7 +31,8 @@ export function TokenCard({ prompt, branch, place, options, onForce, onClose }) 
       <${CopyMenu} route="v1/next" body=${body} />
       <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
     ${token.logprob !== null && html`<p>It had <b>${percent(Math.exp(token.logprob))}</b>${token.isForced ? " and was forced." : "."}</p>`}
-    <${Answer} answer=${answer} minHeight="22rem">${({ data }) => html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
+    <${Answer} answer=${answer} minHeight="22rem">${({ data }) =>
+      html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
     <${Other} onForce=${onForce} />
     <${LookAt} prompt=${prompt} branch=${branch} place=${place} />
   </aside>`;
@@ -41,7 +42,13 @@ function Alternatives({ token, found, temperature, onForce }) {
   const [trained, drawn] = found;
   const rows = trained.tokens.map((one, rank) => {
     const kept = drawn.tokens[rank].kept_probability;
-    return { key: one.token_id, name: html`<${TokenName} token=${one.token} />`, value: one.probability, note: kept > 0 ? percent(kept) : "cut", isOn: one.token_id === token.id };
+    return {
+      key: one.token_id,
+      name: html`<${TokenName} token=${one.token} />`,
+      value: one.probability,
+      note: kept > 0 ? percent(kept) : "cut",
+      isOn: one.token_id === token.id,
+    };
   });
   const pick = (rank) => {
     const { token_id: id, token: text, probability } = trained.tokens[rank];
@@ -66,7 +73,8 @@ function Other({ onForce }) {
     }
   };
   return html`<form class="toolbar" onSubmit=${force}>
-    <label class="text-field"><span class="unseen">Other text</span><input value=${text} placeholder="or anything else, such as “ dragon”" spellcheck=${false} onInput=${(event) => setText(event.target.value)} /></label>
+    <label class="text-field"><span class="unseen">Other text</span>
+      <input value=${text} placeholder="or anything else, such as “ dragon”" spellcheck=${false} onInput=${(event) => setText(event.target.value)} /></label>
     <button type="submit" disabled=${text === ""}>Force</button>
   </form><${Problem} error=${problem} />`;
 }
@@ -78,7 +86,8 @@ function LookAt({ prompt, branch, place }) {
   return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
     ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data} onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
   </fieldset>
-  ${data && !data.isSame && html`<p class="hint">Read anew, this text is cut into other tokens than those that were written one by one; the views show the row next to it.</p>`}
+  ${data && !data.isSame &&
+  html`<p class="hint">Read anew, this text is cut into other tokens than those that were written one by one; the views show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 
