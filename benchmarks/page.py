@@ -21,7 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
 
 from benchmarks.checkpoint import VOCABULARY, write_tokenizer
 from benchmarks.load import percentile
@@ -29,7 +29,6 @@ from benchmarks.processes import ROOT, Server, serve
 
 TOKENS = 1024
 NAME = "llama-small-random"
-SETTLED = "!document.querySelector('[aria-busy=true], .progress.active, .boot')"
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
 const look = () => {
@@ -94,10 +93,15 @@ def view_names(page: Page) -> list[str]:
     return [name.split("\n")[0] for name in page.locator(".rail button b").all_inner_texts()]
 
 
+def settle(page: Page) -> None:
+    """Wait until nothing on the page waits for an answer."""
+    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0, timeout=120_000)
+
+
 def open_view(page: Page, number: int) -> None:
     page.locator(".rail button").nth(number).click()
     page.wait_for_selector(".view")
-    page.wait_for_function(SETTLED)
+    settle(page)
 
 
 # ---- bytes and the first picture
@@ -124,7 +128,7 @@ def measure_bytes(browser: Browser, server: Server) -> Iterator[tuple[str, int]]
         session.on("Network.responseReceived", responded)
         session.on("Network.loadingFinished", finished)
         page.goto(f"{server.url}/#view=attention")
-        page.wait_for_function(SETTLED)
+        settle(page)
         page.wait_for_selector(".head-pictures canvas")
         before = total
         yield "first view (Attention)", before
@@ -143,7 +147,9 @@ def measure_first_picture(browser: Browser, server: Server, rounds: int) -> dict
             for times in found.values():
                 page.goto("about:blank")
                 page.goto(f"{server.url}/#view=attention")
-                times.append(float(page.wait_for_function("window.firstPicture").json_value()))
+                page.wait_for_selector(".head-pictures canvas")
+                settle(page)
+                times.append(float(page.evaluate("window.firstPicture")))
     return found
 
 
@@ -201,7 +207,7 @@ def measure_frames(browser: Browser, server: Server, seconds: float) -> Iterator
         page.goto(f"{server.url}/#{urlencode({'view': 'attention', 'text': text})}")
         page.reload()
         page.wait_for_selector(".head-pictures canvas")
-        page.wait_for_function(SETTLED)
+        settle(page)
         yield "nothing moves", frames_while(page, lambda: time.sleep(seconds))
         for name, selector in (
             ("matrix of one head", ".head-pictures .card:nth-of-type(1) .canvases canvas:last-child"),
@@ -224,7 +230,7 @@ def measure_memory(browser: Browser, server: Server, minutes: float) -> Iterator
     """(minutes, views opened, bytes) now and then, while each view is opened in turn with another layer and head."""
     with tab(browser) as (context, page):
         page.goto(f"{server.url}/#view=attention")
-        page.wait_for_function(SETTLED)
+        settle(page)
         session = context.new_cdp_session(page)
         count, opened = page.locator(".rail button").count(), 0
         started = time.monotonic()
@@ -233,7 +239,7 @@ def measure_memory(browser: Browser, server: Server, minutes: float) -> Iterator
             for number in range(count):
                 open_view(page, number)
                 page.keyboard.press(("ArrowRight", "ArrowDown")[opened % 2])
-                page.wait_for_function(SETTLED)
+                settle(page)
                 opened += 1
             if now >= next_report:
                 yield (time.monotonic() - started) / 60, opened, heap(session)

@@ -47,12 +47,15 @@ function textWidth(names, most) {
   return Math.min(Math.ceil(widest) + 8, most);
 }
 
-/** A bar of the scale's colours with its ends. isRooted: shades go by the square root; masked: what hatched cells are. */
+/** A bar of the scale's colours. isRooted: shades go by the square root; masked: what hatched cells are. */
 export function ColourScale({ low, high, kind, isRooted = false, masked }) {
   const mode = useStore(theme);
-  const stops = Array.from({ length: 17 }, (_, i) => colourOf(isRooted ? Math.sqrt(i / 16) : i / 16, 0, 1, kind, mode)).join(", ");
+  const shares = Array.from({ length: 17 }, (_, i) => i / 16);
+  const stops = shares.map((share) => colourOf(isRooted ? Math.sqrt(share) : share, 0, 1, kind, mode)).join(", ");
   return html`<div class="colour-scale">
-    <span class="number">${format(low, 3)}</span><i style=${{ background: `linear-gradient(90deg, ${stops})` }}></i><span class="number">${format(high, 3)}</span>
+    <span class="number">${format(low, 3)}</span>
+    <i style=${{ background: `linear-gradient(90deg, ${stops})` }}></i>
+    <span class="number">${format(high, 3)}</span>
     ${masked && html`<span><i class="hatched"></i> ${masked}</span>`}
   </div>`;
 }
@@ -62,8 +65,9 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  * rowTitle, columnTitle: what the axes are ("query", "key"); kind: "sequential" or "diverging"; low, high: the range of
  * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs, in the colours
  * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there.
- * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see it.
- * describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys, wheel.
+ * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see
+ * it. describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys,
+ * wheel.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
@@ -76,20 +80,11 @@ export function Matrix(props) {
 
   const draw = useCallback(
     (context, { width, colours }) => {
-      const at = layoutOf(width);
-      const size = { width: at.cell * seen.columns, height: at.tall * seen.rows };
-      if (bitmap.hasGaps) drawHatching(context, at.left, at.top, size.width, size.height, colours.line);
-      context.imageSmoothingEnabled = Math.min(at.cell, at.tall) < 1; // else small cells between the pixels are lost
-      context.drawImage(seenPart(bitmap.canvas, seen), at.left, at.top, size.width, size.height);
-      context.strokeStyle = colours.line;
-      context.lineWidth = 1;
-      context.strokeRect(at.left - 0.5, at.top - 0.5, size.width + 1, size.height + 1);
-      if (at.isLabelled) drawNames(context, { rowNames, columnNames, seen, ...at, colour: colours.ink });
-      drawTitles(context, { rowTitle, columnTitle, ...at, ...size, rowInk: colours[rowColour], columnInk: colours[columnColour] });
+      const inks = { ink: colours.ink, line: colours.line, row: colours[rowColour], column: colours[columnColour] };
+      drawMatrix(context, { bitmap, seen, at: layoutOf(width), rowNames, columnNames, rowTitle, columnTitle, inks });
     },
     [bitmap, layoutOf, seen, rowNames, columnNames, rowTitle, columnTitle, rowColour, columnColour],
   );
-
   const overlay = useCallback(
     (context, { width, colours }) => {
       layout.current = layoutOf(width);
@@ -100,57 +95,54 @@ export function Matrix(props) {
     [selected, hovered, layoutOf, seen, rowColour, columnColour],
   );
 
-  const cellAt = (x, y) => {
-    const at = layout.current;
-    if (x === null || !at) return null;
-    const column = Math.floor((x - at.left) / at.cell);
-    const row = Math.floor((y - at.top) / at.tall);
-    if (row < 0 || row >= seen.rows || column < 0 || column >= seen.columns) return null;
-    return { row: row + seen.row, column: column + seen.column };
-  };
+  const cellAt = (x, y) => cellOf(layout.current, seen, x, y);
   const shown = hovered ?? selected;
   const isCell = shown && Number.isInteger(shown.row) && Number.isInteger(shown.column);
-  const onKey = (key) => {
-    const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    const from = isCell ? shown : { row: shown?.row ?? 0, column: shown?.column ?? 0 };
-    if (key === "Enter" || key === " ") onPick?.(from);
-    else if (canZoom && (key === "+" || key === "=")) zoom(2, from);
-    else if (canZoom && key === "-") zoom(0.5, from);
-    else if (canZoom && key === "0") setWindow(whole(rows, columns));
-    else if (steps[key]) {
-      const next = { row: clamped(from.row + steps[key][0], rows), column: clamped(from.column + steps[key][1], columns) };
-      (onHover ?? onPick)(next);
-      follow(next);
-    } else return false;
-    return true;
-  };
   const canZoom = Math.max(rows, columns) > FEWEST_ZOOMED;
   const isAll = isWhole(seen, rows, columns);
+  const onKey = (key) => {
+    const from = { row: shown?.row ?? 0, column: shown?.column ?? 0 };
+    const [down, right] = STEPS[key] ?? [0, 0];
+    const nearer = canZoom && { "+": 2, "=": 2, "-": 0.5 }[key];
+    if (down || right) {
+      const next = { row: clamped(from.row + down, rows), column: clamped(from.column + right, columns) };
+      (onHover ?? onPick)(next);
+      follow(next);
+    } else if (key === "Enter" || key === " ") onPick?.(from);
+    else if (nearer) zoom(nearer, from);
+    else if (canZoom && key === "0") setWindow(whole(rows, columns));
+    else return false;
+    return true;
+  };
   const onWheel = (event, x, y) => {
     if (!event.ctrlKey || !cellAt(x, y)) return; // the bare wheel scrolls the page
     event.preventDefault();
     zoom(event.deltaY < 0 ? 1.25 : 0.8, cellAt(x, y));
   };
-  const described = describe ?? ((row, column) => `${rowNames[row]} · ${columnNames[column]}: ${format(values[row * columns + column])}`);
+  const plain = (row, column) => `${rowNames[row]} · ${columnNames[column]}: ${format(values[row * columns + column])}`;
+  const said = describe ?? plain;
   return html`${canZoom &&
-  html`<${ZoomButtons} onZoom=${(factor) => zoom(factor, shown)} onWhole=${() => setWindow(whole(rows, columns))} isAll=${isAll}
-    said=${isAll ? `${rows} × ${columns} cells` : `rows ${seen.row}–${seen.row + seen.rows - 1}, columns ${seen.column}–${seen.column + seen.columns - 1}; drag to move`} />`}
-  <${Picture}
-    draw=${draw}
-    overlay=${overlay}
-    height=${(width) => {
-      const { top, tall } = layoutOf(width);
-      return Math.ceil(top + tall * seen.rows + 6);
-    }}
-    label=${label}
+  html`<${ZoomButtons} seen=${seen} rows=${rows} columns=${columns}
+    onZoom=${(factor) => zoom(factor, shown)} onSee=${setWindow} />`}
+  <${Picture} draw=${draw} overlay=${overlay} label=${label} handle=${handle}
+    height=${(width) => layoutOf(width).height}
     onPoint=${onHover && ((x, y) => onHover(cellAt(x, y)))}
     onPick=${onPick && ((x, y) => cellAt(x, y) && onPick(cellAt(x, y)))}
     onKey=${(onHover || onPick) && onKey}
     onWheel=${canZoom && onWheel}
     onDrag=${!isAll && ((dx, dy) => setWindow(layout.current.dragged(dx, dy)))}
-    readout=${isCell ? described(clamped(shown.row, rows), clamped(shown.column, columns)) : ""}
-    handle=${handle}
-  />`;
+    readout=${isCell ? said(clamped(shown.row, rows), clamped(shown.column, columns)) : ""} />`;
+}
+
+const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+
+/** The cell at a place of the picture, or null. */
+function cellOf(at, seen, x, y) {
+  if (x === null || !at) return null;
+  const column = Math.floor((x - at.left) / at.cell);
+  const row = Math.floor((y - at.top) / at.tall);
+  if (row < 0 || row >= seen.rows || column < 0 || column >= seen.columns) return null;
+  return { row: row + seen.row, column: column + seen.column };
 }
 
 const clamped = (place, count) => Math.max(0, Math.min(count - 1, place));
@@ -167,23 +159,29 @@ function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
 
 /** The part that is seen, and what changes it; another shape of the matrix begins with all of it. */
 function useWindow(rows, columns, selected) {
-  const [kept, setWindow] = useState(null);
+  const [last, setWindow] = useState(null);
   const shape = `${rows} ${columns}`;
-  const seen = useMemo(() => (kept?.shape === shape ? kept : { ...whole(rows, columns), shape }), [kept, shape]);
+  const seen = useMemo(() => (last?.shape === shape ? last : { ...whole(rows, columns), shape }), [last, shape]);
   const set = (next) => next !== seen && setWindow({ ...next, shape });
   const follow = (place) => set(containing(seen, place, rows, columns));
   useEffect(() => {
     if (selected && !isWhole(seen, rows, columns)) follow(selected);
   }, [selected?.row, selected?.column]);
   const middle = { row: seen.row + seen.rows / 2, column: seen.column + seen.columns / 2 };
-  const zoom = (factor, at) => set(scaled(seen, factor, { row: at?.row ?? middle.row, column: at?.column ?? middle.column }, rows, columns));
+  const zoom = (factor, at) => {
+    const kept = { row: at?.row ?? middle.row, column: at?.column ?? middle.column };
+    set(scaled(seen, factor, kept, rows, columns));
+  };
   return { seen, zoom, follow, setWindow: set };
 }
 
-/** A function from the width to {left, top, cell, tall, isLabelled, dragged(dx, dy)}: where the seen cells lie. */
+/** A function from the width to where the seen cells lie: {left, top, cell, tall, height, isLabelled, dragged(dx, dy)}. */
 function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen) {
   const rest = useRef({ x: 0, y: 0 }); // of a drag: what was less than a cell
-  const margins = useMemo(() => ({ left: textWidth(rowNames, 130), top: textWidth(columnNames, 90) }), [rowNames, columnNames]);
+  const margins = useMemo(
+    () => ({ left: textWidth(rowNames, 130), top: textWidth(columnNames, 90) }),
+    [rowNames, columnNames],
+  );
   return useCallback(
     (width) => {
       const roomy = width - margins.left - 20;
@@ -199,7 +197,7 @@ function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen)
         rest.current.y += -dy - down * tall;
         return moved(seen, down, right, rowNames.length, columnNames.length);
       };
-      return { left, top, cell, tall, isLabelled, dragged };
+      return { left, top, cell, tall, height: Math.ceil(top + tall * seen.rows + 6), isLabelled, dragged };
     },
     [margins, seen, rowNames.length, columnNames.length, maxCell, square],
   );
@@ -212,6 +210,20 @@ function seenPart(canvas, seen) {
   [part.width, part.height] = [seen.columns, seen.rows];
   part.getContext("2d").drawImage(canvas, -seen.column, -seen.row);
   return part;
+}
+
+/** Cells, frame, names and titles; `at`: see useLayout, inks: CSS colours. */
+function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks }) {
+  const { left, top, cell, tall } = at;
+  const [width, height] = [cell * seen.columns, tall * seen.rows];
+  if (bitmap.hasGaps) drawHatching(context, left, top, width, height, inks.line);
+  context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // else small cells between the pixels are lost
+  context.drawImage(seenPart(bitmap.canvas, seen), left, top, width, height);
+  context.strokeStyle = inks.line;
+  context.lineWidth = 1;
+  context.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
+  if (at.isLabelled) drawNames(context, { rowNames, columnNames, seen, ...at, colour: inks.ink });
+  drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk: inks.row, columnInk: inks.column });
 }
 
 /** Diagonal lines over the rectangle; its corners are cut by hand, since saved pictures know no clipping. */

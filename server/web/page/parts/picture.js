@@ -5,15 +5,17 @@ import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
 
 /**
- * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels; only what SvgContext has may be used.
+ * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with what SvgContext has alone.
  * overlay(context, size) paints what changes while pointing, on a canvas of its own above it: keep it small.
  * height: CSS pixels, or a function of the width. label: what the picture is, for those who do not see it.
- * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a click;
- * onKey(key, event) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for wheels;
+ * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a
+ * click; onKey(key, event) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for wheels;
  * onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
  * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
  */
-export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, onWheel, onDrag, readout, handle, className }) {
+export function Picture(props) {
+  const { draw, overlay, height, label, readout, handle, className } = props;
+  const { onPoint, onPick, onKey, onWheel, onDrag } = props;
   const box = useRef(null);
   const below = useRef(null);
   const above = useRef(null);
@@ -21,7 +23,7 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
   const mode = useStore(theme);
   const tall = typeof height === "function" ? height(width) : height;
   const isActive = Boolean(onPoint || onPick || onKey);
-  const drag = useRef(null);
+  const drag = useDrag(onDrag);
 
   useLayoutEffect(() => {
     const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
@@ -51,25 +53,16 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
     const edge = above.current.getBoundingClientRect();
     return [event.clientX - edge.left, event.clientY - edge.top, edge.width];
   };
-  const dragged = (event) => {
-    if (!onDrag || !drag.current || !(event.buttons & 1)) return;
-    const [dx, dy] = [event.clientX - drag.current.x, event.clientY - drag.current.y];
-    if (!drag.current.isMoving && Math.hypot(dx, dy) < 4) return;
-    drag.current = { x: event.clientX, y: event.clientY, isMoving: true };
-    onDrag(dx, dy);
-  };
   const events = isActive && {
     tabIndex: 0,
     style: onDrag && { touchAction: "none", cursor: "grab" },
-    onPointerDown: (event) => {
-      drag.current = { x: event.clientX, y: event.clientY, isMoving: false };
-    },
+    onPointerDown: drag.begin,
     onPointerMove: (event) => {
-      dragged(event);
+      drag.move(event);
       if (onPoint) point(...at(event));
     },
     onPointerLeave: onPoint && (() => point(null, null, null)),
-    onClick: onPick && ((event) => drag.current?.isMoving || onPick(...at(event))),
+    onClick: onPick && ((event) => drag.isDrag() || onPick(...at(event))),
     onWheel: onWheel && ((event) => onWheel(event, ...at(event))),
     onKeyDown:
       onKey &&
@@ -87,6 +80,24 @@ export function Picture({ draw, overlay, height, label, onPoint, onPick, onKey, 
     </div>
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
+}
+
+/** {begin(event), move(event), isDrag()} of pointer events; what moves less than 4 CSS pixels is a click. */
+function useDrag(onDrag) {
+  const drag = useRef(null);
+  return {
+    begin: (event) => {
+      drag.current = { x: event.clientX, y: event.clientY, isMoving: false };
+    },
+    move: (event) => {
+      if (!onDrag || !drag.current || !(event.buttons & 1)) return;
+      const [dx, dy] = [event.clientX - drag.current.x, event.clientY - drag.current.y];
+      if (!drag.current.isMoving && Math.hypot(dx, dy) < 4) return;
+      drag.current = { x: event.clientX, y: event.clientY, isMoving: true };
+      onDrag(dx, dy);
+    },
+    isDrag: () => Boolean(drag.current?.isMoving),
+  };
 }
 
 /** Whether any of the element is on the screen: several pictures follow one pointer, those far below it may wait. */

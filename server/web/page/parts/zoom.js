@@ -39,11 +39,15 @@ export function containing(seen, place, rows, columns) {
   return moved(seen, down, along(seen.column, seen.columns, place.column), rows, columns);
 }
 
-/** Buttons for what wheel and keys do too; `said` tells which part is seen. */
-export const ZoomButtons = ({ onZoom, onWhole, isAll, said }) =>
-  html`<div class="zoom">
-    <button type="button" aria-label="Nearer" title="Nearer (+, or Ctrl and wheel)" onClick=${() => onZoom(2)}>+</button>
-    <button type="button" aria-label="Farther" title="Farther (−)" disabled=${isAll} onClick=${() => onZoom(0.5)}>−</button>
-    <button type="button" title="All of it (0)" disabled=${isAll} onClick=${onWhole}>all</button>
-    <span class="hint">${said}</span>
+/** Buttons for what wheel and keys do too, and which part is seen; onZoom(factor), onSee(window). */
+export function ZoomButtons({ seen, rows, columns, onZoom, onSee }) {
+  const isAll = isWhole(seen, rows, columns);
+  const span = (first, count) => `${first}–${first + count - 1}`;
+  const part = `rows ${span(seen.row, seen.rows)}, columns ${span(seen.column, seen.columns)}; drag to move`;
+  return html`<div class="zoom">
+    <button type="button" title="Nearer (+, or Ctrl and wheel)" aria-label="Nearer" onClick=${() => onZoom(2)}>+</button>
+    <button type="button" title="Farther (−)" aria-label="Farther" disabled=${isAll} onClick=${() => onZoom(0.5)}>−</button>
+    <button type="button" title="All of it (0)" disabled=${isAll} onClick=${() => onSee(whole(rows, columns))}>all</button>
+    <span class="hint">${isAll ? `${rows} × ${columns} cells` : part}</span>
   </div>`;
+}

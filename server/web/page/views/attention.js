@@ -22,7 +22,8 @@ export function View() {
     if (live?.isDone && (isAnswered || answer.error)) watching.drop();
   }, [live, isAnswered, answer.error]);
   const marked = useMarked(grid, live);
-  return html`<p class="hint">One head at a time: how much each token, as <b class="query">query</b>, takes from each other, its <b class="key">keys</b>. Point at a cell or a word; a click keeps it.</p>
+  return html`<p class="hint">One head at a time: how much each token, as <b class="query">query</b>, takes from each
+      other, its <b class="key">keys</b>. Point at a cell or a word; a click keeps it.</p>
     <${Toolbar} watching=${watching} grid=${answered} />
     <${Problem} error=${watching.error} />
     <div class="attention">
@@ -40,7 +41,8 @@ function useMarked(grid, live) {
     if (!grid) return null;
     const last = grid.queries.length - 1;
     // while rows arrive, the newest is looked at: that of the token before the last
-    return { query: live && !live.isDone ? Math.max(0, last - 1) : clamp(query, last + 1), key: clamp(key, grid.keys.length) };
+    const newest = live && !live.isDone ? Math.max(0, last - 1) : null;
+    return { query: newest ?? clamp(query, last + 1), key: clamp(key, grid.keys.length) };
   }, [grid, query, key, live]);
   return { selected, pointed };
 }
@@ -48,22 +50,29 @@ function useMarked(grid, live) {
 // What <Answer> shows of rows that are watched: they are here, and no request is awaited.
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
+const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"]];
+const WATCHING = "The model goes on with the text; each new token brings the row that chose it.";
+
 /** How the head is shown. */
 function Toolbar({ watching, grid }) {
-  const { attention_kind: kind, attention_orientation: orientation, attention_sink: showsFirst, attention_picture: picture } = useSelection();
+  const selection = useSelection();
   const capabilities = useCapabilities();
   const { part } = useHead();
-  const kinds = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"]];
+  const kinds = lackOfNorms(capabilities) ? KINDS.filter(([kind]) => kind !== "norm") : KINDS;
   const lack = lackOfWatching(capabilities, part);
+  const pick = (field) => (value) => select({ [field]: value });
   return html`<div class="toolbar">
-    <${Choices} label="Show" value=${kind} onPick=${(value) => select({ attention_kind: value })} choices=${lackOfNorms(capabilities) ? kinds.filter(([name]) => name !== "norm") : kinds} />
-    <${Choices} label="Queries are" value=${orientation} onPick=${(value) => select({ attention_orientation: value })} choices=${[["rows", "rows"], ["columns", "columns"]]} />
-    <${Choices} label="As" value=${picture} onPick=${(value) => select({ attention_picture: value })} choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />
+    <${Choices} label="Show" value=${selection.attention_kind} onPick=${pick("attention_kind")} choices=${kinds} />
+    <${Choices} label="Queries are" value=${selection.attention_orientation} onPick=${pick("attention_orientation")}
+      choices=${[["rows", "rows"], ["columns", "columns"]]} />
+    <${Choices} label="As" value=${selection.attention_picture} onPick=${pick("attention_picture")}
+      choices=${[["both", "both"], ["matrix", "matrix"], ["text", "text"]]} />
     <label title="Many heads park their weight on the first token; without it the colours show the rest.">
-      <input type="checkbox" checked=${!showsFirst} onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
+      <input type="checkbox" checked=${!selection.attention_sink}
+        onChange=${(event) => select({ attention_sink: !event.target.checked })} /> hide the first token</label>
     ${watching.isRunning
       ? html`<button type="button" class="primary" onClick=${watching.stop}>Stop writing</button>`
-      : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? "The model goes on with the text; each new token brings the row that chose it."}
+      : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`}
   </div>
   ${lack && html`<p class="hint">Nothing to watch: ${lack}</p>`}`;
@@ -84,22 +93,28 @@ function Head({ answer, grid, marked, live, request }) {
 function Meaning({ grid, live }) {
   const { attention_orientation: orientation } = useSelection();
   const { stack } = useHead();
-  const shape = orientation === "rows" ? `${grid.queries.length} queries × ${grid.keys.length} keys` : `${grid.keys.length} keys × ${grid.queries.length} queries`;
+  const sizes = [`${grid.queries.length} queries`, `${grid.keys.length} keys`];
+  const shape = (orientation === "rows" ? sizes : sizes.reverse()).join(" × ");
   const line = orientation === "rows" ? "row" : "column";
-  if (live) return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
-  return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stack)}</code> <span class="hint">${shape}. ${saysOf(grid.kind, line)}</span></p>`;
+  if (live) {
+    return html`<p class="hint" role="status">${live.isDone ? "Done" : "Writing"}: ${
+      grid.queries.length - live.firstNew} new tokens, each with the ${line} of weights that chose it.</p>`;
+  }
+  return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stack)}</code>${" "}
+    <span class="hint">${shape}. ${saysOf(grid.kind, line)}</span></p>`;
 }
 
 function formulaOf(kind, stack) {
   const products = `q·k × ${format(stack.attention_scale)}`;
   const capped = stack.attn_logit_softcap ? `cap(${products}, ${format(stack.attn_logit_softcap)})` : products;
   const scores = `${capped}${stack.positions.includes("relative") ? " + position bias" : ""}`;
-  return { dots: `q·k = Σ of ${stack.head_dim} products`, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
+  const dots = `q·k = Σ of ${stack.head_dim} products`;
+  return { dots, scores, pattern: `softmax(${scores})`, norm: "weight × ‖v W_O‖" }[kind];
 }
 
 function saysOf(kind, line) {
   if (kind === "pattern") return `Each ${line} is one query and sums to 1: how much it takes from every key.`;
-  if (kind === "norm") return `The length of what each key really adds to the query's vector: a large weight on a short value does little.`;
+  if (kind === "norm") return "How long is what each key adds to the query's vector: a large weight on a short value does little.";
   if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, brown below.`;
   return "How alike query and key are, before any scale.";
 }

@@ -24,43 +24,59 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
   const { queries, keys, shown } = grid;
   const isRooted = shade === "root" && grid.scale === "sequential";
   const values = useMemo(() => {
-    const shaded = isRooted ? shown.map((value) => Math.sqrt(value * grid.high)) : shown; // 0 and the largest stay in place
+    // 0 and the largest keep their places
+    const shaded = isRooted ? shown.map((value) => Math.sqrt(value * grid.high)) : shown;
     return isTurned ? transposed(shaded, queries.length, keys.length) : shaded;
   }, [grid, isTurned, isRooted]);
-  const placeOf = (pair) => pair && (isTurned ? { row: pair.key, column: pair.query } : { row: pair.query, column: pair.key });
-  const pairOf = (cell) => cell && (isTurned ? { query: cell.column, key: cell.row } : { query: cell.row, key: cell.column });
-  const axes = isTurned
-    ? { rowNames: keys, columnNames: queries, rowTitle: "key", columnTitle: "query", rowColour: "key", columnColour: "query" }
-    : { rowNames: queries, columnNames: keys, rowTitle: "query", columnTitle: "key" };
-  const [chosen, over] = [useMemo(() => placeOf(selected), [selected, isTurned]), useMemo(() => placeOf(hovered), [hovered, isTurned])];
-  const saved = { label: NOUNS[grid.kind], array: { data: grid.values, shape: [queries.length, keys.length] }, rows: queries, columns: keys };
+  const [rowSide, columnSide] = isTurned ? ["key", "query"] : ["query", "key"];
+  const placeOf = (pair) => pair && { row: pair[rowSide], column: pair[columnSide] };
+  const pairOf = (cell) => cell && { [rowSide]: cell.row, [columnSide]: cell.column };
+  const [rowNames, columnNames] = isTurned ? [keys, queries] : [queries, keys];
+  const chosen = useMemo(() => placeOf(selected), [selected, isTurned]);
+  const over = useMemo(() => placeOf(hovered), [hovered, isTurned]);
+  const array = { data: grid.values, shape: [queries.length, keys.length] };
+  const saved = { label: NOUNS[grid.kind], array, rows: queries, columns: keys };
   return html`<section class="card">
     <header><h2>${name}</h2>
       <${CopyMenu} ...${request} />
-      <${SaveMenu} picture=${picture} name=${name.replace(/\W+/g, "-").toLowerCase()} arrays=${[saved]} />
+      <${SaveMenu} picture=${picture} name=${fileOf(name)} arrays=${[saved]} />
     </header>
     ${children}
-    <div class="shades"><${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gapsOf(grid)} />
-      ${grid.scale === "sequential" && html`<label title="Shades by the square root: small weights are seen next to large ones.">
-        <input type="checkbox" checked=${isRooted} onChange=${(event) => select({ attention_shade: event.target.checked ? "root" : "linear" })} /> deepen small ones</label>`}</div>
-    <${Matrix} values=${values} ...${axes} kind=${grid.scale} low=${grid.low} high=${grid.high} handle=${picture} maxCell=${LARGEST_CELL}
+    <${Shades} grid=${grid} isRooted=${isRooted} />
+    <${Matrix} values=${values} kind=${grid.scale} low=${grid.low} high=${grid.high} maxCell=${LARGEST_CELL}
+      rowNames=${rowNames} rowTitle=${rowSide} rowColour=${rowSide} handle=${picture}
+      columnNames=${columnNames} columnTitle=${columnSide} columnColour=${columnSide}
       label=${`${name}: ${NOUNS[grid.kind]} of every query and key, ${queries.length} by ${keys.length}`}
-      selected=${chosen} hovered=${over} onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => select(pairOf(cell))}
+      selected=${chosen} hovered=${over}
+      onHover=${(cell) => pointed.set(pairOf(cell))} onPick=${(cell) => select(pairOf(cell))}
       describe=${(row, column) => described(grid, pairOf({ row, column }))} />
   </section>`;
 }
 
-function gapsOf({ hasMasked, hidesFirst }) {
-  return [hasMasked && "masked: cannot be seen", hidesFirst && "first token: hidden"].filter(Boolean).join("; ") || null;
+const fileOf = (name) => name.replace(/\W+/g, "-").toLowerCase();
+
+/** What the colours stand for, and whether small numbers are deepened. */
+function Shades({ grid, isRooted }) {
+  const gaps = [grid.hasMasked && "masked: cannot be seen", grid.hidesFirst && "first token: hidden"].filter(Boolean);
+  const deepen = (event) => select({ attention_shade: event.target.checked ? "root" : "linear" });
+  return html`<div class="shades">
+    <${ColourScale} low=${grid.low} high=${grid.high} kind=${grid.scale} isRooted=${isRooted} masked=${gaps.join("; ")} />
+    ${grid.scale === "sequential" &&
+    html`<label title="Shades by the square root: small weights are seen next to large ones.">
+      <input type="checkbox" checked=${isRooted} onChange=${deepen} /> deepen small ones</label>`}
+  </div>`;
 }
+
+const named = (side, tokens, position) => `${side} ${position} “${shownToken(tokens[position] ?? "")}”`;
 
 /** One cell in words: who looks at whom, the number, and what the query's row sums to. */
 function described(grid, { query, key }) {
-  const names = `query ${query} “${shownToken(grid.queries[query])}” → key ${key} “${shownToken(grid.keys[key])}”`;
-  const value = grid.values[query * grid.keys.length + key];
-  if (!Number.isFinite(grid.shown[query * grid.keys.length + key]) && !(grid.hidesFirst && key === 0)) return `${names}: masked`;
-  const sum = grid.kind === "pattern" || grid.kind === "norm" ? ` · all of this query: ${format(rowSum(grid, query))}` : "";
-  return `${names}: ${format(value)}${sum}`;
+  const place = query * grid.keys.length + key;
+  const names = `${named("query", grid.queries, query)} → ${named("key", grid.keys, key)}`;
+  const isHidden = grid.hidesFirst && key === 0;
+  if (!Number.isFinite(grid.shown[place]) && !isHidden) return `${names}: masked`;
+  const sum = grid.scale === "sequential" ? ` · all of this query: ${format(rowSum(grid, query))}` : "";
+  return `${names}: ${format(grid.values[place])}${sum}`;
 }
 
 export function HeadWords({ grid, selected, pointed, name }) {
@@ -70,9 +86,10 @@ export function HeadWords({ grid, selected, pointed, name }) {
   const inColumns = isInColumns(grid);
   const keep = ({ query, key }) => select(query === null ? { key } : { query });
   return html`<section class="card">
-    <header><h2>In the text</h2><${SaveMenu} picture=${picture} name=${`${name.replace(/\W+/g, "-").toLowerCase()}-text`} /></header>
+    <header><h2>In the text</h2><${SaveMenu} picture=${picture} name=${`${fileOf(name)}-text`} /></header>
     ${!inColumns &&
-    html`<div class="toolbar"><${Choices} label="A word I point at" value=${side} onPick=${(value) => select({ attention_side: value })}
+    html`<div class="toolbar"><${Choices} label="A word I point at" value=${side}
+      onPick=${(value) => select({ attention_side: value })}
       choices=${[["query", "looks at others"], ["key", "is looked at"]]} /></div>`}
     <div class=${inColumns ? "" : "running-text"}>
       <${Words} grid=${grid} side=${side} selected=${selected} hovered=${hovered} handle=${picture}
@@ -83,12 +100,12 @@ export function HeadWords({ grid, selected, pointed, name }) {
 
 /** The strongest partner of what is marked, in words. */
 function saidOf(grid, { query, key }, wanted) {
-  if (sideOf(grid, { query, key }, wanted) === "key") return `key ${key} “${shownToken(grid.keys[key] ?? "")}” and those that look at it`;
+  if (sideOf(grid, { query, key }, wanted) === "key") return `${named("key", grid.keys, key)} and those that look at it`;
   if (query >= grid.queries.length) return "";
   const row = rowOf(grid.shown, grid, query);
   const [best] = largest(row, 1);
-  const start = `query ${query} “${shownToken(grid.queries[query])}”`;
-  return best === undefined ? `${start}: nothing yet` : `${start} → most: key ${best} “${shownToken(grid.keys[best])}” ${format(row[best])}`;
+  const start = named("query", grid.queries, query);
+  return best === undefined ? `${start}: nothing yet` : `${start} → most: ${named("key", grid.keys, best)} ${format(row[best])}`;
 }
 
 /** The largest numbers of one query as bars; follows what is pointed at. */
@@ -98,11 +115,17 @@ export function TopKeys({ grid, selected, pointed }) {
   const chosenKey = hovered?.key ?? selected.key;
   const row = rowOf(grid.shown, grid, query);
   const places = largest(row, NUM_BARS);
-  const rows = places.map((key) => ({ key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey }));
+  const rows = places.map((key) => {
+    return { key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey };
+  });
+  const held = places.reduce((sum, key) => sum + row[key], 0);
   return html`<section class="card top-keys">
     <h2>“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at</h2>
-    <${Bars} rows=${rows} columns=${["key", NOUNS[grid.kind], "position"]} largest=${grid.scale === "diverging" ? undefined : grid.high}
+    <${Bars} rows=${rows} columns=${["key", NOUNS[grid.kind], "position"]}
+      largest=${grid.scale === "diverging" ? undefined : grid.high}
       onPick=${(index) => select({ query, key: places[index] })} />
-    ${grid.kind === "pattern" && html`<p class="hint">These ${places.length} hold ${format(places.reduce((sum, key) => sum + row[key], 0))} of ${format(rowSum(grid, query))}${grid.hidesFirst ? "; the first token, hidden, is in the sum" : ""}.</p>`}
+    ${grid.kind === "pattern" &&
+    html`<p class="hint">These ${places.length} hold ${format(held)} of ${format(rowSum(grid, query))}${
+      grid.hidesFirst ? "; the first token, hidden, is in the sum" : ""}.</p>`}
   </section>`;
 }

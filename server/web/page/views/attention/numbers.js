@@ -13,11 +13,12 @@ export function useRequest() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part, layer, head } = useHead();
+  const kind = selection.attention_kind;
   const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
+  if (kind === "norm") return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
   // float32: the weights are written out, with more digits than a half holds
-  if (selection.attention_kind !== "norm") return { route: "v1/attention", body: { ...common, kind: selection.attention_kind, dtype: "float32" } };
-  return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
+  return { route: "v1/attention", body: { ...common, kind, dtype: "float32" } };
 }
 
 /** The answer (see useAnswer) and its `grid`, null while there is none. */
@@ -28,9 +29,9 @@ export function useGrid({ route, body }) {
   const entry = answer.data?.[0] ?? null;
   const grid = useMemo(() => {
     if (!entry) return null;
-    const array = entry.arrays.attention ?? entry.arrays.norms;
-    const queries = entry.tokens;
-    return gridOf({ queries, keys: entry.key_tokens ?? queries, values: array.data, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) });
+    const { data: values } = entry.arrays.attention ?? entry.arrays.norms;
+    const tokens = { queries: entry.tokens, keys: entry.key_tokens ?? entry.tokens };
+    return gridOf({ ...tokens, values, kind: entry.kind ?? "norm", showsFirst, hides: maskOf(part, stack, layer) });
   }, [entry, showsFirst, part, layer]);
   return { answer, grid, kind };
 }
@@ -43,8 +44,8 @@ export function maskOf(part, stack, layer) {
 }
 
 /**
- * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked or
- * hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked}.
+ * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
+ * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked}.
  * With the first key hidden the colours reach to the largest of the others.
  */
 export function gridOf({ queries, keys, values, kind, showsFirst, hides }) {
@@ -64,8 +65,9 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides }) {
   const [low, high] = extent(shown);
   const isSigned = kind === "scores" || kind === "dots";
   const size = Math.max(Math.abs(low), Math.abs(high)) || 1;
-  const range = isSigned ? { low: -size, high: size } : { low: 0, high: kind === "pattern" && !hidesFirst ? 1 : high || 1 };
-  return { queries, keys, values, shown, ...range, scale: isSigned ? "diverging" : "sequential", kind, hidesFirst, hasMasked };
+  const most = kind === "pattern" && !hidesFirst ? 1 : high || 1;
+  const range = isSigned ? { low: -size, high: size, scale: "diverging" } : { low: 0, high: most, scale: "sequential" };
+  return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked };
 }
 
 /** The sum of a query's finite numbers over all keys, hidden ones too. */

@@ -20,6 +20,7 @@ const GAP = 3;
 const SMALLEST = 18; // CSS pixels of a thumbnail; more heads than fit so go on in another line
 const LARGEST = 54;
 const NONE = [];
+const WALKING = "Arrow keys choose another.";
 
 export function Wall() {
   const selection = useSelection();
@@ -28,7 +29,10 @@ export function Wall() {
   const picture = useRef(null);
   const { thumbnails, entries, requests, error, retry, isDone } = useThumbnails();
   const layout = useCallback((width) => layoutOf(width, numLayers, numHeads), [numLayers, numHeads]);
-  const draw = useCallback((context, { width, colours }) => drawWall(context, layout(width), thumbnails, colours), [layout, thumbnails]);
+  const draw = useCallback(
+    (context, { width, colours }) => drawWall(context, layout(width), thumbnails, colours),
+    [layout, thumbnails],
+  );
   const box = useRef(null);
   const shown = useRef("");
   const overlay = useCallback(
@@ -43,9 +47,10 @@ export function Wall() {
     [layout, layer, head, hovered],
   );
   const walk = (key) => {
-    const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key];
-    if (step) select({ layer: (layer + step[0] + numLayers) % numLayers, head: (head + step[1] + numHeads) % numHeads });
-    return Boolean(step);
+    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[key] ?? [0, 0];
+    if (!down && !right) return false;
+    select({ layer: (layer + down + numLayers) % numLayers, head: (head + right + numHeads) % numHeads });
+    return true;
   };
   const seen = hovered ?? { layer, head };
   const arrays = isDone ? [{ label: "thumbnails", array: joined(entries) }] : [];
@@ -54,25 +59,28 @@ export function Wall() {
       ${requests.length > 0 && html`<${CopyMenu} route="v1/attention" body=${requests[0]} />
       <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
     </header>
-    <p class="hint">Every picture is one head on the whole text, in shades of its own (by the square root). Click one to open it.</p>
+    <p class="hint">Every picture is one head on the whole text, in shades of its own (by the square root). Click one to
+      open it.</p>
     <${Problem} error=${error} retry=${retry} />
     ${selection.text !== "" &&
     html`<div class="wall-frame" ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${picture}
       height=${(width) => layout(width).height}
-      label=${`${numLayers} layers of ${numHeads} heads of the ${part}; chosen: layer ${layer}, head ${head}. Arrow keys choose another.`}
+      label=${`${numLayers} layers of ${numHeads} heads of the ${part}; chosen: layer ${layer}, head ${head}. ${WALKING}`}
       onPoint=${(x, y, width) => setHovered(x === null ? null : layout(width).at(x, y))}
       onPick=${(x, y, width) => {
         const place = layout(width).at(x, y);
         if (place) select(place);
       }}
       onKey=${walk} /></div>
-    <p class="wall-name" role="status">layer ${seen.layer}, head ${seen.head}${hovered ? "" : " is open"}${isDone ? "" : `; ${thumbnails.length} of ${numLayers} layers are here`}</p>`}
+    <p class="wall-name" role="status">layer ${seen.layer}, head ${seen.head}${hovered ? "" : " is open"}${
+      isDone ? "" : `; ${thumbnails.length} of ${numLayers} layers are here`}</p>`}
   </section>`;
 }
 
 /**
- * {thumbnails, entries, requests, error, retry, isDone}: thumbnails[layer][head] is a canvas. As many layers as are cheap come in
- * one request, the next ones after it, so that a long text on a deep model fills the wall while other answers come.
+ * {thumbnails, entries, requests, error, retry, isDone}: thumbnails[layer][head] is a canvas. As many layers as are
+ * cheap come in one request, the next ones after it, so that a long text on a deep model fills the wall while other
+ * answers come.
  */
 function useThumbnails() {
   const selection = useSelection();
@@ -89,7 +97,8 @@ function useThumbnails() {
     const together = Math.max(1, Math.floor(CELLS_AT_ONCE / (numHeads * tokens.length ** 2)));
     const starts = Array.from({ length: Math.ceil(numLayers / together) }, (_, i) => i * together);
     const layersFrom = (start) => Array.from({ length: Math.min(together, numLayers - start) }, (_, i) => start + i);
-    return starts.length === 1 ? [{ ...common, ...size }] : starts.map((start) => ({ ...common, layers: layersFrom(start), ...size }));
+    if (starts.length === 1) return [{ ...common, ...size }];
+    return starts.map((start) => ({ ...common, layers: layersFrom(start), ...size }));
   }, [selection.text, selection.decoder, capabilities, part, tokens.length, isCounting, numLayers, numHeads]);
 
   const [arrived, setArrived] = useState({ requests: null, entries: [] });
@@ -106,7 +115,10 @@ function useThumbnails() {
   const last = useRef(NONE);
   if (entries.length) last.current = entries;
   const shown = selection.text === "" ? NONE : last.current;
-  const thumbnails = useMemo(() => shown.flatMap((one) => canvasesOf(one, { showsFirst, orientation, mode })), [shown, showsFirst, orientation, mode]);
+  const thumbnails = useMemo(
+    () => shown.flatMap((one) => canvasesOf(one, { showsFirst, orientation, mode })),
+    [shown, showsFirst, orientation, mode],
+  );
   return { thumbnails, entries, requests, error, retry, isDone };
 }
 
@@ -142,7 +154,8 @@ function canvasesOf(entry, { showsFirst, orientation, mode }) {
     if (orientation === "columns") return bitmapOf(transposed(values, rows, columns), columns, rows, options);
     return bitmapOf(values, rows, columns, options);
   };
-  return Array.from({ length: layers }, (_, layer) => Array.from({ length: heads }, (__, head) => one(layer * heads + head)));
+  const ofLayer = (layer) => Array.from({ length: heads }, (_, head) => one(layer * heads + head));
+  return Array.from({ length: layers }, (_, layer) => ofLayer(layer));
 }
 
 /** Where everything lies: {cell, perLine, height, place(layer, head), at(x, y)}, in CSS pixels. */
@@ -162,7 +175,8 @@ function layoutOf(width, numLayers, numHeads) {
     const line = Math.floor((y - TOP - layer * band) / pitch);
     const column = Math.floor((x - LEFT) / pitch);
     const head = line * perLine + column;
-    const exists = layer >= 0 && layer < numLayers && column >= 0 && column < perLine && line >= 0 && line < lines && head < numHeads;
+    const isWithin = (place, count) => place >= 0 && place < count;
+    const exists = isWithin(layer, numLayers) && isWithin(line, lines) && isWithin(column, perLine) && head < numHeads;
     return exists ? { layer, head } : null;
   };
   return { cell, perLine, lines, numLayers, numHeads, height: TOP + numLayers * band + 4, place, at };

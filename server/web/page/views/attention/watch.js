@@ -8,15 +8,16 @@ import { gridOf, maskOf } from "./numbers.js";
 /** Why rows cannot be watched here; null where they can. */
 export function lackOfWatching(capabilities, part) {
   if (part === "encoder" || !capabilities.attention.with_generation) {
-    return capabilities.routes["/v1/completions"].reason ?? "The encoder reads the whole text at once: it writes nothing.";
+    const { reason } = capabilities.routes["/v1/completions"];
+    return reason ?? "The encoder reads the whole text at once: it writes nothing.";
   }
   return null;
 }
 
 /**
- * {live, error, start(grid), stop(), drop(), isRunning}. `live` is {grid, firstNew, from, isDone}, or null while nothing
- * is watched: the grid of the text so far, whose queries from firstNew on were written by the model (before: `from`).
- * The newest token has no row yet.
+ * {live, error, start(grid), stop(), drop(), isRunning}. `live` is {grid, firstNew, from, isDone}, or null while
+ * nothing is watched: the grid of the text so far, whose queries from firstNew on were written by the model (before:
+ * `from`). The newest token has no row yet.
  * At the end the whole text becomes the shared one; `drop` forgets the live picture once its answer is there.
  */
 export function useWatching() {
@@ -38,12 +39,15 @@ export function useWatching() {
     setError(null);
     const rows = new Rows(grid, part === "cross");
     const from = grid.queries;
+    const hides = maskOf(part, stack, layer);
     const show = () => {
-      if (running.current === abort) setLive({ grid: rows.grid(selection.attention_sink, maskOf(part, stack, layer)), firstNew: rows.firstNew, from, isDone: false });
+      if (running.current !== abort) return;
+      setLive({ grid: rows.grid(selection.attention_sink, hides), firstNew: rows.firstNew, from, isDone: false });
     };
+    const request = requestOf(selection, capabilities, { part, layer, head });
     let frame = null;
     try {
-      for await (const event of askStream("v1/completions", requestOf(selection, capabilities, { part, layer, head }), { signal: abort.signal })) {
+      for await (const event of askStream("v1/completions", request, { signal: abort.signal })) {
         const [choice] = event.choices;
         if (!choice) continue;
         rows.add(choice);
@@ -76,7 +80,8 @@ function requestOf(selection, capabilities, { part, layer, head }) {
   const kind = selection.attention_kind === "norm" ? "pattern" : selection.attention_kind;
   const { write_temperature: temperature, write_max_tokens: max_tokens, write_seed: seed } = selection;
   const seeded = /^\d+$/.test(seed) ? { seed: Number(seed) } : {};
-  return { prompt, ...others, max_tokens, temperature, ...seeded, attention: { part, layers: layer, heads: head, kind, encoding_format: "base64" } };
+  const attention = { part, layers: layer, heads: head, kind, encoding_format: "base64" };
+  return { prompt, ...others, max_tokens, temperature, ...seeded, attention };
 }
 
 /** The rows so far: those of the text, then one for each new token. */
@@ -95,7 +100,8 @@ class Rows {
     this.#queries = [...grid.queries];
     this.#keys = grid.keys;
     // value-weighted rows are no rows of weights: those of the text stay empty then
-    this.#rows = grid.queries.map((_, query) => (grid.kind === "norm" ? new Float32Array(length).fill(NaN) : grid.values.slice(query * length, (query + 1) * length)));
+    const values = grid.kind === "norm" ? grid.values.map(() => NaN) : grid.values;
+    this.#rows = grid.queries.map((_, query) => values.slice(query * length, (query + 1) * length));
     this.firstNew = grid.queries.length;
   }
 

@@ -21,7 +21,10 @@ export const isInColumns = (grid) => Math.max(grid.queries.length, grid.keys.len
  */
 export function Words({ grid, side, selected, hovered, onHover, onPick, readout, handle }) {
   const inColumns = isInColumns(grid);
-  const layoutOf = useMemo(() => (inColumns ? columnsLayout(grid) : runningLayout(grid, side)), [grid.queries, grid.keys, inColumns, side]);
+  const layoutOf = useMemo(
+    () => (inColumns ? columnsLayout(grid) : runningLayout(grid, side)),
+    [grid.queries, grid.keys, inColumns, side],
+  );
   const focus = useMemo(() => focusOf(grid, hovered ?? selected, side), [grid, hovered, selected, side]);
   const draw = useCallback(
     (context, { width, colours }) => {
@@ -68,7 +71,9 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
   }, [selected.query, layoutOf]);
   return html`<div ref=${box}><${Picture} draw=${draw} overlay=${overlay} handle=${handle} readout=${readout}
     height=${(width) => layoutOf(width).height}
-    label=${`The text with lines from ${side === "key" && !inColumns ? "the words that look to the chosen one" : "the chosen word to those it looks at"}. Arrow keys choose a word, Enter keeps it.`}
+    label=${`The text with lines from ${
+      side === "key" && !inColumns ? "the words that look to the chosen one" : "the chosen word to those it looks at"
+    }. Arrow keys choose a word, Enter keeps it.`}
     onPoint=${(x, y, width) => onHover(at(x, y, width))}
     onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))}
     onKey=${onKey} /></div>`;
@@ -81,8 +86,8 @@ export function sideOf(grid, { query, key }, wanted) {
 }
 
 /**
- * What is marked: {side, position, others: [{position, share}]}: a query and its keys, or a key and the queries that look
- * at it; share 0 to 1 of the largest of them.
+ * What is marked: {side, position, others: [{position, share}]}: a query and its keys, or a key and the queries that
+ * look at it; share 0 to 1 of the largest of them.
  */
 function focusOf(grid, place, wanted) {
   if (!place) return null;
@@ -111,20 +116,24 @@ function columnsLayout({ queries, keys }) {
     const column = Math.min(Math.max(width * 0.36, 90), 220);
     const right = Math.min(width - column, column + 420);
     const boxesOf = (tokens, side, x, align) =>
-      tokens.map((token, position) => ({ side, position, shown: shortened(token, column), x, y: TOP + position * PITCH, width: column, height: PITCH - 3, align }));
+      tokens.map((token, position) => {
+        const place = { x, y: TOP + position * PITCH, width: column, height: PITCH - 3, align };
+        return { side, position, shown: shortened(token, column), ...place };
+      });
     const left = boxesOf(queries, "query", 0, "right");
-    const boxes = [...left, ...boxesOf(keys, "key", right, "left")];
+    const others = boxesOf(keys, "key", right, "left");
+    const boxes = [...left, ...others];
+    const of = (side, position) => (side === "query" ? left : others)[position];
     const at = (x, y) => {
       const position = Math.floor((y - TOP) / PITCH);
-      const isLeft = x < (column + right) / 2;
-      return boxes[isLeft ? position : left.length + position]?.side === (isLeft ? "query" : "key") && position >= 0 ? boxes[isLeft ? position : left.length + position] : null;
+      return of(x < (column + right) / 2 ? "query" : "key", position) ?? null;
     };
-    const of = (side, position) => boxes[side === "query" ? position : left.length + position];
     const line = (query, key) => {
       const [from, to] = [of("query", query), of("key", key)];
       return [column, from.y + from.height / 2, right, to.y + to.height / 2];
     };
-    return { isRunning: false, boxes, of, at, line, titles: [column, right], height: TOP + Math.max(queries.length, keys.length) * PITCH + 6 };
+    const height = TOP + Math.max(queries.length, keys.length) * PITCH + 6;
+    return { isRunning: false, boxes, of, at, line, titles: [column, right], height };
   };
 }
 
@@ -136,7 +145,7 @@ const shortened = (token, width) => {
   return shown.length > most ? `${shown.slice(0, most - 1)}…` : shown;
 };
 
-/** The words one after another, in lines; of cross attention those of the side that is pointed at are not the others. */
+/** The words one after another, in lines; of cross attention first the queries', then the keys'. */
 function runningLayout({ queries, keys }, side) {
   const context = document.createElement("canvas").getContext("2d");
   context.font = FONT;
@@ -163,7 +172,8 @@ function runningLayout({ queries, keys }, side) {
     const second = isCross ? flow(keys, "key", first.at(-1).y + 2 * LINE) : first;
     const boxes = isCross ? [...first, ...second] : first;
     const of = (ofSide, position) => (ofSide === "query" ? first : second)[position];
-    const at = (x, y) => boxes.find((box) => x >= box.x && x <= box.x + box.width && y >= box.y - 4 && y <= box.y + LINE - 6) ?? null;
+    const isIn = (box, x, y) => x >= box.x && x <= box.x + box.width && y >= box.y - 4 && y <= box.y + LINE - 6;
+    const at = (x, y) => boxes.find((box) => isIn(box, x, y)) ?? null;
     return { isRunning: true, boxes, of, at, height: second.at(-1).y + LINE };
   });
 }
@@ -208,15 +218,18 @@ function drawFocus(context, layout, focus, colours) {
     context.globalAlpha = 0.06 + 0.24 * share; // the word under it stays readable
     context.fillRect(box.x, box.y, box.width, box.height);
     context.globalAlpha = 1;
-    // how strong is told by the length of the bar, too
-    context.fillRect(layout.isRunning || otherSide === "key" ? box.x : box.x + box.width * (1 - share), box.y + box.height, box.width * share, 3);
+    // how strong is told by the length of the bar, too; it begins where the line ends
+    const isFromRight = !layout.isRunning && otherSide === "query";
+    const from = isFromRight ? box.x + box.width * (1 - share) : box.x;
+    context.fillRect(from, box.y + box.height, box.width * share, 3);
   }
   context.strokeStyle = ownColour;
   for (const { position, share } of layout.isRunning ? focus.others.slice(0, MOST_LINES) : focus.others) {
     context.globalAlpha = 0.25 + 0.75 * share;
     context.lineWidth = 0.75 + 3.25 * share;
     if (layout.isRunning) arch(context, own, layout.of(otherSide, position), focus.side === "query");
-    else curve(context, ...(focus.side === "query" ? layout.line(focus.position, position) : layout.line(position, focus.position)));
+    else if (focus.side === "query") curve(context, ...layout.line(focus.position, position));
+    else curve(context, ...layout.line(position, focus.position));
   }
   context.globalAlpha = 1;
   context.lineWidth = 2;
