@@ -78,3 +78,17 @@ def test_heads_are_scored_of_the_stack_that_is_chosen(open_view: Open, server: S
     scores = np.array(entry["arrays"]["scores"]["data"], np.float32)
     entropy = float(scores[2, 1, entry["measures"].index("entropy")])
     expect(page.locator(".heads-found .readout")).to_contain_text(f"entropy {written(entropy)}")
+
+
+def test_the_decoder_writes_and_its_next_token_is_the_apis(open_view: Open, server: Server) -> None:
+    page = open_view("write", write_seed=3, write_max_tokens=6)
+    page.locator("#write").click()
+    expect(page.get_by_role("button", name="Go on")).to_be_visible()
+    expect(page.locator(".prose button")).to_have_count(6)
+    open_view("next", decoder=WRITTEN, query=2)
+    body = {"input": TEXT, "decoder_input": WRITTEN, "position": 2}
+    right = ask(server, "/v1/next", body)["data"][0]["temperatures"][0]
+    expect(page.locator(".facts b").first).to_have_text(f"{written(right['entropy'])} nats")
+    page.get_by_role("group", name="Tokens of the decoder").get_by_role("button").nth(4).click()
+    right = ask(server, "/v1/next", {**body, "position": 4})["data"][0]["temperatures"][0]
+    expect(page.locator(".facts b").first).to_have_text(f"{written(right['entropy'])} nats")
