@@ -21,7 +21,11 @@ export function useDecoderText() {
   const capabilities = useCapabilities();
   const isOurs = decoder === "" || (decoder === written.decoder && text !== written.text);
   const wants = capabilities.kind === "encoder-decoder" && text !== "" && isOurs;
-  const answer = useAnswer(saidAfter, wants ? "v1/completions" : null, { prompt: text, max_tokens: MAX_TOKENS, temperature: 0 });
+  const answer = useAnswer(saidAfter, wants ? "v1/completions" : null, {
+    prompt: text,
+    max_tokens: MAX_TOKENS,
+    temperature: 0,
+  });
   const { data } = answer;
   useEffect(() => {
     if (!wants || data?.prompt !== text) return;

@@ -21,13 +21,20 @@ export function View() {
   const tokens = sequences[stackName];
   const isReady = tokens.length > 0 && !sequences.loading;
   const place = {
-    stackName, stack, layer, head, tokens,
+    stackName,
+    stack,
+    layer,
+    head,
+    tokens,
     encoderTokens: sequences.encoder,
     query: isReady ? clamp(selection.query, tokens.length) : null,
     key: isReady ? clamp(selection.key, tokens.length) : null,
     encoderKey: isReady ? clamp(selection.key, sequences.encoder.length) : null,
   };
-  const graph = useMemo(() => graphOf(capabilities, stackName, layer, numLayers), [capabilities, stackName, layer, numLayers]);
+  const graph = useMemo(
+    () => graphOf(capabilities, stackName, layer, numLayers),
+    [capabilities, stackName, layer, numLayers],
+  );
   const numbers = useNumbers(graph, place);
   if (!selection.text) return html`<p class="lack">Write something above: its numbers flow through the block.</p>`;
   return html`<div class="flow">
@@ -48,7 +55,12 @@ function graphOf(capabilities, stackName, layer, numLayers) {
   const named = (node) => {
     if (node.full) return node;
     const scale = points.get(node.id.replace("hook_normalized", "hook_scale"));
-    return { ...node, point: points.get(node.id), full: onWire(points.get(node.id), layer), scale: node.id.endsWith("hook_normalized") ? onWire(scale, layer) : null };
+    return {
+      ...node,
+      point: points.get(node.id),
+      full: onWire(points.get(node.id), layer),
+      scale: node.id.endsWith("hook_normalized") ? onWire(scale, layer) : null,
+    };
   };
   const bands = blockBands(stack, points, layer, stack.cross_attention ? encoderOutput(capabilities, onWire) : null);
   return {
@@ -63,9 +75,18 @@ function encoderOutput(capabilities, onWire) {
   const last = capabilities.stacks.encoder.num_layers - 1;
   const own = pointsOf(capabilities, "encoder", last);
   const point = own.get("ln_final.hook_normalized") ?? own.get("hook_resid_post");
-  const how = [bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`];
+  const how = [
+    bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`,
+  ];
   return {
-    id: "encoder", title: "encoder out", how, tone: "key", point, full: onWire(point, last), scale: null, isEncoderOutput: true,
+    id: "encoder",
+    title: "encoder out",
+    how,
+    tone: "key",
+    point,
+    full: onWire(point, last),
+    scale: null,
+    isEncoderOutput: true,
     about: "What the encoder made of its text: the decoder's keys and values are read from it.",
   };
 }
@@ -84,7 +105,10 @@ function Block({ graph, numbers, place, isBusy }) {
   const panel = useRef(null);
   const wasPicked = useRef(false);
   const { strips, scales, body } = numbers;
-  const shapes = useMemo(() => new Map(nodesOf(graph).map((node) => [node.id, `[${shapeOf(node, place).join(", ")}]`])), [graph, place.tokens, place.encoderTokens]);
+  const shapes = useMemo(
+    () => new Map(nodesOf(graph).map((node) => [node.id, `[${shapeOf(node, place).join(", ")}]`])),
+    [graph, place.tokens, place.encoderTokens],
+  );
   const notes = useNextToken(place);
   const node = nodesOf(graph).find(({ id }) => id === open) ?? null;
   useEffect(() => {
@@ -95,7 +119,13 @@ function Block({ graph, numbers, place, isBusy }) {
     wasPicked.current = true;
     select({ flow_open: id === open ? "" : id });
   };
-  const describe = (each, cell) => describeNode(each, cell, { strip: strips.get(each.id), shape: shapes.get(each.id), scale: scales.get(each.id), place });
+  const describe = (each, cell) =>
+    describeNode(each, cell, {
+      strip: strips.get(each.id),
+      shape: shapes.get(each.id),
+      scale: scales.get(each.id),
+      place,
+    });
   return html`<section class="card" aria-busy=${isBusy}>
       <header><h2>Block ${place.layer}, head ${place.head}</h2>
         <label>Tensor <select id="tensor" value=${node ? open : ""} onChange=${(event) => onOpen(event.target.value)}>
@@ -109,7 +139,11 @@ function Block({ graph, numbers, place, isBusy }) {
       <${Diagram} graph=${graph} strips=${strips} shapes=${shapes} notes=${notes} layer=${place.layer} open=${open}
         onOpen=${onOpen} onLayer=${(layer) => select({ layer })} describe=${describe} handle=${picture} />
     </section>
-    <div ref=${panel}>${node && place.query !== null && html`<${Opened} key=${node.id} node=${node} place=${place} strips=${strips} scale=${scales.get(node.id)} />`}</div>`;
+    <div ref=${panel}>${
+      node &&
+      place.query !== null &&
+      html`<${Opened} key=${node.id} node=${node} place=${place} strips=${strips} scale=${scales.get(node.id)} />`
+    }</div>`;
 }
 
 /** What stands in the box of the logits: the likeliest next token, where the model has a head. */
@@ -117,10 +151,17 @@ function useNextToken({ stackName, query }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const works = capabilities.routes["/v1/lens"].works && stackName === "decoder" && query !== null;
-  const { entry } = useLook(works ? "v1/lens" : null, { ...inputOf(selection, capabilities), layers: -1, positions: query, top_k: 1 });
+  const { entry } = useLook(works ? "v1/lens" : null, {
+    ...inputOf(selection, capabilities),
+    layers: -1,
+    positions: query,
+    top_k: 1,
+  });
   return useMemo(() => {
     if (!entry) return new Map();
-    return new Map([["logits", `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`]]);
+    return new Map([
+      ["logits", `${shownToken(entry.top_tokens[0][0][0])} ${percent(entry.arrays.probabilities.data[0])}`],
+    ]);
   }, [entry]);
 }
 

@@ -28,7 +28,10 @@ export function View() {
     <p>Every point is one head. Find those that stand apart, then click one to see its pattern.</p>
     <div class="toolbar">
       <${Choices} label="They read" value=${selection.heads_on} onPick=${(heads_on) => select({ heads_on })}
-        choices=${[["random", "random tokens, twice"], ["text", "the text above"]]} />
+        choices=${[
+          ["random", "random tokens, twice"],
+          ["text", "the text above"],
+        ]} />
       <${AxisPicker} field="heads_x" label="Right" value=${measureNamed(selection.heads_x, "previous_token")} />
       <${AxisPicker} field="heads_y" label="Up" value=${measureNamed(selection.heads_y, "induction")} />
     </div>
@@ -52,20 +55,26 @@ function Found({ entry, body, part }) {
   const open = ({ layer, head }) => select({ view: "attention", part, layer, head });
   const array = { data: entry.arrays.scores.data, shape: [heads.length, entry.measures.length] };
   const rows = heads.map(({ layer, head }) => `layer ${layer} head ${head}`);
-  const lack = [x, y].filter((name) => heads.every(({ scores }) => !Number.isFinite(scores[name]))).map((name) => MEASURES[name].lack)[0];
+  const lack = [x, y]
+    .filter((name) => heads.every(({ scores }) => !Number.isFinite(scores[name])))
+    .map((name) => MEASURES[name].lack)[0];
   return html`<div class="heads-found">
     <section class="card">
       <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}</h2>
         <${CopyMenu} route="v1/heads" body=${body} />
         <${SaveMenu} picture=${lack ? null : picture} name="heads" arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
       </header>
-      ${lack
-        ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read" : "another text"}.</p>`
-        : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length} onPick=${open} handle=${picture} />
-            <${LayerLegend} layers=${entry.layers} />`}
-      <p class="hint">${entry.repeat_length
-        ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written twice: nothing in them can be known but what was just read.`
-        : `Means over the ${(part === "encoder" ? (entry.encoder_tokens ?? entry.tokens) : entry.tokens).length} tokens of the text.`}
+      ${
+        lack
+          ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read" : "another text"}.</p>`
+          : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length} onPick=${open} handle=${picture} />
+            <${LayerLegend} layers=${entry.layers} />`
+      }
+      <p class="hint">${
+        entry.repeat_length
+          ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written twice: nothing in them can be known but what was just read.`
+          : `Means over the ${(part === "encoder" ? (entry.encoder_tokens ?? entry.tokens) : entry.tokens).length} tokens of the text.`
+      }
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
     </section>
     <section class="heads-measures" aria-label="The measures and their strongest heads">
@@ -87,7 +96,8 @@ function LayerLegend({ layers }) {
     context.fill();
   };
   return html`<ul class="legend heads-legend" aria-label="Layers">${layers.map(
-    (layer) => html`<li key=${`${layer} ${mode}`}><canvas width="32" height="32" aria-hidden="true" ref=${draw(layer)}></canvas>layer ${layer}</li>`,
+    (layer) =>
+      html`<li key=${`${layer} ${mode}`}><canvas width="32" height="32" aria-hidden="true" ref=${draw(layer)}></canvas>layer ${layer}</li>`,
   )}</ul>`;
 }
 
@@ -95,14 +105,18 @@ function LayerLegend({ layers }) {
 function Measure({ name, heads, chosen, onOpen }) {
   const { title, about, formula, source, unit, most, lack } = MEASURES[name];
   const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));
-  const strongest = Array.from(descending(known.map(({ scores }) => scores[name])).slice(0, NUM_STRONGEST), (i) => known[i]);
+  const strongest = Array.from(
+    descending(known.map(({ scores }) => scores[name])).slice(0, NUM_STRONGEST),
+    (i) => known[i],
+  );
   return html`<section class="card">
     <h2>${title}</h2>
     <p class="heads-about">${about}</p>
     <p class="formula">${formula}</p>
-    ${strongest.length === 0
-      ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
-      : html`<${Bars} columns=${["head", unit]} largest=${most ?? undefined} write=${(value) => format(value)}
+    ${
+      strongest.length === 0
+        ? html`<p class="lack">It has no value on this text: ${lack}.</p>`
+        : html`<${Bars} columns=${["head", unit]} largest=${most ?? undefined} write=${(value) => format(value)}
           onPick=${(i) => onOpen(strongest[i])}
           rows=${strongest.map((each) => ({
             key: `${each.layer}.${each.head}`,
@@ -110,7 +124,8 @@ function Measure({ name, heads, chosen, onOpen }) {
             value: each.scores[name],
             isOn: each.layer === chosen.layer && each.head === chosen.head,
             title: "Open this head",
-          }))} />`}
+          }))} />`
+    }
     <p class="hint"><a href=${source[1]} rel="noreferrer" target="_blank">${source[0]}</a></p>
   </section>`;
 }

@@ -38,7 +38,11 @@ function usePattern(part) {
 }
 
 /** Tokens and numbers of an answered pattern. */
-const patternOf = ({ entry }) => ({ queries: entry.tokens, keys: entry.key_tokens ?? entry.tokens, values: entry.arrays.attention.data });
+const patternOf = ({ entry }) => ({
+  queries: entry.tokens,
+  keys: entry.key_tokens ?? entry.tokens,
+  values: entry.arrays.attention.data,
+});
 
 function Pair() {
   const capabilities = useCapabilities();
@@ -55,7 +59,11 @@ function Pair() {
 function Lines({ pattern }) {
   const picture = useRef(null);
   const { part, layer, head, body, answer } = pattern;
-  const names = { encoder: ["the text", "the text"], decoder: ["what is written", "what is written"], cross: ["the text (encoder)", "what is written (decoder)"] };
+  const names = {
+    encoder: ["the text", "the text"],
+    decoder: ["what is written", "what is written"],
+    cross: ["the text (encoder)", "what is written (decoder)"],
+  };
   const [keyName, queryName] = useCapabilities().kind === "encoder-decoder" ? names[part] : names.encoder;
   return html`<section class="card">
     <header><h2>${TITLES[part][0]}: layer ${layer}, head ${head}</h2>
@@ -63,7 +71,8 @@ function Lines({ pattern }) {
       ${answer.entry && html`<${SaveMenu} picture=${picture} name=${`${part}-lines-layer${layer}-head${head}`} arrays=${[arrayOf(answer)]} />`}
     </header>
     <p class="hint"><b class="query">Below</b> looks at <b class="key">above</b>; the thicker the line, the more. A click chooses the word.</p>
-    <${Answer} answer=${answer} minHeight="19rem">${() => html`<${Shown} pattern=${patternOf(answer)} part=${part} keyName=${`${keyName}: keys`} queryName=${`${queryName}: queries`} handle=${picture} />`}<//>
+    <${Answer} answer=${answer} minHeight="19rem">${() => html`<${Shown} pattern=${patternOf(answer)} part=${part}
+      keyName=${`${keyName}: keys`} queryName=${`${queryName}: queries`} handle=${picture} />`}<//>
   </section>`;
 }
 
@@ -77,11 +86,19 @@ function Shown({ pattern: { queries, keys, values }, part, keyName, queryName, h
     const width = columns.end - columns.start;
     const shown = new Float32Array((rows.end - rows.start) * width);
     for (let row = rows.start; row < rows.end; row += 1) {
-      shown.set(values.subarray(row * keys.length + columns.start, row * keys.length + columns.end), (row - rows.start) * width);
+      shown.set(
+        values.subarray(row * keys.length + columns.start, row * keys.length + columns.end),
+        (row - rows.start) * width,
+      );
     }
-    return { values: shown, queries: queries.slice(rows.start, rows.end), keys: keys.slice(columns.start, columns.end) };
+    return {
+      values: shown,
+      queries: queries.slice(rows.start, rows.end),
+      keys: keys.slice(columns.start, columns.end),
+    };
   }, [values, queries, keys, rows.start, rows.end, columns.start, columns.end]);
-  const pick = (place) => select({ part, ...("query" in place ? { query: place.query + rows.start } : { key: place.key + columns.start }) });
+  const pick = (place) =>
+    select({ part, ...("query" in place ? { query: place.query + rows.start } : { key: place.key + columns.start }) });
   const isCut = cut.queries.length < queries.length || cut.keys.length < keys.length;
   return html`${isCut && html`<p class="hint">Words ${rows.start} to ${rows.end - 1} of ${queries.length} look at words ${columns.start} to ${columns.end - 1} of ${keys.length}; choose another word above to move.</p>`}
     <${TwoLines} ...${cut} query=${query - rows.start} keyName=${keyName} queryName=${queryName} onPick=${pick}
@@ -96,7 +113,12 @@ function around(position, count) {
 
 function arrayOf({ entry }) {
   const { queries, keys, values } = patternOf({ entry });
-  return { label: "pattern", array: { data: values, shape: [queries.length, keys.length] }, rows: queries, columns: keys };
+  return {
+    label: "pattern",
+    array: { data: values, shape: [queries.length, keys.length] },
+    rows: queries,
+    columns: keys,
+  };
 }
 
 /** One part's pattern as a matrix; a click chooses the part with its words. */
@@ -149,17 +171,26 @@ function Mask({ stack, layer }) {
   const picture = useRef(null);
   const window = stack.sliding_windows?.[layer] ?? Infinity;
   const count = tokens.length;
-  const values = useMemo(() => Float32Array.from({ length: count * count }, (_, i) => {
-    const distance = Math.floor(i / count) - (i % count);
-    return (stack.causal && distance < 0) || Math.abs(distance) >= window ? -Infinity : 1;
-  }), [count, window, stack]);
+  const values = useMemo(
+    () =>
+      Float32Array.from({ length: count * count }, (_, i) => {
+        const distance = Math.floor(i / count) - (i % count);
+        return (stack.causal && distance < 0) || Math.abs(distance) >= window ? -Infinity : 1;
+      }),
+    [count, window, stack],
+  );
   const selected = useMemo(() => ({ row: clamp(query, count), column: clamp(key, count) }), [query, key, count]);
-  const describe = (row, column) => `${row} “${shownToken(tokens[row])}” ${Number.isFinite(values[row * count + column]) ? "sees" : "does not see"} ${column} “${shownToken(tokens[column])}”, ${format(Math.abs(row - column))} away`;
+  const describe = (row, column) =>
+    `${row} “${shownToken(tokens[row])}” ${Number.isFinite(values[row * count + column]) ? "sees" : "does not see"} ${column} “${shownToken(tokens[column])}”, ${format(Math.abs(row - column))} away`;
   return html`<section class="card">
     <header><h2>Who may see whom in layer ${layer}</h2>
       <${SaveMenu} picture=${picture} name=${`mask-layer${layer}`} arrays=${count ? [{ label: "mask", array: { data: values.map((value) => (value === 1 ? 1 : 0)), shape: [count, count] }, rows: tokens, columns: tokens }] : []} /></header>
     <p class="hint">In this stack ${maskWords(stack)}. Filled is seen, hatched is masked: its score is set to −∞ before the softmax.</p>
-    ${count > 0 && html`<${Matrix} values=${values} rowNames=${tokens} columnNames=${tokens} rowTitle="query" columnTitle="key" low=${0} high=${1.6} maxCell=${22}
-      label="The mask: which keys each query sees" selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${({ row, column }) => select({ query: row, key: column })} describe=${describe} handle=${picture} />`}
+    ${
+      count > 0 &&
+      html`<${Matrix} values=${values} rowNames=${tokens} columnNames=${tokens} rowTitle="query" columnTitle="key" low=${0} high=${1.6} maxCell=${22}
+      label="The mask: which keys each query sees" selected=${selected}
+        hovered=${hovered} onHover=${setHovered} onPick=${({ row, column }) => select({ query: row, key: column })} describe=${describe} handle=${picture} />`
+    }
   </section>`;
 }

@@ -12,51 +12,86 @@ function dot(left, right) {
 }
 
 /** "‖x‖ = 5.1" of strips that are there. */
-const lengths = (parts) => parts.filter(([, strip]) => strip).map(([name, strip]) => `‖${name}‖ = ${format(length(strip))}`).join(", ");
+const lengths = (parts) =>
+  parts
+    .filter(([, strip]) => strip)
+    .map(([name, strip]) => `‖${name}‖ = ${format(length(strip))}`)
+    .join(", ");
 
 /** [[formula, shapes]] of a node; [] where there is nothing to add to what the box says. */
 export function derivation(node, { place, strips, scale }) {
-  const { stack, tokens, encoderTokens } = place;
-  const [name] = node.id.split(".");
+  const [part] = node.id.split(".");
+  const name = node.id.split(".").at(-1);
+  if (name === "hook_attn_scores") return scoreLines(part, place, strips);
+  if (name === "hook_pattern") return patternLine(part, place, strips);
+  if (name === "hook_normalized" && scale !== undefined) return normLine(place.stack, scale);
+  const product = productsOf(node, place)[name];
+  if (product) return [product];
+  const sum = sumsOf(place.stack, strips)[name];
+  return sum ? [[sum[0], lengths([...sum[1], ["sum", strips.get(node.id)]])]] : [];
+}
+
+function normLine({ norm }, scale) {
+  const [input, weights, what] =
+    norm === "rmsnorm" ? ["x", "weight", "root mean square"] : ["(x − mean)", "weight + bias", "standard deviation"];
+  return [[`n = ${input} / ${format(scale)} × ${weights}`, `${format(scale)} is this word's ${what}`]];
+}
+
+/** The matrix products, with the shapes of what is multiplied. */
+function productsOf(node, { stack, tokens, encoderTokens }) {
+  const n = isOfEncoder(node) ? encoderTokens.length : tokens.length;
+  const {
+    hidden_size: d,
+    num_heads: heads,
+    num_kv_heads: keyHeads,
+    head_dim: width,
+    intermediate_size: neurons,
+  } = stack;
+  const formula = `${node.title} = ${node.how[0]}`;
+  const projected = (count) => [formula, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`];
+  const up = [formula, `[${n}, ${d}] · [${d}, ${neurons}] → [${n}, ${neurons}]`];
+  return {
+    hook_q: projected(heads),
+    hook_k: projected(keyHeads),
+    hook_v: projected(keyHeads),
+    hook_z: ["z = Σ pattern[q, k] · v[k]", `[${n}, keys] · [keys, ${width}] → [${n}, ${width}]`],
+    hook_result: ["result = z · W_O of this head", `[${n}, ${width}] · [${width}, ${d}] → [${n}, ${d}]`],
+    hook_pre: up,
+    hook_pre_linear: up,
+    hook_mlp_out: ["mlp out = neurons · W_down", `[${n}, ${neurons}] · [${neurons}, ${d}] → [${n}, ${d}]`],
+  };
+}
+
+/** The sums, with what is added. */
+function sumsOf(stack, strips) {
   const of = (id) => strips.get(id);
-  const [n, d, heads, keyHeads, width] = [isOfEncoder(node) ? encoderTokens.length : tokens.length, stack.hidden_size, stack.num_heads, stack.num_kv_heads, stack.head_dim];
-  const projected = (count) => [[`${node.title} = ${node.how[0]}`, `[${n}, ${d}] · [${d}, ${count} × ${width}] → [${n}, ${count}, ${width}]`]];
-  switch (node.id.split(".").at(-1)) {
-    case "hook_normalized":
-      return scale === undefined ? [] : [[`n = ${stack.norm === "rmsnorm" ? "x" : "(x − mean)"} / ${format(scale)} × w${stack.norm === "rmsnorm" ? "" : " (+ b)"}`, `${format(scale)} is this word's ${stack.norm === "rmsnorm" ? "root mean square" : "standard deviation"}`]];
-    case "hook_q":
-      return projected(heads);
-    case "hook_k":
-    case "hook_v":
-      return projected(keyHeads);
-    case "hook_attn_scores":
-      return scoreLines(name, place, strips);
-    case "hook_pattern":
-      return patternLine(name, place, strips);
-    case "hook_z":
-      return [[`z = Σ pattern[q, k] · v[k]`, `[${n}, keys] · [keys, ${width}] → [${n}, ${width}]`]];
-    case "hook_result":
-      return [[`result = z · W_O of this head`, `[${n}, ${width}] · [${width}, ${d}] → [${n}, ${d}]`]];
-    case "hook_attn_out":
-    case "hook_cross_attn_out":
-      return [[`Σ over ${heads} heads of z · W_O`, lengths([["this head's", of(`${node.id === "hook_attn_out" ? "attn" : "cross_attn"}.hook_result`)], ["all heads'", of(node.id)]])]];
-    case "hook_resid_mid":
-      return [[`x + attention`, lengths([["x", of("hook_resid_pre")], ["attention", of("hook_attn_out")], ["sum", of(node.id)]])]];
-    case "hook_resid_post":
-      return [[stack.parallel_blocks ? "x + attention + mlp" : "x + mlp", lengths([["x", of("hook_resid_mid_cross") ?? of("hook_resid_mid") ?? of("hook_resid_pre")], ["mlp", of("hook_mlp_out")], ["sum", of(node.id)]])]];
-    case "hook_pre":
-    case "hook_pre_linear":
-      return [[`${node.title} = ${node.how[0]}`, `[${n}, ${d}] · [${d}, ${stack.intermediate_size}] → [${n}, ${stack.intermediate_size}]`]];
-    case "hook_mlp_out":
-      return [[`mlp = neurons · W_down`, `[${n}, ${stack.intermediate_size}] · [${stack.intermediate_size}, ${d}] → [${n}, ${d}]`]];
-    default:
-      return [];
-  }
+  const before = of("hook_resid_mid_cross") ?? of("hook_resid_mid") ?? of("hook_resid_pre");
+  const attention = ["attention", of("hook_attn_out")];
+  const mlp = ["mlp", of("hook_mlp_out")];
+  const heads = `Σ over ${stack.num_heads} heads of z · W_O`;
+  return {
+    hook_attn_out: [heads, [["this head", of("attn.hook_result")]]],
+    hook_cross_attn_out: [heads, [["this head", of("cross_attn.hook_result")]]],
+    hook_resid_mid: ["x + attention", [["x", of("hook_resid_pre")], attention]],
+    hook_resid_mid_cross: [
+      "x + cross",
+      [
+        ["x", of("hook_resid_mid")],
+        ["cross", of("hook_cross_attn_out")],
+      ],
+    ],
+    hook_resid_post: stack.parallel_blocks
+      ? ["x + attention + mlp", [["x", before], attention, mlp]]
+      : ["x + mlp", [["x", before], mlp]],
+  };
 }
 
 const pairOf = (name, { tokens, encoderTokens, query, key, encoderKey }) => {
   const isCross = name === "cross_attn";
-  return { at: isCross ? encoderKey : key, words: `“${shownToken(tokens[query])}” to “${shownToken((isCross ? encoderTokens : tokens)[isCross ? encoderKey : key])}”` };
+  return {
+    at: isCross ? encoderKey : key,
+    words: `“${shownToken(tokens[query])}” to “${shownToken((isCross ? encoderTokens : tokens)[isCross ? encoderKey : key])}”`,
+  };
 };
 
 /** q·k of the chosen pair, times the scale, and the score that came of it. */
@@ -72,7 +107,10 @@ function scoreLines(name, place, strips) {
   const others = Number.isFinite(score) ? format(score) : "−∞ (masked)";
   return [
     [`q·k = ${format(product)}`, `${words}: ${width} products, summed`],
-    [factor === 1 ? `not scaled` : `${format(product)} × ${format(factor)} = ${format(product * factor)}`, factor === 1 ? "" : "scaled, so that long vectors do not drown the softmax"],
+    [
+      factor === 1 ? `not scaled` : `${format(product)} × ${format(factor)} = ${format(product * factor)}`,
+      factor === 1 ? "" : "scaled, so that long vectors do not drown the softmax",
+    ],
     [`score = ${others}`, "after cap, bias and mask, where the model has them"],
   ];
 }

@@ -40,25 +40,16 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
     [graph, bitmaps, shapes, notes, layer],
   );
   const overlay = useCallback(
-    (context, { width, colours }) => {
-      const layout = layoutFor(width);
-      for (const box of layout.boxes) {
-        if (box.node.id === open) outline(context, box, 3, colours.accent);
-      }
-      const box = layout.boxes[hovered?.index];
-      if (hovered?.block !== undefined) outline(context, layout.blocks[hovered.block], 2, colours.accent);
-      if (!box) return;
-      const touching = layout.wires.filter((wire) => wire.from === box.node.id || wire.to === box.node.id);
-      touching.forEach((wire) => drawWire(context, wire, colours, 3));
-      outline(context, box, 2, colours.accent);
-    },
+    (context, { width, colours }) => drawMarks(context, layoutFor(width), { hovered, open, colours }),
     [graph, hovered, open],
   );
   const at = (x, y, width) => {
     const layout = layoutFor(width);
     const hit = x === null ? null : found(layout, x, y, (node) => strips.get(node.id)?.values.length);
     if (!hit) return null;
-    return hit.block ? { block: hit.block.layer } : { index: layout.boxes.indexOf(hit.box), cell: hit.cell, id: hit.box.node.id };
+    return hit.block
+      ? { block: hit.block.layer }
+      : { index: layout.boxes.indexOf(hit.box), cell: hit.cell, id: hit.box.node.id };
   };
   const pick = (place) => {
     if (place?.block !== undefined) onLayer(place.block);
@@ -75,7 +66,9 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
     return true;
   };
   const node = boxes[hovered?.index]?.node ?? nodesOf(graph).find(({ id }) => id === open);
-  const readout = hovered?.block !== undefined ? `Block ${hovered.block}: click to open it` : node ? describe(node, hovered?.cell ?? null) : "Point at a box for its numbers; click it to see the whole tensor.";
+  const said = node
+    ? describe(node, hovered?.cell ?? null)
+    : "Point at a box for its numbers; click it to see the whole tensor.";
   return html`<div class="flow-scroll">
       <div class="flow-canvas" style=${{ minWidth: `${narrowest(graph.bands)}px` }}>
         <${Picture} draw=${draw} overlay=${overlay} height=${(width) => layoutFor(Math.max(width, 1)).height} handle=${handle}
@@ -83,11 +76,26 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
           onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => pick(at(x, y, width))} onKey=${onKey} />
       </div>
     </div>
-    <p class="readout" aria-live="polite">${readout}</p>`;
+    <p class="readout" aria-live="polite">${hovered?.block === undefined ? said : `Block ${hovered.block}: click to open it`}</p>`;
+}
+
+/** What is open, what is pointed at, and the wires that touch it. */
+function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }) {
+  for (const box of boxes) if (box.node.id === open) outline(context, box, 3, colours.accent);
+  if (hovered?.block !== undefined) outline(context, blocks[hovered.block], 2, colours.accent);
+  const box = boxes[hovered?.index];
+  if (!box) return;
+  const touching = wires.filter((wire) => wire.from === box.node.id || wire.to === box.node.id);
+  touching.forEach((wire) => drawWire(context, wire, colours, 3));
+  outline(context, box, 2, colours.accent);
 }
 
 /** All tensors of a graph, in the order of the pass. */
-export const nodesOf = ({ bands, ends: [before, behind] }) => [...before, ...bands.flatMap((band) => band.nodes), ...behind];
+export const nodesOf = ({ bands, ends: [before, behind] }) => [
+  ...before,
+  ...bands.flatMap((band) => band.nodes),
+  ...behind,
+];
 
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
@@ -185,7 +193,8 @@ function drawBlock(context, block, isOpen, colours) {
   context.fillText(String(block.layer), block.x + block.width / 2, block.y + block.height / 2);
 }
 
-const drawWires = (context, wires, colours) => wires.forEach((wire) => drawWire(context, wire, colours, wire.isStream ? 5 : 1.75));
+const drawWires = (context, wires, colours) =>
+  wires.forEach((wire) => drawWire(context, wire, colours, wire.isStream ? 5 : 1.75));
 
 function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colours, lineWidth) {
   const colour = isStream ? colours.glow : tone === "ink" ? colours.muted : colours[tone];

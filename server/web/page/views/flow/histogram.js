@@ -39,7 +39,8 @@ function binned(values) {
   const [low, high] = extent(values);
   const step = (high - low) / NUM_BINS || 1;
   const counts = new Float64Array(NUM_BINS);
-  for (const value of values) if (Number.isFinite(value)) counts[Math.min(NUM_BINS - 1, Math.floor((value - low) / step))] += 1;
+  for (const value of values)
+    if (Number.isFinite(value)) counts[Math.min(NUM_BINS - 1, Math.floor((value - low) / step))] += 1;
   return { low, step, counts };
 }
 
@@ -82,7 +83,10 @@ export function Histogram({ values, name }) {
     },
     [hovered],
   );
-  const range = hovered === null ? "" : `${format(low + step * hovered, 3)} to ${format(low + step * (hovered + 1), 3)}: ${grouped(counts[hovered])}`;
+  const range =
+    hovered === null
+      ? ""
+      : `${format(low + step * hovered, 3)} to ${format(low + step * (hovered + 1), 3)}: ${grouped(counts[hovered])}`;
   const move = (to) => setHovered(Math.max(0, Math.min(NUM_BINS - 1, to)));
   return html`<div class="flow-histogram">
     <div class="toolbar"><span class="hint">How the numbers are spread</span>

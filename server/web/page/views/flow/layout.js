@@ -28,7 +28,14 @@ export function stripGrid(count) {
 }
 
 function boxAt(node, x, y, width, height) {
-  return { node, x, y, width, height, strip: { x: x + PAD, y: y + height - PAD - STRIP, width: width - 2 * PAD, height: STRIP } };
+  return {
+    node,
+    x,
+    y,
+    width,
+    height,
+    strip: { x: x + PAD, y: y + height - PAD - STRIP, width: width - 2 * PAD, height: STRIP },
+  };
 }
 
 /** The first band: the whole pass, from the embedding through all blocks to the logits. */
@@ -36,7 +43,10 @@ function passBand([before, behind], numLayers, columnWidth, numColumns) {
   const height = boxHeight([...before, ...behind]);
   const y = TITLE;
   const place = (node, column) => boxAt(node, MARGIN + column * columnWidth, y, columnWidth - GAP, height);
-  const boxes = [...before.map((node, i) => place(node, i)), ...behind.map((node, i) => place(node, numColumns - behind.length + i))];
+  const boxes = [
+    ...before.map((node, i) => place(node, i)),
+    ...behind.map((node, i) => place(node, numColumns - behind.length + i)),
+  ];
   const left = MARGIN + before.length * columnWidth;
   const right = MARGIN + (numColumns - behind.length) * columnWidth - GAP;
   const step = Math.min((right - left) / numLayers, 60);
@@ -47,7 +57,16 @@ function passBand([before, behind], numLayers, columnWidth, numColumns) {
     width: Math.max(step - Math.min(6, step * 0.25), 2),
     height: height * 0.6,
   }));
-  const lines = [{ tone: "ink", path: [[MARGIN + columnWidth - GAP, y + height / 2], [MARGIN + numColumns * columnWidth - GAP, y + height / 2]], isStream: true }];
+  const lines = [
+    {
+      tone: "ink",
+      path: [
+        [MARGIN + columnWidth - GAP, y + height / 2],
+        [MARGIN + numColumns * columnWidth - GAP, y + height / 2],
+      ],
+      isStream: true,
+    },
+  ];
   return { boxes, blocks, lines, bottom: y + height };
 }
 
@@ -56,7 +75,13 @@ export function layoutOf({ bands, ends, numLayers }, width) {
   const columnWidth = (numColumns) => Math.max(NARROWEST, Math.min(WIDEST, (width - 2 * MARGIN + GAP) / numColumns));
   const numColumns = Math.max(...bands.map((band) => band.columns));
   const pass = passBand(ends, numLayers, columnWidth(numColumns), numColumns);
-  const laid = { boxes: [...pass.boxes], blocks: pass.blocks, wires: [...pass.lines], pluses: [], titles: [["The whole pass", MARGIN, 12]] };
+  const laid = {
+    boxes: [...pass.boxes],
+    blocks: pass.blocks,
+    wires: [...pass.lines],
+    pluses: [],
+    titles: [["The whole pass", MARGIN, 12]],
+  };
   let top = pass.bottom + BAND_GAP;
   for (const band of bands) top = layBand(laid, band, top, columnWidth(band.columns)) + BAND_GAP;
   return { ...laid, height: top - BAND_GAP + 8 };
@@ -85,25 +110,68 @@ function layStream(laid, band, byId, { streamY, left, right }) {
   const start = byId.get(band.start);
   const end = byId.get(band.end);
   const from = start && start.node.row < 0 ? start.x + start.width : left;
-  laid.wires.push({ tone: "ink", path: [[from, streamY], [end ? end.x : right, streamY]], isStream: true, from: band.start, to: band.end });
+  laid.wires.push({
+    tone: "ink",
+    path: [
+      [from, streamY],
+      [end ? end.x : right, streamY],
+    ],
+    isStream: true,
+    from: band.start,
+    to: band.end,
+  });
   for (const id of band.adds) {
     const box = byId.get(id);
     const x = box.x + box.width / 2;
     laid.pluses.push({ x, y: streamY });
-    laid.wires.push({ tone: box.node.tone, path: [[x, box.y], [x, streamY + 10]], isUp: true, from: id, to: band.end });
+    laid.wires.push({
+      tone: box.node.tone,
+      path: [
+        [x, box.y],
+        [x, streamY + 10],
+      ],
+      isUp: true,
+      from: id,
+      to: band.end,
+    });
   }
 }
 
 /** From a box to the next: down from the stream, else from side to side, the bend close to the end. */
 function wire(from, to, tone) {
   const ids = { tone, from: from.node.id, to: to.node.id };
-  const [toX, toY] = [to.x, to.y + to.height * (to.node.row < from.node.row ? 0.62 : to.node.row > from.node.row ? 0.38 : 0.5)];
+  const [toX, toY] = [
+    to.x,
+    to.y + to.height * (to.node.row < from.node.row ? 0.62 : to.node.row > from.node.row ? 0.38 : 0.5),
+  ];
   if (from.node.row < 0) {
     const x = from.x + from.width / 2;
-    if (to.node.column === from.node.column) return { ...ids, path: [[x, from.y + from.height], [x, to.y]], isDown: true };
-    return { ...ids, path: [[x, from.y + from.height], [x, toY], [toX, toY]], isBent: true };
+    if (to.node.column === from.node.column)
+      return {
+        ...ids,
+        path: [
+          [x, from.y + from.height],
+          [x, to.y],
+        ],
+        isDown: true,
+      };
+    return {
+      ...ids,
+      path: [
+        [x, from.y + from.height],
+        [x, toY],
+        [toX, toY],
+      ],
+      isBent: true,
+    };
   }
-  return { ...ids, path: [[from.x + from.width, from.y + from.height / 2], [toX, toY]] };
+  return {
+    ...ids,
+    path: [
+      [from.x + from.width, from.y + from.height / 2],
+      [toX, toY],
+    ],
+  };
 }
 
 /** {box, cell} of a place in the picture, or {block}, or null. `countOf(node)`: how many numbers its strip shows. */

@@ -10,7 +10,8 @@ const hasAxis = (node, ...axes) => axes.some((axis) => node.point.axes.includes(
 /** Whether the tensor is about the word that is looked at: keys and values; the others are about the one that looks. */
 export const isOfKey = (node) => hasAxis(node, "kv_head") || node.isEncoderOutput === true;
 /** Whether its positions are the encoder's, in a decoder. */
-export const isOfEncoder = (node) => node.isEncoderOutput === true || (node.id.startsWith("cross_attn.") && hasAxis(node, "kv_head"));
+export const isOfEncoder = (node) =>
+  node.isEncoderOutput === true || (node.id.startsWith("cross_attn.") && hasAxis(node, "kv_head"));
 
 /** The number of the key head that a query head reads. */
 export const keyHeadOf = (stack, head) => Math.floor((head * stack.num_kv_heads) / stack.num_heads);
@@ -50,7 +51,12 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
     const arrays = Object.assign({}, ...answers.map((answer) => answer.entry?.arrays));
     const found = nodes.filter((node) => node.full in arrays);
     return [
-      new Map(found.map((node) => [node.id, { values: arrays[node.full].data, kind: node.id.endsWith("hook_pattern") ? "sequential" : "diverging" }])),
+      new Map(
+        found.map((node) => [
+          node.id,
+          { values: arrays[node.full].data, kind: node.id.endsWith("hook_pattern") ? "sequential" : "diverging" },
+        ]),
+      ),
       new Map(found.filter((node) => node.scale in arrays).map((node) => [node.id, arrays[node.scale].data[0]])),
     ];
   }, [nodes, ...answers.map((answer) => answer.entry)]);

@@ -8,7 +8,7 @@ import { Matrix } from "../../parts/matrix.js";
 import { Answer } from "../../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { derivation } from "./derivation.js";
-import { rangeOf } from "./diagram.js";
+import { cellText, rangeOf } from "./diagram.js";
 import { Histogram, statistics } from "./histogram.js";
 import { isOfEncoder, isOfKey, keyHeadOf } from "./numbers.js";
 
@@ -52,47 +52,85 @@ export function Opened({ node, place, strips, scale }) {
     <p>${node.about}</p>
     <${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />
     ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of ${grouped(tokens.length)}: the whole tensor is larger than a page should hold.</p>`}
-    <${Answer} answer=${answer} minHeight="16rem">${() => array && array.data.length === rows.length * width &&
-      html`<${Tensor} node=${node} data=${array.data} rows=${rows} width=${width} keys=${isMap ? keys : null} position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey : place.key} head=${headAxis ? head : null} />`}<//>
+    <${Answer} answer=${answer} minHeight="16rem">${() =>
+      array &&
+      array.data.length === rows.length * width &&
+      html`<${Tensor} node=${node} data=${array.data} rows=${rows} width=${width} keys=${isMap ? keys : null}
+        position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey : place.key} head=${headAxis ? head : null} />`}<//>
   </section>`;
 }
 
 function Derivation({ node, place, strips, scale }) {
   const lines = derivation(node, { place, strips, scale });
-  return lines.length > 0 && html`<ol class="derivation">${lines.map(([text, shape]) => html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`;
+  return (
+    lines.length > 0 &&
+    html`<ol class="derivation">${lines.map(([text, shape]) => html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`
+  );
 }
 
 function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) {
   const [hovered, setHovered] = useState(null);
   const picture = useRef(null);
-  const rowNames = useMemo(() => rows.map(({ token }) => token), [rows.map(({ index, token }) => `${index}${token}`).join()]);
+  const rowNames = useMemo(
+    () => rows.map(({ token }) => token),
+    [rows.map(({ index, token }) => `${index}${token}`).join()],
+  );
   const columnNames = useMemo(() => keys ?? Array.from({ length: width }, (_, i) => String(i)), [keys, width]);
   const kind = node.id.endsWith("hook_pattern") ? "sequential" : "diverging";
   const range = useMemo(() => rangeOf(data, kind), [data, kind]);
   const row = rows.findIndex(({ index }) => index === position);
   const selected = useMemo(() => ({ row, column: keys ? keyPosition : null }), [row, keys, keyPosition]);
-  const pick = (cell) => select(keys ? { query: rows[cell.row].index, key: cell.column } : isOfKey(node) ? { key: rows[cell.row].index } : { query: rows[cell.row].index });
+  const pick = (cell) =>
+    select(
+      keys
+        ? { query: rows[cell.row].index, key: cell.column }
+        : isOfKey(node)
+          ? { key: rows[cell.row].index }
+          : { query: rows[cell.row].index },
+    );
   const columnTitle = keys ? "key" : node.point.axes.at(-1);
-  const describe = (r, c) => `${rows[r].index} “${shownToken(rowNames[r])}” · ${keys ? `${c} “${shownToken(keys[c])}”` : `${columnTitle} ${c}`}: ${Number.isFinite(data[r * width + c]) ? format(data[r * width + c]) : "masked"}`;
-  const ofRow = statistics(data.subarray(row * width, (row + 1) * width));
-  const ofAll = statistics(data);
+  const describe = (r, c) => {
+    const column = keys ? `${c} “${shownToken(keys[c])}”` : `${columnTitle} ${c}`;
+    return `${rows[r].index} “${shownToken(rowNames[r])}” · ${column}: ${cellText(data[r * width + c])}`;
+  };
+  const [ofRow, ofAll] = useMemo(
+    () => [statistics(data.subarray(row * width, (row + 1) * width)), statistics(data)],
+    [data, row, width],
+  );
+  const axes = keys ? "query × key" : `position × ${columnTitle}`;
+  const isCut = kind === "diverging" && range.high < Math.max(ofAll.most, -ofAll.least);
+  const saved = [
+    { label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames },
+  ];
   return html`<div class="flow-tensor">
     <div>
-      <div class="toolbar"><span class="hint">${keys ? "query × key" : `position × ${columnTitle}`}${head === null ? "" : `, head ${head}`}: [${rows.length}, ${width}]</span>
-        <${SaveMenu} picture=${picture} name=${node.full} arrays=${[{ label: "tensor", array: { data, shape: [rows.length, width] }, rows: rowNames, columns: columnNames }]} /></div>
-      <${Matrix} values=${data} rowNames=${rowNames} columnNames=${columnNames} rowTitle=${keys ? "query" : "position"} columnTitle=${columnTitle}
+      <div class="toolbar"><span class="hint">${axes}${head === null ? "" : `, head ${head}`}: [${rows.length}, ${width}]</span>
+        <${SaveMenu} picture=${picture} name=${node.full} arrays=${saved} /></div>
+      <${Matrix} values=${data} rowNames=${rowNames} columnNames=${columnNames}
+        rowTitle=${keys ? "query" : "position"} columnTitle=${columnTitle}
         kind=${kind} low=${range.low} high=${range.high} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
-        label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`} selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
-      ${kind === "diverging" && html`<p class="hint">Blue is above 0, orange below${range.high < Math.max(ofAll.most, -ofAll.least) ? `; colours end at ±${format(range.high, 2)}, few numbers are larger` : ""}.</p>`}
+        label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`}
+        selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
+      ${kind === "diverging" && html`<p class="hint">Blue is above 0, orange below${isCut ? `; colours end at ±${format(range.high, 2)}, few numbers are larger` : ""}.</p>`}
     </div>
     <div>
       <table class="statistics"><caption class="unseen">Statistics</caption>
         <thead><tr><th scope="col"></th><th scope="col">“${shownToken(rowNames[row] ?? "")}”</th><th scope="col">all rows</th></tr></thead>
-        <tbody>${STATISTICS.map(([name, title, write = format]) => html`<tr key=${name}><th scope="row">${title}</th><td>${write(ofRow[name])}</td><td>${write(ofAll[name])}</td></tr>`)}</tbody>
+        <tbody>${STATISTICS.map(
+          ([name, title, write = format]) =>
+            html`<tr key=${name}><th scope="row">${title}</th><td>${write(ofRow[name])}</td><td>${write(ofAll[name])}</td></tr>`,
+        )}</tbody>
       </table>
       <${Histogram} values=${data} name=${node.full} />
     </div>
   </div>`;
 }
 
-const STATISTICS = [["norm", "length"], ["mean", "mean"], ["deviation", "deviation"], ["least", "smallest"], ["most", "largest"], ["count", "numbers", grouped]];
+const STATISTICS = [
+  ["norm", "length"],
+  ["mean", "mean"],
+  ["deviation", "deviation"],
+  ["least", "smallest"],
+  ["most", "largest"],
+  ["count", "numbers", grouped],
+];

@@ -13,7 +13,8 @@ export const MEASURES = {
     most: 1,
     unit: "weight",
     lack: TOO_SHORT,
-    about: "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; induction is built on them.",
+    about:
+      "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; induction is built on them.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
   },
@@ -22,7 +23,8 @@ export const MEASURES = {
     most: 1,
     unit: "weight",
     lack: "no token of it comes twice",
-    about: "How much a token that was seen before looks at what followed it the last time: “A B … A” finds B, and can copy it.",
+    about:
+      "How much a token that was seen before looks at what followed it the last time: “A B … A” finds B, and can copy it.",
     formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>], token <i>p</i> = token <i>q</i>`,
     source: ["Olsson et al. 2022", "https://arxiv.org/abs/2209.11895"],
   },

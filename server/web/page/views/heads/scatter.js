@@ -34,10 +34,37 @@ export function layerColour(layer, numLayers, mode) {
 /** The mark of a layer, its path in the context: circle, square, triangle, diamond, cross, and again. */
 export function markPath(context, layer, x, y, radius) {
   const corners = {
-    1: [[-0.9, -0.9], [0.9, -0.9], [0.9, 0.9], [-0.9, 0.9]],
-    2: [[0, -1.15], [1.05, 0.85], [-1.05, 0.85]],
-    3: [[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]],
-    4: [[-1.1, -0.42], [-0.42, -0.42], [-0.42, -1.1], [0.42, -1.1], [0.42, -0.42], [1.1, -0.42], [1.1, 0.42], [0.42, 0.42], [0.42, 1.1], [-0.42, 1.1], [-0.42, 0.42], [-1.1, 0.42]],
+    1: [
+      [-0.9, -0.9],
+      [0.9, -0.9],
+      [0.9, 0.9],
+      [-0.9, 0.9],
+    ],
+    2: [
+      [0, -1.15],
+      [1.05, 0.85],
+      [-1.05, 0.85],
+    ],
+    3: [
+      [0, -1.25],
+      [1.25, 0],
+      [0, 1.25],
+      [-1.25, 0],
+    ],
+    4: [
+      [-1.1, -0.42],
+      [-0.42, -0.42],
+      [-0.42, -1.1],
+      [0.42, -1.1],
+      [0.42, -0.42],
+      [1.1, -0.42],
+      [1.1, 0.42],
+      [0.42, 0.42],
+      [0.42, 1.1],
+      [-0.42, 1.1],
+      [-0.42, 0.42],
+      [-1.1, 0.42],
+    ],
   }[layer % 5];
   context.beginPath();
   if (!corners) {
@@ -50,14 +77,24 @@ export function markPath(context, layer, x, y, radius) {
 
 /** Names beside the points, those far from the crowd first; a name that would cover something is left out. */
 function placedNames(context, points, { width: edge, height }) {
-  const centre = { x: points.reduce((sum, at) => sum + at.x, 0) / points.length, y: points.reduce((sum, at) => sum + at.y, 0) / points.length };
-  const byDistance = [...points].sort((a, b) => Math.hypot(b.x - centre.x, b.y - centre.y) - Math.hypot(a.x - centre.x, a.y - centre.y));
+  const centre = {
+    x: points.reduce((sum, at) => sum + at.x, 0) / points.length,
+    y: points.reduce((sum, at) => sum + at.y, 0) / points.length,
+  };
+  const byDistance = [...points].sort(
+    (a, b) => Math.hypot(b.x - centre.x, b.y - centre.y) - Math.hypot(a.x - centre.x, a.y - centre.y),
+  );
   const taken = points.map(({ x, y }) => [x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS]);
   const names = [];
   for (const point of byDistance) {
     const name = shortName(point);
     const width = context.measureText(name).width;
-    const places = [[NAME_GAP, 0], [-NAME_GAP - width, 0], [-width / 2, -NAME_GAP - 5], [-width / 2, NAME_GAP + 5]];
+    const places = [
+      [NAME_GAP, 0],
+      [-NAME_GAP - width, 0],
+      [-width / 2, -NAME_GAP - 5],
+      [-width / 2, NAME_GAP + 5],
+    ];
     const free = places.find(([right, down]) => {
       const box = [point.x + right, point.y + down - 6, point.x + right + width, point.y + down + 6];
       if (box[0] < MARGIN.left || box[2] > edge || box[1] < 0 || box[3] > height - MARGIN.bottom) return false;
@@ -101,6 +138,45 @@ function drawAxes(context, { width, height, colours }, axes) {
   context.restore();
 }
 
+/** The points of all heads, with as many names as there is room for. */
+function drawMarks(context, points, numLayers, size) {
+  for (const point of points) {
+    context.fillStyle = layerColour(point.layer, numLayers, size.mode);
+    context.strokeStyle = size.colours.raised;
+    context.lineWidth = 1;
+    markPath(context, point.layer, point.x, point.y, RADIUS);
+    context.fill();
+    context.stroke();
+  }
+  if (points.length === 0) return;
+  context.font = "11px ui-monospace, monospace";
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  context.fillStyle = size.colours.muted;
+  for (const { name, x, y } of placedNames(context, points, size)) context.fillText(name, x, y);
+}
+
+function drawRing(context, { x, y }, radius, lineWidth, colours) {
+  context.strokeStyle = colours.ink;
+  context.lineWidth = lineWidth;
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.stroke();
+}
+
+/** The head that is pointed at, with lines to its place on both axes. */
+function drawHovered(context, point, { height, colours }) {
+  drawRing(context, point, RADIUS + 2, 1.5, colours);
+  context.globalAlpha = 0.45;
+  context.lineWidth = 1;
+  context.beginPath();
+  context.moveTo(MARGIN.left, point.y);
+  context.lineTo(point.x, point.y);
+  context.lineTo(point.x, height - MARGIN.bottom);
+  context.stroke();
+  context.globalAlpha = 1;
+}
+
 /**
  * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two scores
  * has no place.
@@ -111,7 +187,10 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
     () => ({ x: { ...MEASURES[x], end: endOf(x, heads) }, y: { ...MEASURES[y], end: endOf(y, heads) } }),
     [heads, x, y],
   );
-  const placed = useMemo(() => heads.filter((each) => Number.isFinite(each.scores[x]) && Number.isFinite(each.scores[y])), [heads, x, y]);
+  const placed = useMemo(
+    () => heads.filter((each) => Number.isFinite(each.scores[x]) && Number.isFinite(each.scores[y])),
+    [heads, x, y],
+  );
   const height = (width) => Math.round(Math.max(320, Math.min(560, width * 0.7)));
   const placesOf = useCallback(
     (width) =>
@@ -126,46 +205,16 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
   const draw = useCallback(
     (context, size) => {
       drawAxes(context, size, axes);
-      const points = placesOf(size.width);
-      for (const point of points) {
-        context.fillStyle = layerColour(point.layer, numLayers, size.mode);
-        context.strokeStyle = size.colours.raised;
-        context.lineWidth = 1;
-        markPath(context, point.layer, point.x, point.y, RADIUS);
-        context.fill();
-        context.stroke();
-      }
-      context.font = "11px ui-monospace, monospace";
-      context.textAlign = "left";
-      context.textBaseline = "middle";
-      context.fillStyle = size.colours.muted;
-      if (points.length > 0) for (const name of placedNames(context, points, size)) context.fillText(name.name, name.x, name.y);
+      drawMarks(context, placesOf(size.width), numLayers, size);
     },
     [placesOf, axes, numLayers],
   );
   const overlay = useCallback(
-    (context, { width, height: tall, colours }) => {
-      const points = placesOf(width);
-      const ring = (point, radius, lineWidth) => {
-        context.strokeStyle = colours.ink;
-        context.lineWidth = lineWidth;
-        context.beginPath();
-        context.arc(point.x, point.y, radius, 0, 2 * Math.PI);
-        context.stroke();
-      };
-      const mine = points.find((point) => point.layer === chosen.layer && point.head === chosen.head);
-      if (mine) ring(mine, RADIUS + 3, 2.5);
-      const point = points[hovered];
-      if (!point) return;
-      ring(point, RADIUS + 2, 1.5);
-      context.globalAlpha = 0.45;
-      context.lineWidth = 1;
-      context.beginPath();
-      context.moveTo(MARGIN.left, point.y);
-      context.lineTo(point.x, point.y);
-      context.lineTo(point.x, tall - MARGIN.bottom);
-      context.stroke();
-      context.globalAlpha = 1;
+    (context, size) => {
+      const points = placesOf(size.width);
+      const mine = points.find((each) => each.layer === chosen.layer && each.head === chosen.head);
+      if (mine) drawRing(context, mine, RADIUS + 3, 2.5, size.colours);
+      if (points[hovered]) drawHovered(context, points[hovered], size);
     },
     [placesOf, hovered, chosen.layer, chosen.head],
   );
@@ -197,4 +246,6 @@ function next(placed, from, measure, isUp) {
 }
 
 const describe = ({ layer, head, scores }) =>
-  `Layer ${layer}, head ${head}: ${Object.keys(MEASURES).map((name) => `${MEASURES[name].title.toLowerCase()} ${format(scores[name])}`).join(", ")}`;
+  `Layer ${layer}, head ${head}: ${Object.keys(MEASURES)
+    .map((name) => `${MEASURES[name].title.toLowerCase()} ${format(scores[name])}`)
+    .join(", ")}`;

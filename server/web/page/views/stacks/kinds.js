@@ -7,17 +7,20 @@ import { SaveMenu } from "../../parts/tools.js";
 const KINDS = {
   encoder: {
     title: "Encoder",
-    about: "Every word sees every other, before and behind. It reads; it does not write. Its vectors are for search and for sorting texts.",
+    about:
+      "Every word sees every other, before and behind. It reads; it does not write. Its vectors are for search and for sorting texts.",
     like: "BERT, RoBERTa, MiniLM, ModernBERT",
   },
   decoder: {
     title: "Decoder",
-    about: "A word sees only those before it, so that the next can be foretold everywhere at once, and written one by one.",
+    about:
+      "A word sees only those before it, so that the next can be foretold everywhere at once, and written one by one.",
     like: "GPT-2, Llama, Gemma, Qwen, Pythia",
   },
   "encoder-decoder": {
     title: "Encoder and decoder",
-    about: "One stack reads the whole input both ways; the other writes, and in each of its blocks looks across at what was read.",
+    about:
+      "One stack reads the whole input both ways; the other writes, and in each of its blocks looks across at what was read.",
     like: "the first transformer (2017), T5, BART, Marian",
   },
 };
@@ -79,7 +82,12 @@ function drawKind(context, kind, { width, colours }) {
   };
   const column = (x, isEncoder) => {
     const middle = x + SIZE / 2;
-    drawStack(context, x, y, { name: isEncoder ? "encoder" : "decoder", colour: isEncoder ? colours.key : colours.query, isCausal: !isEncoder, colours });
+    drawStack(context, x, y, {
+      name: isEncoder ? "encoder" : "decoder",
+      colour: isEncoder ? colours.key : colours.query,
+      isCausal: !isEncoder,
+      colours,
+    });
     drawArrow(context, middle, y + SIZE + 34, middle, y + SIZE + 8, colours.muted);
     caption(isEncoder ? "the text" : "what is written so far", middle, y + SIZE + 44);
     if (isEncoder && isPair) return;
@@ -119,7 +127,12 @@ const POSITIONS = {
   rotary: "rotary: queries and keys are turned",
   relative: "relative: a bias for the distance, added to the scores",
 };
-const PLACES = { pre: "before each sublayer", post: "after each sum", sandwich: "before and after each sublayer", output: "after each sublayer" };
+const PLACES = {
+  pre: "before each sublayer",
+  post: "after each sum",
+  sandwich: "before and after each sublayer",
+  output: "after each sublayer",
+};
 
 /** Who may see whom in a stack, in words. */
 export function maskWords(stack) {
@@ -133,13 +146,28 @@ export function maskWords(stack) {
 /** What a stack is built of, as a list. */
 export function Facts({ stack }) {
   const facts = [
-    ["Size", `${stack.num_layers} layers of ${stack.num_heads} heads${stack.num_kv_heads === stack.num_heads ? "" : ` (${stack.num_kv_heads} of keys and values)`}`],
-    ["Width", `${grouped(stack.hidden_size)} numbers a word, ${stack.head_dim} a head, ${grouped(stack.intermediate_size)} neurons a layer`],
+    [
+      "Size",
+      `${stack.num_layers} layers of ${stack.num_heads} heads${stack.num_kv_heads === stack.num_heads ? "" : ` (${stack.num_kv_heads} of keys and values)`}`,
+    ],
+    [
+      "Width",
+      `${grouped(stack.hidden_size)} numbers a word, ${stack.head_dim} a head, ${grouped(stack.intermediate_size)} neurons a layer`,
+    ],
     ["Sees", maskWords(stack)],
     ["Positions", stack.positions.map((name) => POSITIONS[name]).join("; ") || "none"],
-    ["Norms", `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm ? ", and of queries and keys" : ""}`],
-    ["Feed-forward", `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks ? ", beside the attention" : ""}`],
-    ["Scores", `q·k × ${format(stack.attention_scale)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap)}` : ""}`],
+    [
+      "Norms",
+      `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm ? ", and of queries and keys" : ""}`,
+    ],
+    [
+      "Feed-forward",
+      `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks ? ", beside the attention" : ""}`,
+    ],
+    [
+      "Scores",
+      `q·k × ${format(stack.attention_scale)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap)}` : ""}`,
+    ],
     ["Context", `${grouped(stack.max_model_len)} tokens`],
   ];
   return html`<dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;

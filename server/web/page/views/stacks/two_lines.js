@@ -63,6 +63,47 @@ function drawChips(context, places, tokens, y, colour, colours) {
   });
 }
 
+/** All words, and the lines of all weights that are not faint. */
+function drawAll(context, { above, below }, { queries, keys, weight, colours }) {
+  context.strokeStyle = colours.muted;
+  below.forEach((from, row) =>
+    above.forEach((to, column) => {
+      const share = weight(row, column);
+      if (share >= FAINTEST) drawLink(context, from, to, 0.5 + 2.5 * share, 0.08 + 0.3 * share);
+    }),
+  );
+  drawChips(context, above, keys, TOP, colours.key, colours);
+  drawChips(context, below, queries, BELOW, colours.query, colours);
+}
+
+function drawNames(context, { above, below }, { keyName, queryName, colours }) {
+  context.textAlign = "left";
+  context.font = "600 12px system-ui, sans-serif";
+  context.fillStyle = colours.key;
+  context.fillText(keyName, above[0]?.x ?? 0, TOP - 14);
+  context.fillStyle = colours.query;
+  context.fillText(queryName, below[0]?.x ?? 0, BELOW + CHIP + 14);
+}
+
+/** The lines of one word: of a query to whom it looks at, of a key from those that look at it. */
+function drawFocus(context, { above, below }, focus, { queries, keys, weight, colours }) {
+  const isQuery = focus.query !== undefined;
+  context.strokeStyle = isQuery ? colours.query : colours.key;
+  const pairs = isQuery ? keys.map((_, column) => [focus.query, column]) : queries.map((_, row) => [row, focus.key]);
+  const shares = pairs.map(([row, column]) => weight(row, column) || 0);
+  const least = Math.min(FAINTEST, SHARE_DRAWN * Math.max(...shares));
+  pairs.forEach(([row, column], i) => {
+    if (shares[i] === 0 || shares[i] < least) return;
+    drawLink(context, below[row], above[column], 1 + 6 * shares[i], 0.25 + 0.75 * shares[i]);
+    const chip = isQuery ? above[column] : below[row];
+    context.lineWidth = 1 + 2 * shares[i];
+    context.strokeRect(chip.x, isQuery ? TOP : BELOW, chip.width, CHIP);
+  });
+  const own = isQuery ? below[focus.query] : above[focus.key];
+  context.lineWidth = 3;
+  if (own) context.strokeRect(own.x, isQuery ? BELOW : TOP, own.width, CHIP);
+}
+
 /**
  * values: row-major [queries, keys]; queries, keys: tokens; query: the chosen one; keyName, queryName: what the lines of
  * text are; onPick({query} | {key}); label: for those who do not see it.
@@ -78,22 +119,9 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
   const weight = (row, column) => values[row * keys.length + column];
   const draw = useCallback(
     (context, { width, colours }) => {
-      const { above, below } = layoutOf(width);
-      context.strokeStyle = colours.muted;
-      queries.forEach((_, row) =>
-        keys.forEach((__, column) => {
-          const share = weight(row, column);
-          if (share >= FAINTEST) drawLink(context, below[row], above[column], 0.5 + 2.5 * share, 0.08 + 0.3 * share);
-        }),
-      );
-      drawChips(context, above, keys, TOP, colours.key, colours);
-      drawChips(context, below, queries, BELOW, colours.query, colours);
-      context.textAlign = "left";
-      context.font = "600 12px system-ui, sans-serif";
-      context.fillStyle = colours.key;
-      context.fillText(keyName, above[0]?.x ?? 0, TOP - 14);
-      context.fillStyle = colours.query;
-      context.fillText(queryName, below[0]?.x ?? 0, BELOW + CHIP + 14);
+      const layout = layoutOf(width);
+      drawAll(context, layout, { queries, keys, weight, colours });
+      drawNames(context, layout, { keyName, queryName, colours });
     },
     [values, layoutOf, keyName, queryName],
   );
@@ -101,32 +129,12 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
   useLayoutEffect(() => {
     const { scrollLeft, clientWidth, scrollWidth } = box.current;
     const place = layoutOf(scrollWidth).below[query];
-    if (place && (place.x < scrollLeft || place.x + place.width > scrollLeft + clientWidth)) box.current.scrollLeft = place.x - clientWidth / 2;
+    if (place && (place.x < scrollLeft || place.x + place.width > scrollLeft + clientWidth))
+      box.current.scrollLeft = place.x - clientWidth / 2;
   }, [query, layoutOf]);
   const focus = hovered ?? { query };
   const overlay = useCallback(
-    (context, { width, colours }) => {
-      const { above, below } = layoutOf(width);
-      const isQuery = focus.query !== undefined;
-      context.strokeStyle = isQuery ? colours.query : colours.key;
-      const from = isQuery ? [focus.query] : queries.map((_, row) => row);
-      const to = isQuery ? keys.map((_, column) => column) : [focus.key];
-      const largest = Math.max(...from.flatMap((row) => to.map((column) => weight(row, column) || 0)));
-      const least = Math.min(FAINTEST, SHARE_DRAWN * largest);
-      for (const row of from) {
-        for (const column of to) {
-          const share = weight(row, column);
-          if (!(share > 0 && share >= least)) continue;
-          drawLink(context, below[row], above[column], 1 + 6 * share, 0.25 + 0.75 * share);
-          const chip = isQuery ? above[column] : below[row];
-          context.lineWidth = 1 + 2 * share;
-          context.strokeRect(chip.x, isQuery ? TOP : BELOW, chip.width, CHIP);
-        }
-      }
-      const own = isQuery ? below[focus.query] : above[focus.key];
-      context.lineWidth = 3;
-      if (own) context.strokeRect(own.x, isQuery ? BELOW : TOP, own.width, CHIP);
-    },
+    (context, { width, colours }) => drawFocus(context, layoutOf(width), focus, { queries, keys, weight, colours }),
     [values, layoutOf, focus.query, focus.key],
   );
   const at = (x, y, width) => {
@@ -164,5 +172,7 @@ function said(focus, { queries, keys, weight }) {
   const shares = others.map((_, i) => (isQuery ? weight(focus.query, i) : weight(i, focus.key)));
   const most = Array.from(descending(shares.map((share) => share || 0)).slice(0, NUM_NAMED));
   const list = most.filter((i) => shares[i] > 0).map((i) => `${quoted(others[i])} ${percent(shares[i])}`);
-  return isQuery ? `${quoted(queries[focus.query])} looks at ${list.join(", ")}` : `${quoted(keys[focus.key])} is looked at by ${list.join(", ") || "nobody"}`;
+  return isQuery
+    ? `${quoted(queries[focus.query])} looks at ${list.join(", ")}`
+    : `${quoted(keys[focus.key])} is looked at by ${list.join(", ") || "nobody"}`;
 }

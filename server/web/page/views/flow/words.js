@@ -1,0 +1,69 @@
+// What each tensor is called in the flow, which colour it has, and what it is, in a line.
+
+const NORMED = {
+  rmsnorm:
+    "Each vector is divided by its root mean square and weighted, " +
+    "so that the sublayer reads directions, not lengths.",
+  layernorm:
+    "Each vector loses its mean, is divided by its standard deviation, then weighted and shifted: " +
+    "the sublayer reads directions, not lengths.",
+};
+const TURNED = {
+  rotary: "Turned by angles that grow with the position: q·k then depends on how far apart the two words are.",
+  normed: "Brought to a standard length before they are compared.",
+};
+const ADDED = "this is added to the stream.";
+
+/** [title, tone, about] by the last part of a point's name, or by all of it. */
+const WORDS = {
+  hook_embed: ["embedding", "ink", "The vector of each token, whatever stands around it."],
+  hook_pos_embed: ["+ position", "ink", "What is added for the place in the text."],
+  hook_token_type_embed: ["+ token type", "ink", "What is added for the segment of the text."],
+  hook_resid_pre: [
+    "x",
+    "ink",
+    "The residual stream as this block finds it: all that was written about each word so far.",
+  ],
+  hook_resid_mid: ["x mid", "ink", "The stream with what attention brought."],
+  hook_resid_mid_cross: ["x cross", "ink", "The stream with what was read from the encoder."],
+  hook_resid_post: ["x out", "ink", "The stream as the next block finds it."],
+  hook_q: ["q", "query", "The query: what the word at the chosen position looks for."],
+  hook_k: ["k", "key", "The key: what a word offers to be found by."],
+  hook_v: ["v", "value", "The value: what a word hands over when it is looked at."],
+  hook_attn_scores: [
+    "scores",
+    "ink",
+    "How well each key answers the query. What may not be seen is minus infinity, and left blank here.",
+  ],
+  hook_pattern: ["pattern", "ink", "The attention: how much of each word is taken. Every row sums to 1."],
+  hook_z: ["z", "value", "The values, mixed by the pattern: what this head has read."],
+  hook_result: ["result", "value", "What this head alone writes, back in the width of the stream."],
+  hook_attn_out: ["attn out", "ink", `What all heads wrote together: ${ADDED}`],
+  hook_cross_attn_out: ["attn out", "ink", `What all heads wrote together: ${ADDED}`],
+  hook_pre: ["up", "ink", "Each neuron asks the word one question; this is how much it says yes."],
+  hook_pre_gate: ["gate", "ink", "The gate: how far each neuron opens."],
+  hook_pre_linear: ["up", "ink", "What each neuron would let through."],
+  hook_post: ["neurons", "ink", "The neurons after the activation: few are far from 0."],
+  hook_mlp_out: ["mlp out", "ink", `What the neurons write: ${ADDED}`],
+  logits: [
+    "logits",
+    "ink",
+    "A number for every token of the vocabulary: softmax makes them the chances of what comes next.",
+  ],
+};
+
+/** {title, tone, about} of a point of a stack. */
+export function wordsOf(id, stack) {
+  const name = id.split(".").at(-1);
+  if (name === "hook_normalized") {
+    const title = id.startsWith("ln_final") ? "final norm" : id.startsWith("embed") ? "norm" : "n";
+    return { title, tone: "ink", about: NORMED[stack.norm] };
+  }
+  if (name === "hook_rot_q" || name === "hook_rot_k") {
+    const isQuery = name.endsWith("q");
+    const about = stack.positions.includes("rotary") ? TURNED.rotary : TURNED.normed;
+    return { title: isQuery ? "q′" : "k′", tone: isQuery ? "query" : "key", about };
+  }
+  const [title, tone, about] = WORDS[name === "hook_pre" && stack.gated_mlp ? "hook_pre_gate" : name];
+  return { title, tone, about };
+}
