@@ -7,7 +7,7 @@ bits whatever rows stand beside it, which the answers' independence of the batch
 
 - every row of an oneDNN product is summed over `in` in one order, fixed by the shape of the weight, as long as
   there are at least two rows (one row alone takes a matrix-vector kernel, which cuts long sums differently: see
-  `_PAIR_FROM`);
+  `_PAIR_FROM`), and no AMX (see `keep_rows_alike`);
 - activations and the gate's product are done inside the kernel, on registers, the same way for each element.
   torch's own silu, gelu and tanh are not safe: they treat whole vectors and the last few elements of each thread's
   share with different code, so an element's last bit depends on where in the batch it falls.
@@ -15,6 +15,7 @@ bits whatever rows stand beside it, which the answers' independence of the batch
 Axes: rows, in, out.
 """
 
+import os
 from typing import Literal
 
 import torch
@@ -35,6 +36,16 @@ _POST_OPS: dict[Activation | Literal["none"], tuple[str, str]] = {
     "relu": ("relu", ""),
 }
 """oneDNN's name and variant of each activation."""
+
+
+def keep_rows_alike() -> None:
+    """Forbid oneDNN the matrix units (AMX), unless the environment names its instructions already.
+
+    With them the sum of a bfloat16 row depends on how many rows stand beside it (torch 2.13, Sapphire Rapids: up to 32
+    rows differ from more). Without them large products take three times as long, steps of few rows hardly longer. Only
+    what is set before oneDNN's first call counts.
+    """
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
@@ -78,6 +89,8 @@ class Linear:
         A packed weight is a copy; drop the original, `to_dense` gives it back bit for bit.
         """
         self.out_features, self.in_features = weight.shape
+        if packed:
+            keep_rows_alike()
         self.packed = packed and can_pack(weight.dtype, weight.device)
         self.bias = bias
         self.activation: Activation | None = activation
