@@ -6,7 +6,11 @@ import { select, useSelection } from "../core/state.js";
 import { Problem } from "./problem.js";
 import { Tokens } from "./tokens.js";
 
-const LOOKS = { encoder: { encoder: ["query", "key"], decoder: [] }, decoder: { encoder: [], decoder: ["query", "key"] }, cross: { encoder: ["key"], decoder: ["query"] } };
+const LOOKS = {
+  encoder: { encoder: ["query", "key"], decoder: [] },
+  decoder: { encoder: [], decoder: ["query", "key"] },
+  cross: { encoder: ["key"], decoder: ["query"] },
+};
 
 /** only: the part that the view looks at, whichever is selected (default: the selected one). */
 export function PairTokens({ only }) {
