@@ -101,8 +101,8 @@ def test_without_the_first_token_the_colours_reach_to_the_largest_of_the_others(
 def test_the_top_keys_are_the_largest_of_the_query(open_view: Open, server: Server) -> None:
     page = open_view("attention", layer=4, head=2, query=7)
     row = numbers(server, 4, 2)[7]
-    shown = page.locator(".top-keys tbody .number").all_inner_texts()
-    assert shown == [written(value) for value in sorted(row[:8], reverse=True)]  # the last key is masked
+    seen = sorted(row[:8], reverse=True)  # the last key is masked
+    expect(page.locator(".top-keys tbody .number")).to_have_text([written(value) for value in seen])
     page.locator(".top-keys tbody button").nth(1).click()
     page.wait_for_url(re.compile(rf"key={np.argsort(-row)[1]}\b"))
 
@@ -206,3 +206,16 @@ def test_writing_can_be_stopped(open_view: Open) -> None:
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
     expect(page.get_by_role("button", name="Continue and watch")).to_be_enabled()
+
+
+def test_another_head_while_the_model_writes_ends_it_and_keeps_what_was_written(
+    open_view: Open, server: Server
+) -> None:
+    page = open_view("attention", layer=1, head=3, write_max_tokens=400, write_seed=3)
+    page.get_by_role("button", name="Continue and watch").click()
+    expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
+    page.locator("#head").select_option("4")
+    page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
+    settle(page)
+    weights = numbers(server, 1, 4, text=page.get_by_role("textbox", name="Text").input_value())
+    expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")

@@ -27,11 +27,21 @@ export function useWatching() {
   const [live, setLive] = useState(null);
   const [error, setError] = useState(null);
   const running = useRef(null);
+  const watched = useRef("");
+  watched.current = `${part} ${layer} ${head} ${selection.attention_kind}`;
   useEffect(() => () => running.current?.abort(), []);
+  // Another head or kind: these rows are not its own, but what was written stays.
   useEffect(() => {
     running.current?.abort();
     setLive(null);
-  }, [part, layer, head, selection.attention_kind]);
+  }, [watched.current]);
+  // Another text: what is being written goes on from one that is no more.
+  useEffect(() => {
+    if (running.current === null) return;
+    running.current.abort();
+    running.current = null;
+    setLive(null);
+  }, [selection.text, selection.decoder]);
 
   const start = async (grid) => {
     const abort = new AbortController();
@@ -40,8 +50,9 @@ export function useWatching() {
     const rows = new Rows(grid, part === "cross");
     const from = grid.queries;
     const hides = maskOf(part, stack, layer);
+    const begun = watched.current;
     const show = () => {
-      if (running.current !== abort) return;
+      if (running.current !== abort || watched.current !== begun) return;
       setLive({ grid: rows.grid(selection.attention_sink, hides), firstNew: rows.firstNew, from, isDone: false });
     };
     const request = requestOf(selection, capabilities, { part, layer, head });
@@ -61,13 +72,13 @@ export function useWatching() {
     }
     cancelAnimationFrame(frame);
     if (running.current !== abort) return;
+    show();
     running.current = null;
     if (rows.written === "") {
       setLive(null);
       return;
     }
-    show();
-    setLive((now) => ({ ...now, isDone: true }));
+    setLive((now) => now && { ...now, isDone: true });
     const field = capabilities.kind === "encoder-decoder" ? "decoder" : "text";
     select({ [field]: selection[field] + rows.written, query: -1 }, { remember: true });
   };
