@@ -37,7 +37,7 @@ def test_every_route_is_documented(server: Server) -> None:
 
 
 def test_the_tree_names_every_file_of_model_and_server_and_no_other() -> None:
-    listed = {path for path in FILES if re.match(r"(model|server)/.*\.py$", path)}
+    listed = {path for path in FILES if re.match(r"(model|server)/.*\.(py|js)$", path)}
     assert listed == readme.speaking_files("model") | readme.speaking_files("server")
 
 
