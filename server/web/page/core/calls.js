@@ -1,26 +1,33 @@
-// The request behind a view, as a person would write it: curl, or our Python client.
-import { root } from "./api.js";
+// The request behind a view, as a person would write it: curl, or our Python client. Where the server wants a key, both
+// take it from the environment, since what is copied is passed on.
+import { apiKey, root } from "./api.js";
+
+const KEY = "LIGHTWELL_API_KEY";
 
 const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
 /** The curl command of a request; a GET without a body. */
 export function asCurl(route, body) {
   const url = new URL(route.replace(/^\//, ""), root).href;
-  return body ? `curl -s ${shellQuoted(url)} --json ${shellQuoted(JSON.stringify(body))}` : `curl -s ${shellQuoted(url)}`;
+  const key = apiKey.value ? ` -H "Authorization: Bearer $${KEY}"` : "";
+  const sent = body ? ` --json ${shellQuoted(JSON.stringify(body))}` : "";
+  return `curl -s ${shellQuoted(url)}${key}${sent}`;
 }
 
+// The client's methods that take a route's fields under their own names.
 const METHODS = {
   "v1/attention": "attention",
   "v1/trace": "trace",
-  "v1/next": "next_token",
+  "v1/next": "next",
   "v1/lens": "lens",
   "v1/explain": "explain",
   "v1/contributions": "contributions",
   "v1/trajectory": "trajectory",
   "v1/heads": "heads",
   "v1/rollout": "rollout",
-  "v1/embeddings": "embeddings",
-  "v1/completions": "completions",
+  "v1/embeddings": "embed",
+  "v1/completions": "generate",
+  "v1/chat/completions": "chat",
   "v1/circuits": "circuits",
 };
 
@@ -39,12 +46,14 @@ function pythonOf(value) {
 export function asPython(route, body) {
   const method = METHODS[route];
   if (!method) return null;
-  const { input, prompt, ...options } = body ?? {};
-  const first = input ?? prompt;
+  const { input, prompt, messages, ...options } = body ?? {};
+  const first = input ?? prompt ?? messages;
   const parts = [
     ...(first === undefined ? [] : [pythonOf(first)]),
     ...Object.entries(options).map(([name, value]) => `${name}=${pythonOf(value)}`),
   ];
   const base = root.href.replace(/\/$/, "");
-  return `from lightwell_client import Client\n\nclient = Client(${JSON.stringify(base)})\nprint(client.${method}(${parts.join(", ")}))\n`;
+  const [imports, key] = apiKey.value ? ["import os\n\n", `, api_key=os.environ["${KEY}"]`] : ["", ""];
+  const made = `from lightwell_client import Client\n\nclient = Client(${JSON.stringify(base)}${key})`;
+  return `${imports}${made}\nanswer = client.${method}(${parts.join(", ")})\nprint(answer)\n`;
 }

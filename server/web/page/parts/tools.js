@@ -9,10 +9,14 @@ export function Menu({ label, items, title }) {
   const [isOpen, setOpen] = useState(false);
   const [said, setSaid] = useState("");
   const element = useRef(null);
+  const opener = useRef(null); // gets the keyboard's focus back: the list that had it goes
   useEffect(() => {
     if (!isOpen) return undefined;
     const close = (event) => {
-      if (event.key === "Escape" || (event.type === "pointerdown" && !element.current?.contains(event.target))) {
+      if (event.key === "Escape") {
+        if (element.current?.contains(document.activeElement)) opener.current.focus();
+        setOpen(false);
+      } else if (event.type === "pointerdown" && !element.current?.contains(event.target)) {
         setOpen(false);
       }
     };
@@ -24,6 +28,7 @@ export function Menu({ label, items, title }) {
     };
   }, [isOpen]);
   const run = async (item) => {
+    opener.current.focus();
     setOpen(false);
     try {
       setSaid((await item.run()) ?? "");
@@ -33,7 +38,7 @@ export function Menu({ label, items, title }) {
     setTimeout(() => setSaid(""), 2500);
   };
   return html`<div class="menu" ref=${element}>
-    <button type="button" class="quiet" title=${title} aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label}</button>
+    <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label}</button>
     <span class="said" role="status">${said}</span>
     ${isOpen &&
     html`<ul>
@@ -42,8 +47,22 @@ export function Menu({ label, items, title }) {
   </div>`;
 }
 
+/** Browsers lend the clipboard to https and localhost alone; elsewhere what is selected can still be copied. */
 async function copy(text) {
-  await navigator.clipboard.writeText(text);
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return "Copied";
+  }
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "unseen";
+  const focused = document.activeElement;
+  document.body.append(field);
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  focused?.focus();
+  if (!isCopied) throw new Error("This browser copies on https and localhost alone.");
   return "Copied";
 }
 
