@@ -113,6 +113,16 @@ def test_all_files_are_under_300_kb_compressed_and_kept_by_browsers(page: Page, 
     assert sum(sizes.values()) < 300_000, sizes
 
 
+@pytest.mark.parametrize("view", ["attention", "why", "contributions", "server"])
+def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open, view: str) -> None:
+    """Pictures below the screen are not painted anew at once: their canvases must not hold the page wide."""
+    page = open_view(view)
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator("nav.rail")).to_have_css("border-right-width", "0px")
+    page.locator(".picture").last.scroll_into_view_if_needed()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -> None:
     page = open_view("attention")
     light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -176,4 +186,5 @@ def test_the_page_works_under_a_proxys_path(browser: Browser, root_path: str) ->
         expect(page.locator("#view-attention h1")).to_be_visible()
         settle(page)
         expect(page.locator(".readout", has_text=re.compile(r"0\.\d")).first).to_be_visible()
+        page.unroute_all(behavior="ignoreErrors")  # what is still on its way when the page closes
         page.close()
