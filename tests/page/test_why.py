@@ -88,3 +88,17 @@ def test_the_weighted_values_choose_a_key_by_keyboard(why: Page, server: Server)
         why.keyboard.press(key)
     expect(why.locator("#why-weight")).to_have_text(written(weights[second]))
     settle(why)
+
+
+def test_a_word_may_look_at_itself(open_view: Open, server: Server) -> None:
+    page = open_view("why", **{**HERE, "key": 8})
+    expect(page.locator("#why-weight")).to_have_text(written(explained(server)["weights"][8]))
+    expect(page.locator(".problem")).to_have_count(0)
+
+
+@pytest.mark.parametrize("view", ["why", "contributions"])
+def test_a_position_past_the_end_is_the_last_word(open_view: Open, view: str) -> None:
+    """As a link of another model leaves it, whose tokens were more."""
+    page = open_view(view, **{**HERE, "query": 400, "key": 300})
+    expect(page.locator("h2 .word.query")).to_have_text("girl8")
+    expect(page.locator(".problem")).to_have_count(0)

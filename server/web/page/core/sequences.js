@@ -23,3 +23,15 @@ export function useSequences() {
   const { tokens, error, loading } = alone;
   return { encoder: NOBODY, decoder: NOBODY, [capabilities.kind]: tokens, error, loading };
 }
+
+/**
+ * The chosen query as a position of the text that `part` reads: where another text, part or model left it past the end,
+ * the last token. Null while the tokens are counted; -1 is the last of any text and need not wait.
+ */
+export function useQueryOf(part) {
+  const { query } = useSelection();
+  const count = useSequences()[part === "encoder" ? "encoder" : "decoder"].length;
+  if (query === -1) return query;
+  if (count === 0) return null;
+  return query < 0 ? Math.max(query, -count) : Math.min(query, count - 1);
+}

@@ -2,6 +2,7 @@
 import { useJson, useLook } from "../core/fetching.js";
 import { html } from "../core/html.js";
 import { clamp, inputOf, shownToken, sidesOf, useCapabilities, useHead } from "../core/model.js";
+import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
 import { Answer, Problem, Progress } from "../parts/problem.js";
@@ -17,14 +18,16 @@ export function View() {
   const { part } = useHead();
   const lack = part === "encoder" ? "An encoder's stream leads to no next token: lengths are counted."
     : capabilities.routes["/v1/next"].reason;
-  const hasTarget = selection.text !== "" && !lack;
+  const query = useQueryOf(part);
+  const canAsk = selection.text !== "" && query !== null;
+  const hasTarget = canAsk && !lack;
   const given = inputOf(selection, capabilities);
-  const next = useJson(hasTarget ? "v1/next" : null, { ...given, position: selection.query, num_tokens: 6 });
+  const next = useJson(hasTarget ? "v1/next" : null, { ...given, position: query, num_tokens: 6 });
   const guesses = next.data?.data[0].temperatures[0].tokens ?? [];
   const target = targetOf(selection.contributions_target) ?? guesses[0]?.token_id;
   const versus = targetOf(selection.contributions_versus);
-  const isReady = selection.text !== "" && (!hasTarget || target !== undefined);
-  const body = { ...given, part, query_positions: selection.query, ...(hasTarget ? { target } : {}),
+  const isReady = canAsk && (!hasTarget || target !== undefined);
+  const body = { ...given, part, query_positions: query, ...(hasTarget ? { target } : {}),
     ...(hasTarget && versus !== null ? { versus } : {}) };
   const answer = useLook(isReady ? "v1/contributions" : null, body);
   const isField = ["target", "versus"].includes(answer.error?.param);

@@ -3,6 +3,7 @@ import { useLook } from "../core/fetching.js";
 import { html, useMemo } from "../core/html.js";
 import { clamp, inputOf, sidesOf, useCapabilities, useHead } from "../core/model.js";
 import { format, percent } from "../core/numbers.js";
+import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Answer } from "../parts/problem.js";
 import { Tokens } from "../parts/tokens.js";
@@ -15,8 +16,9 @@ export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part, stack, layer, head } = useHead();
-  const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: selection.query };
-  const answer = useLook(selection.text ? "v1/explain" : null, body);
+  const query = useQueryOf(part);
+  const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: query };
+  const answer = useLook(selection.text && query !== null ? "v1/explain" : null, body);
   return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry} stack=${stack}
     body=${body} />`}<//>`;
 }

@@ -25,7 +25,7 @@ export function Vectors({ pair, stack, body }) {
   const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_normalized"
     : "hook_resid_pre"}`;
   const answer = useLook("v1/trace", { ...inputOf(selection, capabilities), points: [point], layers: body.layer,
-    positions: [query, key] });
+    positions: [...new Set([query, key])] });
   const found = answer.entry && Object.values(answer.entry.arrays)[0];
   const rows = useMemo(() => found && vectorRows(pair, found), [found, pair]);
   const full = rows && Math.max(...rows.flatMap((row) => [...row.values].map(Math.abs)), 1e-30);
@@ -42,9 +42,11 @@ export function Vectors({ pair, stack, body }) {
 }
 
 function vectorRows(pair, found) {
+  const keyRow = pair.query === pair.key ? 0 : 1;
   return [
     { name: `x ${shownToken(pair.queries[pair.query])}`, values: rowOf(found, 0), tone: "query", height: 54 },
-    { name: `x ${shownToken(pair.keys[pair.key])}`, values: rowOf(found, 1), tone: "key", height: 54 },
+    { name: `x ${shownToken(pair.keys[pair.key])}`, values: rowOf(found, keyRow), tone: "key",
+      height: 54 },
   ];
 }
 
