@@ -1,15 +1,15 @@
 // The page: header, the shared text and head, the list of views, and the one that is open.
 import { connection } from "./core/api.js";
 import { useJson } from "./core/fetching.js";
-import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/html.js";
-import { Capabilities, useHead } from "./core/model.js";
+import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
+import { Capabilities } from "./core/model.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
 import { theme, toggleTheme } from "./core/theme.js";
 import { KeyForm } from "./parts/key_form.js";
 import { Problem, Progress } from "./parts/problem.js";
 import { SharedBar } from "./parts/shared_bar.js";
-import { Tour, startTour } from "./parts/tour.js";
+import { Tour, startTour } from "./views/tour.js";
 import { VIEWS, viewNamed } from "./views.js";
 
 function App() {
@@ -17,12 +17,14 @@ function App() {
   const link = useStore(connection);
   return html`<${Capabilities.Provider} value=${capabilities.data}>
     <${Header} capabilities=${capabilities.data} />
-    ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading. The page goes on by itself when it is ready.</p>`}
+    ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading. The page
+      goes on by itself when it is ready.</p>`}
     ${link === "key" && html`<${KeyForm} />`}
     ${capabilities.data
       ? html`<${Body} capabilities=${capabilities.data} />`
       : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
-          <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error} retry=${capabilities.retry} /></main>`}
+          <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error}
+            retry=${capabilities.retry} /></main>`}
   </${Capabilities.Provider}>`;
 }
 
@@ -31,11 +33,13 @@ function Header({ capabilities }) {
   return html`<header class="top">
     <a class="brand" href="#view=attention"><span class="mark" aria-hidden="true"></span>Lightwell</a>
     ${capabilities &&
-    html`<span class="model"><b>${capabilities.model}</b> <span class="wide">${capabilities.architecture}, ${modelSize(capabilities)}</span></span>`}
+    html`<span class="model"><b>${capabilities.model}</b>${" "}
+      <span class="wide">${capabilities.architecture}, ${modelSize(capabilities)}</span></span>`}
     <span class="grow"></span>
     <button type="button" class="quiet" onClick=${startTour}>Tour</button>
     <a class="quiet button wide" href="docs">API</a>
-    <button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`} onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>
+    <button type="button" class="quiet" aria-label=${`Use ${mode === "dark" ? "light" : "dark"} colours`}
+      onClick=${toggleTheme}>${mode === "dark" ? "☀" : "☾"}</button>
   </header>`;
 }
 
@@ -48,7 +52,6 @@ function modelSize(capabilities) {
 function Body({ capabilities }) {
   const selection = useSelection();
   const view = viewNamed(selection.view);
-  useHeadKeys();
   useEffect(() => {
     document.title = `${view.title} · Lightwell`;
   }, [view]);
@@ -75,6 +78,8 @@ function Rail({ current, capabilities }) {
   })}</ol></nav>`;
 }
 
+const UNLOADED = "This view's code could not be loaded: the server is away, or was updated. Reload the page.";
+
 /** One view, its code fetched when it is first opened; what breaks in it stays in it. */
 function OpenView({ view, capabilities }) {
   const [module, setModule] = useState(null);
@@ -82,38 +87,20 @@ function OpenView({ view, capabilities }) {
   const [broken, mend] = useErrorBoundary();
   const load = () => {
     setProblem(null);
-    view.load().then(setModule, () => setProblem(new Error("This view's code could not be loaded: the server is away, or was updated. Reload the page.")));
+    view.load().then(setModule, () => setProblem(new Error(UNLOADED)));
   };
   useEffect(load, [view]);
   const lack = view.lacks?.(capabilities);
   if (lack) return html`<main class="view"><h1>${view.title}</h1><p class="lack">${lack}</p></main>`;
   if (broken) {
-    return html`<main class="view"><h1>${view.title}</h1><${Problem} error=${new Error(`This view broke: ${broken.message}`)} retry=${mend} /></main>`;
+    const error = new Error(`This view broke: ${broken.message}`);
+    return html`<main class="view"><h1>${view.title}</h1><${Problem} error=${error} retry=${mend} /></main>`;
   }
   return html`<main class="view" id=${`view-${view.id}`} tabindex="-1">
     <h1>${view.title} <small>${view.about}</small></h1>
     <${Problem} error=${problem} retry=${load} />
     ${module ? html`<${module.View} />` : !problem && html`<${Progress} active=${true} label="Opening…" />`}
   </main>`;
-}
-
-/** Arrow keys walk layers (up, down) and heads (left, right) wherever nothing else wants them. */
-function useHeadKeys() {
-  const latest = useRef(null);
-  latest.current = useHead(); // keys may come faster than effects are run
-  useEffect(() => {
-    const walk = (event) => {
-      if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
-      if (event.target.closest?.("input, textarea, select, [role=application], [role=slider], [role=grid]")) return;
-      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-      if (!step) return;
-      event.preventDefault();
-      const { layer, head, numLayers, numHeads } = latest.current;
-      select({ layer: (layer + step[0] + numLayers) % numLayers, head: (head + step[1] + numHeads) % numHeads });
-    };
-    addEventListener("keydown", walk);
-    return () => removeEventListener("keydown", walk);
-  }, []);
 }
 
 const place = document.getElementById("app");

@@ -112,7 +112,7 @@ export async function* askStream(route, body, { signal } = {}) {
       serverLost();
       throw new ApiError("The server broke off in the middle of its answer.");
     }
-    if (part.done) return;
+    if (part.done) throw new ApiError("The server's answer ended before it was whole.");
     const events = (rest + part.value).split("\n\n");
     rest = events.pop();
     for (const event of events) {

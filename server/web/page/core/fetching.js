@@ -19,6 +19,8 @@ class AnswerCache {
 
   set(key, answer) {
     const bytes = sizeOf(answer);
+    this.#bytes -= this.#answers.get(key)?.bytes ?? 0; // two places may have asked the same at once
+    this.#answers.delete(key);
     this.#answers.set(key, { answer, bytes });
     this.#bytes += bytes;
     for (const [oldKey, old] of this.#answers) {
@@ -67,8 +69,8 @@ const NOTHING = { data: null, asked: null, error: null, loading: false, isStale:
 /**
  * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
  * While a new answer comes, `data` stays the old one (`asked` is the body that it answers) and isStale is true, so
- * that nothing flickers. A request that is
- * no longer wanted is cancelled. After the server or the key is back, what failed is asked again.
+ * that nothing flickers. A request that is no longer wanted is cancelled. After the server or the key is back, what
+ * failed is asked again.
  */
 export function useAnswer(fetcher, route, body) {
   const [result, setResult] = useState(NOTHING);

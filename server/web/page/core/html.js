@@ -9,7 +9,6 @@ export {
   useErrorBoundary,
   useLayoutEffect,
   useMemo,
-  useReducer,
   useRef,
   useState,
 } from "../vendor/preact-htm.js";

@@ -7,7 +7,7 @@ import { useSelection } from "./state.js";
 export const Capabilities = createContext(null);
 export const useCapabilities = () => useContext(Capabilities);
 
-/** What every look is asked with: {model, input, decoder_input (where the model has a decoder of its own)}. */
+/** What every look is asked with: {input, decoder_input (of an encoder-decoder, once there is one)}. */
 export function inputOf(selection, capabilities) {
   const isPair = capabilities.kind === "encoder-decoder";
   return { input: selection.text, ...(isPair && selection.decoder ? { decoder_input: selection.decoder } : {}) };
@@ -42,7 +42,7 @@ export function sidesOf(entry, part) {
   return { queries: part === "encoder" ? encoder : entry.tokens, keys: part === "decoder" ? entry.tokens : encoder };
 }
 
-/** {tokens, ids, error, loading} of the shared text. */
+/** {tokens, ids, error, loading} of a text; all of them empty for an empty one. */
 export function useTokens(text) {
   const { data, error, loading } = useJson(
     text === "" ? null : "tokenize",

@@ -46,13 +46,6 @@ export function extent(values) {
   return low <= high ? [low, high] : [0, 0];
 }
 
-/** Strides of a row-major array. */
-export function stridesOf(shape) {
-  const strides = shape.map(() => 1);
-  for (let i = shape.length - 2; i >= 0; i -= 1) strides[i] = strides[i + 1] * shape[i + 1];
-  return strides;
-}
-
 /** A number for people: 4 significant digits, a true minus, exponents where they are needed. */
 export function format(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";

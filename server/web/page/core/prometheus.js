@@ -4,7 +4,7 @@ const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
 /** [{name, labels, value}] of the text. */
-export function parseMetrics(text) {
+function parseMetrics(text) {
   const samples = [];
   for (const line of text.split("\n")) {
     const match = line.startsWith("#") ? null : LINE.exec(line);

@@ -24,7 +24,7 @@ export function npyBytes({ data, shape }) {
 const quoted = (cell) => (/[",\n\r]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : String(cell));
 
 /** Lines of cells as CSV. */
-export const csvText = (lines) => lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n";
+const csvText = (lines) => lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n";
 
 /** A matrix as CSV, with the names of its rows and columns; more axes become more rows. */
 export function csvOfArray({ data, shape }, rowNames, columnNames) {

@@ -20,7 +20,7 @@ const choice = (...values) => ({
 const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value) => (value ? "1" : "0") });
 
 // Every part of the state: shared ones first, then each view's own, named view_option.
-export const FIELDS = {
+const FIELDS = {
   view: text("attention"),
   text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
   decoder: text(""), // what the decoder of an encoder-decoder reads

@@ -1,6 +1,9 @@
 // A drawing context that writes SVG: the part of CanvasRenderingContext2D that our pictures use, no more.
 
-const escaped = (text) => text.replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
+// XML has no place for control characters, which tokens of single bytes may be.
+const escaped = (text) =>
+  text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (sign) => ENTITIES[sign]);
 const short = (value) => String(Math.round(value * 100) / 100);
 
 export class SvgContext {
@@ -59,7 +62,8 @@ export class SvgContext {
 
   #stroke() {
     const alpha = this.globalAlpha < 1 ? ` opacity="${short(this.globalAlpha)}"` : "";
-    return ` fill="none" stroke="${this.strokeStyle}" stroke-width="${short(this.lineWidth)}" stroke-linecap="${this.lineCap}"${alpha}`;
+    const line = `stroke-width="${short(this.lineWidth)}" stroke-linecap="${this.lineCap}"`;
+    return ` fill="none" stroke="${this.strokeStyle}" ${line}${alpha}`;
   }
 
   #rect(x, y, width, height) {
@@ -99,7 +103,8 @@ export class SvgContext {
   /** A whole circle: our pictures need no other arc. */
   arc(x, y, radius) {
     const r = short(radius);
-    this.#path += `M${short(x - radius)} ${short(y)}a${r} ${r} 0 1 0 ${short(2 * radius)} 0a${r} ${r} 0 1 0 ${short(-2 * radius)} 0z`;
+    const half = (dx) => `a${r} ${r} 0 1 0 ${short(dx)} 0`;
+    this.#path += `M${short(x - radius)} ${short(y)}${half(2 * radius)}${half(-2 * radius)}z`;
   }
 
   closePath() {
@@ -117,12 +122,11 @@ export class SvgContext {
   fillText(text, x, y) {
     const anchor = { start: "start", left: "start", center: "middle", right: "end", end: "end" }[this.textAlign];
     const baseline = { middle: "central", top: "hanging" }[this.textBaseline] ?? "auto";
-    const style = `font="${escaped(this.font)}" text-anchor="${anchor}" dominant-baseline="${baseline}"`;
     const [, size, family] = /([\d.]+)px (.*)$/.exec(this.font);
     const weight = /^(bold|[56789]00)/.test(this.font) ? ' font-weight="bold"' : "";
-    this.#marks.push(
-      `<text x="${short(x)}" y="${short(y)}" font-size="${size}" font-family="${escaped(family)}"${weight} ${style.slice(style.indexOf("text-anchor"))}${this.#fill()}${this.#place()}>${escaped(String(text))}</text>`,
-    );
+    const font = `font-size="${size}" font-family="${escaped(family)}"${weight}`;
+    const stand = `x="${short(x)}" y="${short(y)}" text-anchor="${anchor}" dominant-baseline="${baseline}"`;
+    this.#marks.push(`<text ${stand} ${font}${this.#fill()}${this.#place()}>${escaped(String(text))}</text>`);
   }
 
   /** A canvas, as a picture in the picture, its cells kept sharp. */
@@ -136,6 +140,7 @@ export class SvgContext {
   /** The whole picture as an SVG document. */
   document(width, height, background) {
     const size = `width="${width}" height="${height}" viewBox="0 0 ${width} ${height}"`;
-    return `<svg xmlns="http://www.w3.org/2000/svg" ${size}><rect width="100%" height="100%" fill="${background}"/>${this.#marks.join("")}</svg>`;
+    const ground = `<rect width="100%" height="100%" fill="${background}"/>`;
+    return `<svg xmlns="http://www.w3.org/2000/svg" ${size}>${ground}${this.#marks.join("")}</svg>`;
   }
 }

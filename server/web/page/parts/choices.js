@@ -3,6 +3,6 @@ import { html } from "../core/html.js";
 
 /** choices: [[value, label]]; onPick(value). */
 export const Choices = ({ label, choices, value, onPick }) =>
-  html`<fieldset><legend>${label}</legend><span class="segments">${choices.map(
-    ([choice, name]) => html`<button type="button" aria-pressed=${choice === value} onClick=${() => onPick(choice)}>${name}</button>`,
+  html`<fieldset><legend>${label}</legend><span class="segments">${choices.map(([choice, name]) =>
+    html`<button type="button" aria-pressed=${choice === value} onClick=${() => onPick(choice)}>${name}</button>`,
   )}</span></fieldset>`;

@@ -11,7 +11,8 @@ export function KeyForm() {
   };
   return html`<form class="banner key-form" onSubmit=${give}>
     <label for="api-key">This server wants an API key${apiKey.value && ", and the one given is wrong"}.</label>
-    <input id="api-key" type="password" autocomplete="off" required value=${typed} onInput=${(event) => setTyped(event.target.value)} />
+    <input id="api-key" type="password" autocomplete="off" required value=${typed}
+      onInput=${(event) => setTyped(event.target.value)} />
     <button type="submit">Use it</button>
     <small>It is kept in this page's memory only; a reload forgets it.</small>
   </form>`;

@@ -15,7 +15,8 @@ const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8
 export function Lines(props) {
   const { series, points, title, low, high, isLogarithmic = false, isInverted = false, height = 240 } = props;
   const { label, onPick, selected = null, handle, write = format } = props;
-  const [hovered, setHovered] = useState(null);
+  const [pointed, setHovered] = useState(null);
+  const hovered = pointed !== null && pointed < points.length ? pointed : null; // points may have become fewer
   const scale = isLogarithmic ? (value) => Math.log10(Math.max(value, 1e-30)) : (value) => value;
   const [least, most] = extent(series.flatMap((line) => Array.from(line.values, scale)));
   const bottom = low === undefined ? least : scale(low);

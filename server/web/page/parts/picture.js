@@ -1,5 +1,5 @@
 // A canvas that people can point at, walk with the keyboard, hear described, and save as PNG or SVG.
-import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
@@ -9,12 +9,12 @@ import { palette, theme } from "../core/theme.js";
  * overlay(context, size) paints what changes while pointing, on a canvas of its own above it: keep it small.
  * height: CSS pixels, or a function of the width. label: what the picture is, for those who do not see it.
  * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a
- * click; onKey(key, event) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for wheels;
- * onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
+ * click; onKey(key) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for
+ * wheels; onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
  * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
  */
 export function Picture(props) {
-  const { draw, overlay, height, label, readout, handle, className } = props;
+  const { draw, overlay, height, label, readout, handle } = props;
   const { onPoint, onPick, onKey, onWheel, onDrag } = props;
   const box = useRef(null);
   const below = useRef(null);
@@ -67,16 +67,17 @@ export function Picture(props) {
     onKeyDown:
       onKey &&
       ((event) => {
-        if (onKey(event.key, event)) {
+        if (onKey(event.key)) {
           event.preventDefault();
           event.stopPropagation();
         }
       }),
   };
-  return html`<figure class=${classes("picture", className)}>
+  return html`<figure class="picture">
     <div class="canvases" ref=${box} style=${{ height: `${tall}px` }}>
       <canvas ref=${below} aria-hidden="true" />
-      <canvas ref=${above} role=${isActive ? "application" : "img"} aria-roledescription="picture" aria-label=${label} ...${events || {}} />
+      <canvas ref=${above} role=${isActive ? "application" : "img"} aria-roledescription="picture"
+        aria-label=${label} ...${events || {}} />
     </div>
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;

@@ -9,12 +9,17 @@ const ADVICE = {
   503: "It is asked again as soon as the server is ready.",
 };
 
+function titleOf(status) {
+  if (status === undefined) return "Something broke"; // in the page itself: no answer of the server
+  return status === 0 ? "Not reached" : `Refused (${status})`;
+}
+
 /** The error of a request, with what can be done about it. */
 export function Problem({ error, retry }) {
   if (!error) return null;
   const wait = error.retryAfter ? ` The server asks to wait ${error.retryAfter} s.` : "";
   return html`<div class="problem" role="alert">
-    <strong>${error.status ? `Refused (${error.status})` : "Not reached"}</strong>
+    <strong>${titleOf(error.status)}</strong>
     <p>${error.message}</p>
     ${ADVICE[error.status] && html`<p>${ADVICE[error.status]}${wait}</p>`}
     ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}

@@ -1,10 +1,10 @@
 // What all views look at: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
-import { html, useEffect, useState } from "../core/html.js";
+import { html, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
 import { PairTokens } from "./pair_tokens.js";
-import { Problem } from "./problem.js";
+import { Problem, Progress } from "./problem.js";
 import { Tokens } from "./tokens.js";
 
 const EXAMPLES = [
@@ -24,23 +24,27 @@ export function SharedBar({ view }) {
   const hasHead = WITH_HEAD.has(view.id);
   if (WITHOUT_TEXT.has(view.id)) return null;
   return html`<section class="shared" aria-label="What is looked at">
-    <${TextField} />
-    ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />` : html`<${TextTokens} />`}
+    <${TextFields} isPair=${kind === "encoder-decoder"} />
+    ${kind === "encoder-decoder" ? html`<${PairTokens} only=${hasHead ? undefined : "decoder"} />`
+      : html`<${TextTokens} />`}
     ${hasHead && html`<${HeadPicker} />`}
   </section>`;
 }
 
-/** The shared text; it is taken over a moment after the last key, or with Enter. */
-function TextField() {
+const WRITING = "The decoder reads… the model is writing it";
+const WRITTEN = "The decoder reads (empty: what the model writes)";
+
+/** The shared text, of an encoder-decoder both texts, and texts to begin with. */
+function TextFields({ isPair }) {
   const { text, decoder } = useSelection();
-  const capabilities = useCapabilities();
   const writing = useDecoderText();
+  const take = (value, options) => select({ text: value, query: -1, key: 0 }, options);
   return html`<div class="text-fields">
-    <${DelayedText} label=${capabilities.kind === "encoder-decoder" ? "Text (the encoder reads it)" : "Text"} value=${text} onText=${(value) => select({ text: value, query: -1, key: 0 })} />
-    ${capabilities.kind === "encoder-decoder" &&
-    html`<${DelayedText} label=${writing.loading ? "The decoder reads… the model is writing it" : "The decoder reads (empty: what the model writes)"} value=${decoder} onText=${(value) => select({ decoder: value })} />`}
+    <${DelayedText} label=${isPair ? "Text (the encoder reads it)" : "Text"} value=${text} onText=${(value) => take(value)} />
+    ${isPair && html`<${DelayedText} label=${writing.loading ? WRITING : WRITTEN} value=${decoder}
+      onText=${(value) => select({ decoder: value })} />`}
     <label class="examples"><span class="unseen">Examples</span>
-      <select value="" onChange=${(event) => event.target.value && select({ text: event.target.value, query: -1, key: 0 }, { remember: true })}>
+      <select value="" onChange=${(event) => event.target.value && take(event.target.value, { remember: true })}>
         <option value="">Examples…</option>
         ${EXAMPLES.map((example) => html`<option value=${example}>${example}</option>`)}
       </select>
@@ -48,7 +52,10 @@ function TextField() {
   </div>`;
 }
 
-/** A text that is taken over a moment after the last key, or at once with Enter; keepsLines: Enter starts a line. */
+/**
+ * A text that is taken over a moment after the last key, or at once with Enter or when the field is left; keepsLines:
+ * Enter starts a line.
+ */
 export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
   const [typed, setTyped] = useState(value);
   useEffect(() => setTyped(value), [value]);
@@ -56,26 +63,30 @@ export function DelayedText({ label, value, onText, rows = 2, keepsLines = false
     if (typed === value) return undefined;
     const timer = setTimeout(() => onText(typed), 400);
     return () => clearTimeout(timer);
-  }, [typed]);
+  }, [typed, value]);
   const onKeyDown = (event) => {
     if (event.key !== "Enter" || event.shiftKey || keepsLines) return;
     event.preventDefault();
     onText(typed);
   };
   return html`<label class="text-field"><span>${label}</span>
-    <textarea rows=${rows} spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.target.value)} onKeyDown=${onKeyDown}></textarea>
+    <textarea rows=${rows} spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.target.value)}
+      onKeyDown=${onKeyDown} onBlur=${() => typed !== value && onText(typed)}></textarea>
   </label>`;
 }
 
 function TextTokens() {
   const { text, query, key } = useSelection();
-  const { tokens, error } = useTokens(text);
+  const { tokens, error, loading } = useTokens(text);
   if (error) return html`<${Problem} error=${error} />`;
-  if (tokens.length === 0) return html`<p class="hint">Write something above.</p>`;
+  if (text === "") return html`<p class="hint">Write something above.</p>`;
+  if (tokens.length === 0) return html`<${Progress} active=${loading} />`;
   const pick = (position, event) => select(event.shiftKey ? { key: position } : { query: position });
   return html`<div class="text-tokens">
-    <${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)} key_=${clamp(key, tokens.length)} onPick=${pick} label="Tokens of the text" />
-    <p class="hint"><b class="query">blue</b> looks (click), <b class="key">orange</b> is looked at (shift-click). ${tokens.length} tokens.</p>
+    <${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)} key_=${clamp(key, tokens.length)} onPick=${pick}
+      label="Tokens of the text" />
+    <p class="hint"><b class="query">blue</b> looks (click), <b class="key">orange</b> is looked at
+      (shift-click). ${tokens.length} tokens.</p>
   </div>`;
 }
 
@@ -83,12 +94,34 @@ function TextTokens() {
 export function HeadPicker() {
   const { parts } = useCapabilities().attention;
   const { part, layer, head, numLayers, numHeads } = useHead();
+  useHeadKeys();
   const numbers = (count) => Array.from({ length: count }, (_, i) => html`<option value=${i}>${i}</option>`);
+  const pick = (field) => (event) => select({ [field]: Number(event.target.value) });
   return html`<div class="head-picker">
-    ${parts.length > 1 &&
-    html`<label>Part <select value=${part} onChange=${(event) => select({ part: event.target.value })}>${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
-    <label>Layer <select id="layer" value=${layer} onChange=${(event) => select({ layer: Number(event.target.value) })}>${numbers(numLayers)}</select></label>
-    <label>Head <select id="head" value=${head} onChange=${(event) => select({ head: Number(event.target.value) })}>${numbers(numHeads)}</select></label>
+    ${parts.length > 1 && html`<label>Part <select value=${part}
+      onChange=${(event) => select({ part: event.target.value })}>
+      ${parts.map((name) => html`<option value=${name}>${name}</option>`)}</select></label>`}
+    <label>Layer <select id="layer" value=${layer} onChange=${pick("layer")}>${numbers(numLayers)}</select></label>
+    <label>Head <select id="head" value=${head} onChange=${pick("head")}>${numbers(numHeads)}</select></label>
     <span class="hint wide">arrow keys: ↑ ↓ layers, ← → heads</span>
   </div>`;
+}
+
+/** Arrow keys walk layers (up, down) and heads (left, right) wherever nothing else wants them. */
+function useHeadKeys() {
+  const latest = useRef(null);
+  latest.current = useHead(); // keys may come faster than effects are run
+  useEffect(() => {
+    const walk = (event) => {
+      if (event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || event.defaultPrevented) return;
+      if (event.target.closest?.("input, textarea, select, [role=application], [role=slider], [role=grid]")) return;
+      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      const { layer, head, numLayers, numHeads } = latest.current;
+      select({ layer: (layer + step[0] + numLayers) % numLayers, head: (head + step[1] + numHeads) % numHeads });
+    };
+    addEventListener("keydown", walk);
+    return () => removeEventListener("keydown", walk);
+  }, []);
 }

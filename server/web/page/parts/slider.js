@@ -31,15 +31,15 @@ const TOP_K = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 0];
 
 /** The sampler's top-k, where 0 keeps all. */
 export const TopK = ({ value, onPick }) =>
-  html`<${Slider} label="top-k" value=${value} stops=${TOP_K} onPick=${onPick} write=${(k) => (k > 0 ? String(k) : "all")}
-    hint="Keep only the k likeliest tokens" />`;
+  html`<${Slider} label="top-k" value=${value} stops=${TOP_K} onPick=${onPick}
+    write=${(k) => (k > 0 ? String(k) : "all")} hint="Keep only the k likeliest tokens" />`;
 
 /** The sampler's top-p. */
 export const TopP = ({ value, onPick }) =>
-  html`<${Slider} label="top-p" value=${value} low=${0.01} high=${1} onPick=${onPick} write=${(p) => (p < 1 ? p.toFixed(2) : "all")}
-    hint="Keep the likeliest tokens that together hold this share" />`;
+  html`<${Slider} label="top-p" value=${value} low=${0.01} high=${1} onPick=${onPick}
+    write=${(p) => (p < 1 ? p.toFixed(2) : "all")} hint="Keep the likeliest tokens that together hold this share" />`;
 
 /** The temperature, which divides the logits. */
 export const Temperature = ({ value, high, onPick }) =>
-  html`<${Slider} label="temperature" value=${value} high=${high} step=${0.05} onPick=${onPick} write=${(t) => (t > 0 ? t.toFixed(2) : "0, greedy")}
-    hint="Below 1 the likely become likelier; above 1 all come closer" />`;
+  html`<${Slider} label="temperature" value=${value} high=${high} step=${0.05} onPick=${onPick}
+    write=${(t) => (t > 0 ? t.toFixed(2) : "0, greedy")} hint="Below 1 the likely become likelier; above 1 all come closer" />`;

@@ -15,9 +15,11 @@ const GAP = 8;
  * describe(row, index): the readout of one number; index counts in the values, not on the screen.
  * onPickRow(row), selectedRow: rows can be chosen. label, handle: see Picture.
  */
-export function Strips({ rows, order = null, scale, label, describe, onPickRow, selectedRow = null, handle, labelRoom = 116 }) {
-  const [at, setAt] = useState(null);
+function Strips({ rows, order = null, scale, label, describe, onPickRow, selectedRow = null, handle, labelRoom = 116 }) {
+  const [pointed, setAt] = useState(null);
   const count = rows[0].values.length;
+  // what was pointed at may be gone from a shorter text
+  const at = pointed && pointed.row < rows.length && pointed.column < count ? pointed : null;
   const tops = useMemo(() => topsOf(rows), [rows]);
   const place = (width) => {
     const left = width < 480 ? Math.min(labelRoom, 76) : labelRoom;
@@ -48,7 +50,7 @@ export function Strips({ rows, order = null, scale, label, describe, onPickRow, 
       context.strokeStyle = colours.ink;
       context.strokeRect(1, tops[at.row] - 2, width - 2, tops[at.row + 1] - tops[at.row] - GAP + 4);
     },
-    [at, tops, count],
+    [pointed, tops, count],
   );
   const move = (row, column) =>
     setAt({ row: Math.max(0, Math.min(rows.length - 1, row)), column: Math.max(0, Math.min(count - 1, column)) });
@@ -65,8 +67,9 @@ export function Strips({ rows, order = null, scale, label, describe, onPickRow, 
     onPick=${onPickRow && (() => at && onPickRow(at.row))}
     onKey=${(key) => {
       const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[key];
-      if (step && (step[0] === 0 || onPickRow)) move((at?.row ?? selectedRow ?? 0) + step[0], at ? at.column + step[1] : 0);
-      else if ((key === "Enter" || key === " ") && onPickRow && at) onPickRow(at.row);
+      if (step && (step[0] === 0 || onPickRow)) {
+        move((at?.row ?? selectedRow ?? 0) + step[0], at ? at.column + step[1] : 0);
+      } else if ((key === "Enter" || key === " ") && onPickRow && at) onPickRow(at.row);
       else return false;
       return true;
     }} />`;

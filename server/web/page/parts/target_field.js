@@ -15,8 +15,9 @@ export function spaced(token) {
 }
 
 /**
- * field: of the state, whose value is `typed`; label; token: {token_id, token}, what it was found to be (null: not yet known); empty: what
- * an empty field means; suggestions: [{token_id, token, probability}]; error: of a request that was given the token.
+ * field: of the state, whose value is `typed`; label; token: {token_id, token}, what it was found to be (null: not yet
+ * known); empty: what an empty field means; suggestions: [{token_id, token, probability}]; error: of a request that was
+ * given the token.
  */
 export function TargetField({ field, typed, label, token, empty, suggestions = [], error = null }) {
   const isMine = error?.param === field.split("_").at(-1);

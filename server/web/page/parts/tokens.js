@@ -6,11 +6,13 @@ import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 
 /**
- * tokens: strings; query, position of the one that looks, and key, of the one looked at (null: none).
- * weights: a number a token (null: none), shown as its ground from 0 to `largest`, or of both signs (isSigned). onPick(position, event), onHover(position | null).
- * generatedFrom: the first position that the model wrote.
+ * tokens: strings; query: the position of the one that looks, and key_, of the one looked at (null: none; `key` is
+ * preact's own). weights: a number a token (null: none), shown as its ground from 0 to `largest`, or of both signs
+ * (isSigned), and said by write(weight). onPick(position, event). label: for those who do not see it.
  */
-export function Tokens({ tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false, onPick, onHover, generatedFrom = null, label = "Tokens", write = percent }) {
+export function Tokens(props) {
+  const { tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false } = props;
+  const { onPick, label, write = percent } = props;
   const mode = useStore(theme);
   const scale = isSigned ? [-largest, largest, "diverging", mode] : [0, largest, "sequential", mode];
   const onKeyDown = (event) => {
@@ -26,7 +28,7 @@ export function Tokens({ tokens, query = null, key_ = null, weights = null, larg
   // A long text scrolls in its box, and what is chosen may be far down.
   useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
   useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
-  return html`<div class="tokens" ref=${box} role="group" aria-label=${label} onKeyDown=${onKeyDown} onPointerLeave=${onHover && (() => onHover(null))}>
+  return html`<div class="tokens" ref=${box} role="group" aria-label=${label} onKeyDown=${onKeyDown}>
     ${tokens.map((token, position) => {
       const weight = weights?.[position];
       const isWeighed = weights !== null && Number.isFinite(weight);
@@ -34,18 +36,17 @@ export function Tokens({ tokens, query = null, key_ = null, weights = null, larg
         ? { background: colourOf(weight, ...scale), color: inkOn(weight, ...scale) }
         : {};
       const note = isWeighed ? `, ${write(weight)}` : "";
+      const marks = [position === query && "is-query", position === key_ && "is-key", token.includes("\n") && "breaks"];
       return html`<button
         type="button"
         key=${position}
-        class=${classes("token", position === query && "is-query", position === key_ && "is-key", generatedFrom !== null && position >= generatedFrom && "generated", token.includes("\n") && "breaks")}
+        class=${classes("token", ...marks)}
         style=${ground}
         title=${`${position}: ${JSON.stringify(token)}${isWeighed ? ` ${format(weight)}` : ""}`}
         aria-label=${`token ${position}, ${token.trim() || "space"}${note}`}
         aria-pressed=${position === query}
         tabIndex=${position === focusable ? 0 : -1}
         onClick=${onPick && ((event) => onPick(position, event))}
-        onPointerEnter=${onHover && (() => onHover(position))}
-        onFocus=${onHover && (() => onHover(position))}
       >${token.replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅"}</button>`;
     })}
   </div>`;

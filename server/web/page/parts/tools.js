@@ -38,7 +38,8 @@ export function Menu({ label, items, title }) {
     setTimeout(() => setSaid(""), 2500);
   };
   return html`<div class="menu" ref=${element}>
-    <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen} onClick=${() => setOpen(!isOpen)}>${label}</button>
+    <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen}
+      onClick=${() => setOpen(!isOpen)}>${label}</button>
     <span class="said" role="status">${said}</span>
     ${isOpen &&
     html`<ul>

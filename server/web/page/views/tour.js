@@ -31,8 +31,8 @@ function useSteps() {
   const [facts, setFacts] = useState(null);
   useEffect(() => {
     const isThere = ({ view }) => !VIEWS.find(({ id }) => id === view).lacks?.(capabilities);
-    import("../views/tour/steps.js").then(({ STEPS }) => setSteps(STEPS.filter(isThere)), endTour);
-    import("../views/tour/facts.js").then(({ findFacts }) => findFacts(capabilities)).then(setFacts, () => setFacts({}));
+    import("./tour/steps.js").then(({ STEPS }) => setSteps(STEPS.filter(isThere)), endTour);
+    import("./tour/facts.js").then(({ findFacts }) => findFacts(capabilities)).then(setFacts, () => setFacts({}));
   }, [capabilities]);
   return { steps, facts };
 }
@@ -64,7 +64,8 @@ function Walk({ at }) {
   };
   return html`
     ${target && html`<div class="tour-outline" aria-hidden="true" style=${pixels(target)}></div>`}
-    <div class=${`tour card ${cornerAwayFrom(target)}`} role="dialog" aria-labelledby="tour-title" tabindex="-1" ref=${card} onKeyDown=${onKeyDown}>
+    <div class=${`tour card ${cornerAwayFrom(target)}`} role="dialog" aria-labelledby="tour-title" tabindex="-1"
+      ref=${card} onKeyDown=${onKeyDown}>
       <div class="tour-head"><h2 id="tour-title">${step.title}</h2><span class="hint">${at + 1} of ${steps.length}</span>
         <button type="button" class="quiet" aria-label="Close the tour" onClick=${endTour}>✕</button></div>
       <p aria-live="polite">${isReady ? step.say(facts ?? {}) : "Asking the model…"}</p>
@@ -76,7 +77,8 @@ function Walk({ at }) {
     </div>`;
 }
 
-const pixels = ({ left, top, width, height }) => ({ left: `${left - 6}px`, top: `${top - 6}px`, width: `${width + 12}px`, height: `${height + 12}px` });
+const pixels = ({ left, top, width, height }) =>
+  ({ left: `${left - 6}px`, top: `${top - 6}px`, width: `${width + 12}px`, height: `${height + 12}px` });
 
 /**
  * Where on the screen the step's target is, followed frame by frame: views load, and people scroll. It is brought into
