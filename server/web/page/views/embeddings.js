@@ -23,6 +23,7 @@ const EXAMPLES = [
   "The fisherman rowed his boat to the shore.",
 ];
 const MOST_TEXTS = 200;
+const SHOWN = 12; // neighbours of a text
 const POOLED = { mean: "the mean of its tokens' vectors", last: "that of its last token", cls: "that of its first token" };
 
 /** Cosines of all pairs and the plane of most variance, of an answer's vectors. */
@@ -39,27 +40,33 @@ function compare(entries) {
 export function View() {
   const selection = useSelection();
   const { embeddings } = useCapabilities();
-  const texts = useMemo(() => {
-    const lines = selection.embeddings_texts.split("\n").map((line) => line.trim()).filter(Boolean);
-    return (lines.length ? lines : EXAMPLES).slice(0, MOST_TEXTS);
+  const lines = useMemo(() => {
+    const written = selection.embeddings_texts.split("\n").map((line) => line.trim()).filter(Boolean);
+    return written.length ? written : EXAMPLES;
   }, [selection.embeddings_texts]);
+  const texts = lines.slice(0, MOST_TEXTS);
   const layer = selection.embeddings_layer === "" ? null : Number(selection.embeddings_layer);
   const pooling = selection.embeddings_pooling || embeddings.defaults.pooling;
   const body = { input: texts, pooling, ...(layer === null ? {} : { layer }) };
   const answer = useLook("v1/embeddings", body);
   return html`<div class="embeddings">
-    <p>Each text becomes one vector, ${POOLED[pooling]}. Texts that the model finds alike point the same way: their cosine is near 1.</p>
+    <p>Each text becomes one vector, ${POOLED[pooling]}. Texts that the model finds alike point the same way: their
+      cosine is near 1.</p>
     <div class="toolbar">
-      <label>Layer <select value=${selection.embeddings_layer} onChange=${(event) => select({ embeddings_layer: event.target.value })}>
+      <label>Layer <select value=${selection.embeddings_layer}
+        onChange=${(event) => select({ embeddings_layer: event.target.value })}>
         <option value="">after the final norm</option>
-        ${Array.from({ length: embeddings.layers }, (_, i) => html`<option value=${i}>${i === 0 ? "0, the embedding" : i}</option>`)}
+        ${Array.from({ length: embeddings.layers }, (_, i) =>
+          html`<option value=${i}>${i === 0 ? "0, the embedding" : i}</option>`)}
       </select></label>
       <label>Pooling <select value=${pooling} onChange=${(event) => select({ embeddings_pooling: event.target.value })}>
         ${embeddings.poolings.filter((name) => name !== "none").map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
     </div>
-    <${DelayedText} label=${`Texts, one a line (${texts.length})`} rows=${5} value=${selection.embeddings_texts || EXAMPLES.join("\n")}
+    <${DelayedText} label=${`Texts, one a line (${texts.length})`} rows=${5}
+      value=${selection.embeddings_texts || EXAMPLES.join("\n")}
       keepsLines=${true} onText=${(value) => select({ embeddings_texts: value === EXAMPLES.join("\n") ? "" : value })} />
+    ${lines.length > MOST_TEXTS && html`<p class="hint">Only the first ${MOST_TEXTS} of ${lines.length} texts are compared.</p>`}
     <${Answer} answer=${answer}>${(entries) => html`<${Comparison} entries=${entries} body=${answer.asked} />`}<//>
   </div>`;
 }
@@ -73,23 +80,33 @@ function Comparison({ entries, body }) {
   const map = useRef(null);
   const at = Math.min(chosen, count - 1);
   const others = useMemo(
-    () => names.map((name, i) => ({ name, value: cosines[at * count + i], key: i, isOn: i === at })).filter((row) => !row.isOn).sort((a, b) => b.value - a.value).slice(0, 12),
+    () =>
+      names
+        .map((name, i) => ({ name, value: cosines[at * count + i], key: i }))
+        .filter(({ key }) => key !== at)
+        .sort((a, b) => b.value - a.value)
+        .slice(0, SHOWN),
     [names, cosines, at, count],
   );
   const [least] = extent(cosines);
   const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names }];
   return html`<div class="columns">
     <section class="card"><header><h2>Cosines</h2><${CopyMenu} route="v1/embeddings" body=${body} />
-      <${SaveMenu} picture=${picture} name="cosines" arrays=${[{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names, columns: names }]} /></header>
+      <${SaveMenu} picture=${picture} name="cosines"
+        arrays=${[{ label: "cosines", array: { data: cosines, shape: [count, count] }, rows: names,
+          columns: names }]} /></header>
       <${Matrix} values=${cosines} rowNames=${names} columnNames=${names} low=${least} high=${1} handle=${picture}
-        label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: hovered?.column ?? null }} hovered=${hovered}
+        label=${`Cosines of ${count} texts with each other`} selected=${{ row: at, column: hovered?.column ?? null }}
+          hovered=${hovered}
         onHover=${setHovered} onPick=${({ row }) => setChosen(row)}
         describe=${(row, column) => `${format(cosines[row * count + column])}: “${names[row]}” and “${names[column]}”`} />
       <p class="hint">Colours go from ${format(least, 3)}, the least there is, to 1.</p>
     </section>
     <section class="card"><header><h2>In a plane</h2><${SaveMenu} picture=${map} name="texts" arrays=${arrays} /></header>
       <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />
-      <p class="hint">The two directions of most variance (principal components) show ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: what is near here may still differ in the other ${width - 2} dimensions.</p>
+      <p class="hint">The two directions of most variance (principal components)
+        show ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: what is near here may still differ
+          in the other ${width - 2} dimensions.</p>
     </section>
     <section class="card"><h2>Nearest to “${names[at]}”</h2>
       <${Bars} rows=${others} columns=${["text", "cosine"]} largest=${1} onPick=${(row) => setChosen(others[row].key)} />

@@ -38,7 +38,9 @@ export function View() {
   const numbers = useNumbers(graph, place);
   if (!selection.text) return html`<p class="lack">Write something above: its numbers flow through the block.</p>`;
   return html`<div class="flow">
-    <p>Block ${layer} of ${numLayers}, for the word <b class="query">${wordAt(tokens, place.query)}</b> (keys and values: of <b class="key">${wordAt(tokens, place.key)}</b>${stack.cross_attention ? html`, across of <b class="key">${wordAt(sequences.encoder, place.encoderKey)}</b>` : ""})
+    <p>Block ${layer} of ${numLayers}, for the word <b class="query">${wordAt(tokens, place.query)}</b> (keys and
+      values: of <b class="key">${wordAt(tokens, place.key)}</b>${stack.cross_attention
+        ? html`, across of <b class="key">${wordAt(sequences.encoder, place.encoderKey)}</b>` : ""})
       in head ${head}. Each strip is that word's numbers; click a box to see the tensor of all words.</p>
     <${Problem} error=${sequences.error ?? numbers.error} retry=${numbers.retry} />
     <${Block} graph=${graph} numbers=${numbers} place=${place} isBusy=${sequences.loading || numbers.loading} />
@@ -130,7 +132,8 @@ function Block({ graph, numbers, place, isBusy }) {
       <header><h2>Block ${place.layer}, head ${place.head}</h2>
         <label>Tensor <select id="tensor" value=${node ? open : ""} onChange=${(event) => onOpen(event.target.value)}>
           <option value="">none open</option>
-          ${[...new Map(nodesOf(graph).map((each) => [each.id, each])).values()].map((each) => html`<option key=${each.id} value=${each.id}>${each.title} · ${each.id}</option>`)}
+          ${[...new Map(nodesOf(graph).map((each) => [each.id, each])).values()].map((each) =>
+            html`<option key=${each.id} value=${each.id}>${each.title} · ${each.id}</option>`)}
         </select></label>
         ${body && html`<${CopyMenu} route="v1/trace" body=${body} />`}
         <${SaveMenu} picture=${picture} name=${`block-${place.layer}`} />

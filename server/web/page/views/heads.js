@@ -35,8 +35,10 @@ export function View() {
       <${AxisPicker} field="heads_x" label="Right" value=${measureNamed(selection.heads_x, "previous_token")} />
       <${AxisPicker} field="heads_y" label="Up" value=${measureNamed(selection.heads_y, "induction")} />
     </div>
-    ${part === "cross" && html`<p class="hint">Scores are of the decoder's attention to its own words: cross-attention has no token before, and no first one of its own.</p>`}
-    <${Answer} answer=${answer} minHeight="30rem">${() => html`<${Found} entry=${answer.entry} body=${body} part=${ownPart} />`}<//>
+    ${part === "cross" && html`<p class="hint">Scores are of the decoder's attention to its own words: cross-attention
+      has no token before, and no first one of its own.</p>`}
+    <${Answer} answer=${answer} minHeight="30rem">${() =>
+      html`<${Found} entry=${answer.entry} body=${body} part=${ownPart} />`}<//>
   </div>`;
 }
 
@@ -62,23 +64,30 @@ function Found({ entry, body, part }) {
     <section class="card">
       <header><h2>${MEASURES[y].title} against ${MEASURES[x].title.toLowerCase()}</h2>
         <${CopyMenu} route="v1/heads" body=${body} />
-        <${SaveMenu} picture=${lack ? null : picture} name="heads" arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
+        <${SaveMenu} picture=${lack ? null : picture} name="heads"
+          arrays=${[{ label: "all scores", array, rows, columns: entry.measures }]} />
       </header>
       ${
         lack
-          ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read" : "another text"}.</p>`
-          : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length} onPick=${open} handle=${picture} />
+          ? html`<p class="lack">This text gives no such score: ${lack}. Let the heads read random tokens, or
+            write ${capabilities.kind === "encoder-decoder" && part === "decoder" ? "more for the decoder to read"
+              : "another text"}.</p>`
+          : html`<${Scatter} heads=${heads} x=${x} y=${y} chosen=${chosen} numLayers=${entry.layers.length}
+            onPick=${open} handle=${picture} />
             <${LayerLegend} layers=${entry.layers} />`
       }
       <p class="hint">${
         entry.repeat_length
-          ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written twice: nothing in them can be known but what was just read.`
-          : `Means over the ${(part === "encoder" ? (entry.encoder_tokens ?? entry.tokens) : entry.tokens).length} tokens of the text.`
+          ? `Means over ${entry.num_sequences} sequences of ${entry.repeat_length} random tokens, each written ` +
+            "twice: nothing in them can be known but what was just read."
+          : `Means over the ${(part === "encoder" ? (entry.encoder_tokens ?? entry.tokens)
+            : entry.tokens).length} tokens of the text.`
       }
         ${" "}<b>2.3</b> is layer 2, head 3; the ring is the chosen head.</p>
     </section>
     <section class="heads-measures" aria-label="The measures and their strongest heads">
-      ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} chosen=${chosen} onOpen=${open} />`)}
+      ${Object.keys(MEASURES).map((name) => html`<${Measure} key=${name} name=${name} heads=${heads} chosen=${chosen}
+        onOpen=${open} />`)}
     </section>
   </div>`;
 }
@@ -97,7 +106,8 @@ function LayerLegend({ layers }) {
   };
   return html`<ul class="legend heads-legend" aria-label="Layers">${layers.map(
     (layer) =>
-      html`<li key=${`${layer} ${mode}`}><canvas width="32" height="32" aria-hidden="true" ref=${draw(layer)}></canvas>layer ${layer}</li>`,
+      html`<li key=${`${layer} ${mode}`}><canvas width="32" height="32" aria-hidden="true"
+        ref=${draw(layer)}></canvas>layer ${layer}</li>`,
   )}</ul>`;
 }
 

@@ -20,7 +20,8 @@ export function View() {
   const { answer, body, row } = useRow();
   if (text === "") return html`<p class="lack">Write a text above: the model says what could follow each of its tokens.</p>`;
   return html`<div class="next">
-    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its logit; softmax makes them
+    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its
+      logit; softmax makes them
       probabilities. Move the sliders to see what a sampler does with them; click a token to write it and go on.</p>
     <${Answer} answer=${answer}>${() => html`<${Row} row=${row} body=${body} />`}<//>
     ${kind === "decoder" && html`<${TextScore} />`}
@@ -70,12 +71,14 @@ const asAsked = (body, { temperature, topK, topP, minP }) => ({
 });
 
 function Controls({ selection }) {
-  const isChanged = selection.next_temperature !== 1 || selection.next_top_k > 0 || selection.next_top_p < 1 || selection.next_min_p > 0;
+  const isChanged = selection.next_temperature !== 1 || selection.next_top_k > 0 || selection.next_top_p < 1
+    || selection.next_min_p > 0;
   return html`<div class="toolbar sliders">
     <${Temperature} value=${selection.next_temperature} high=${3} onPick=${(value) => select({ next_temperature: value })} />
     <${TopK} value=${selection.next_top_k} onPick=${(value) => select({ next_top_k: value })} />
     <${TopP} value=${selection.next_top_p} onPick=${(value) => select({ next_top_p: value })} />
-    <${Slider} label="min-p" value=${selection.next_min_p} high=${0.5} step=${0.005} onPick=${(value) => select({ next_min_p: value })}
+    <${Slider} label="min-p" value=${selection.next_min_p} high=${0.5} step=${0.005}
+      onPick=${(value) => select({ next_min_p: value })}
       write=${(p) => (p > 0 ? p.toFixed(3) : "off")} hint="Cut tokens less likely than this share of the likeliest" />
     <button type="button" disabled=${!isChanged}
       onClick=${() => select({ next_temperature: 1, next_top_k: 0, next_top_p: 1, next_min_p: 0 })}>as trained</button>
@@ -91,7 +94,8 @@ function useForce(row) {
   const force = async (token) => {
     try {
       const { text, isSame } = await textOf([...row.ids.slice(0, row.position + 1), token]);
-      const note = isSame ? "" : "Read anew, this text gives other tokens: letters join where they can, and special tokens are no text.";
+      const note = isSame ? "" :
+        "Read anew, this text gives other tokens: letters join where they can, and special tokens are no text.";
       setSaid({ problem: null, note, of: text });
       select({ [field]: text, query: -1 }, { remember: true });
     } catch (problem) {

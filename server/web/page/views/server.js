@@ -10,10 +10,11 @@ import { Spark } from "./server/spark.js";
 const EVERY_MS = 1000;
 const KEPT_READINGS = 121; // two minutes
 const RATE_OVER = 5; // readings: a rate of the last seconds, steadier than of one
-const LATENCY_OVER = 60; // readings: quantiles of the last minute
+const LATENCY_OVER = 60; // seconds: quantiles of the last minute
 
 const perSecond = (value) => `${format(value, 3)}/s`;
-const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s` : `${format(seconds * 1000, 3)} ms`);
+const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s`
+  : `${format(seconds * 1000, 3)} ms`);
 
 // title, what it means, its value at a reading (given an earlier one), and how it is written.
 const GAUGES = [
@@ -87,10 +88,13 @@ export function View() {
   const models = useJson("v1/models");
   const last = readings.at(-1);
   return html`<div class="server-view">
-    <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while this view is open; what your Prometheus would see.
-      ${version.data && html` Lightwell ${version.data.version}`}${models.data && html`, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
+    <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while this view is open;
+      what your Prometheus would see.
+      ${version.data && html` Lightwell ${version.data.version}`}${models.data
+        && html`, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
     <${Problem} error=${error} />
-    ${last ? html`<${Gauges} readings=${readings} /><div class="columns"><${Latencies} readings=${readings} /><${Totals} last=${last} /></div><${Routes} readings=${readings} />` : !error && html`<${Progress} active=${true} />`}
+    ${last ? html`<${Gauges} readings=${readings} /><div class="columns"><${Latencies} readings=${readings} /><${Totals}
+      last=${last} /></div><${Routes} readings=${readings} />` : !error && html`<${Progress} active=${true} />`}
   </div>`;
 }
 
@@ -99,16 +103,22 @@ function Gauges({ readings }) {
     const series = readings.slice(1).map((reading, i) => valueAt(readings[Math.max(0, i + 1 - RATE_OVER)], reading) ?? 0);
     const now = readings.length < 2 ? (valueAt(readings[0], readings[0]) ?? 0) : series.at(-1);
     return html`<li class="card" key=${title}><h2>${title}</h2><strong>${write(now)}</strong><span class="hint">${about}</span>
-      <${Spark} values=${series} most=${KEPT_READINGS - 1} label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${write(Math.max(0, ...series))}`} /></li>`;
+      <${Spark} values=${series} most=${KEPT_READINGS - 1}
+        label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${write(Math.max(0,
+          ...series))}`} /></li>`;
   })}</ul>`;
 }
 
 function Latencies({ readings }) {
-  const [before, after] = [readings[Math.max(0, readings.length - 1 - LATENCY_OVER)], readings.at(-1)];
+  const after = readings.at(-1);
+  // by the clock: a tab that was hidden read nothing meanwhile
+  const before = readings.findLast(({ time }) => time <= after.time - LATENCY_OVER) ?? readings[0];
   return html`<section class="card"><h2>Latency</h2><table class="plain-table">
     <caption>of the last minute; between the histogram's bounds it is interpolated</caption>
     <thead><tr><th scope="col">what</th><th scope="col">p50</th><th scope="col">p90</th><th scope="col">p99</th></tr></thead>
-    <tbody>${LATENCIES.map(([title, name]) => html`<tr><th scope="row">${title}</th>${[0.5, 0.9, 0.99].map((share) => html`<td class="number">${milliseconds(quantile(before, after, name, share))}</td>`)}</tr>`)}</tbody>
+    <tbody>${LATENCIES.map(([title, name]) =>
+      html`<tr><th scope="row">${title}</th>${[0.5, 0.9, 0.99].map((share) =>
+        html`<td class="number">${milliseconds(quantile(before, after, name, share))}</td>`)}</tr>`)}</tbody>
   </table></section>`;
 }
 
@@ -117,8 +127,10 @@ function Totals({ last }) {
   const uptime = started === null ? null : Math.max(0, Date.now() / 1000 - started);
   return html`<section class="card"><h2>Since the start</h2><table class="plain-table"><tbody>
     ${uptime !== null && html`<tr><th scope="row">Up for</th><td class="number">${grouped(Math.round(uptime))} s</td></tr>`}
-    ${COUNTS.map(([title, name]) => html`<tr><th scope="row">${title}</th><td class="number">${grouped(last.sum(name) ?? 0)}</td></tr>`)}
-    <tr><th scope="row">Memory of the API process</th><td class="number">${bytes(last.sum("process_resident_memory_bytes") ?? 0)}</td></tr>
+    ${COUNTS.map(([title, name]) => html`<tr><th scope="row">${title}</th><td
+      class="number">${grouped(last.sum(name) ?? 0)}</td></tr>`)}
+    <tr><th scope="row">Memory of the API process</th><td
+      class="number">${bytes(last.sum("process_resident_memory_bytes") ?? 0)}</td></tr>
   </tbody></table></section>`;
 }
 
@@ -130,13 +142,19 @@ function Routes({ readings }) {
   }
   const rows = [...known.current.values()].map((labels) => {
     const isSame = (other) => other.route === labels.route && other.status === labels.status && other.method === labels.method;
-    return { labels, count: after.sum("lightwell_http_requests_total", isSame) ?? 0, rate: rate(before, after, "lightwell_http_requests_total", isSame) };
+    return { labels, count: after.sum("lightwell_http_requests_total", isSame) ?? 0,
+      rate: rate(before, after, "lightwell_http_requests_total", isSame) };
   });
   rows.sort((a, b) => b.count - a.count);
   return html`<section class="card"><h2>Answers by route</h2>
-    ${rows.length === 0 ? html`<p class="hint">Nothing was asked yet.</p>` : html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0"><table class="plain-table">
-    <thead><tr><th scope="col">route</th><th scope="col">status</th><th scope="col">answers</th><th scope="col">a second, last two minutes</th></tr></thead>
-    <tbody>${rows.map(({ labels, count, rate: speed }) => html`<tr key=${labels.route + labels.status}><th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
-      <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td><td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody></table></div>`}
+    ${rows.length === 0 ? html`<p class="hint">Nothing was asked yet.</p>`
+      : html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0"><table class="plain-table">
+    <thead><tr><th scope="col">route</th><th scope="col">status</th><th scope="col">answers</th><th scope="col">a
+      second, last two minutes</th></tr></thead>
+    <tbody>${rows.map(({ labels, count, rate: speed }) =>
+      html`<tr key=${`${labels.method} ${labels.route} ${labels.status}`}><th
+        scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
+      <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td><td
+        class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody></table></div>`}
   </section>`;
 }

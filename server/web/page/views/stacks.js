@@ -22,7 +22,8 @@ export function View() {
   const { kind } = useCapabilities();
   const { text } = useSelection();
   return html`<div class="stacks">
-    ${!text ? html`<p class="lack">Write something above to see who looks at whom.</p>` : kind === "encoder-decoder" ? html`<${Pair} />` : html`<${OneStack} />`}
+    ${!text ? html`<p class="lack">Write something above to see who looks at whom.</p>` : kind === "encoder-decoder"
+      ? html`<${Pair} />` : html`<${OneStack} />`}
     <${Kinds} kind=${kind} />
   </div>`;
 }
@@ -49,10 +50,14 @@ function Pair() {
   const { part } = useHead();
   const [encoder, decoder, cross] = [usePattern("encoder"), usePattern("decoder"), usePattern("cross")];
   const chosen = { encoder, decoder, cross }[part];
-  return html`<p>The encoder reads the text at once; the decoder writes, and looks across at what was read. Point at a word to see whom it looks at.</p>
+  return html`<p>The encoder reads the text at once; the decoder writes, and looks across at what was read. Point at a
+    word to see whom it looks at.</p>
     <${Lines} pattern=${chosen} />
-    <div class="panels">${[encoder, decoder, cross].map((pattern) => html`<${Panel} key=${pattern.part} pattern=${pattern} isChosen=${pattern.part === part} />`)}</div>
-    <div class="columns">${["encoder", "decoder"].map((name) => html`<section class="card" key=${name}><h2>The ${name}</h2><${Facts} stack=${capabilities.stacks[name]} /></section>`)}</div>`;
+    <div class="panels">${[encoder, decoder, cross].map((pattern) =>
+      html`<${Panel} key=${pattern.part} pattern=${pattern} isChosen=${pattern.part === part} />`)}</div>
+    <div class="columns">${["encoder", "decoder"].map((name) =>
+      html`<section class="card" key=${name}><h2>The ${name}</h2><${Facts} stack=${capabilities.stacks[name]}
+        /></section>`)}</div>`;
 }
 
 /** The chosen part's pattern as two lines of text. */
@@ -68,9 +73,11 @@ function Lines({ pattern }) {
   return html`<section class="card">
     <header><h2>${TITLES[part][0]}: layer ${layer}, head ${head}</h2>
       <${CopyMenu} route="v1/attention" body=${body} />
-      ${answer.entry && html`<${SaveMenu} picture=${picture} name=${`${part}-lines-layer${layer}-head${head}`} arrays=${[arrayOf(answer)]} />`}
+      ${answer.entry && html`<${SaveMenu} picture=${picture} name=${`${part}-lines-layer${layer}-head${head}`}
+        arrays=${[arrayOf(answer)]} />`}
     </header>
-    <p class="hint"><b class="query">Below</b> looks at <b class="key">above</b>; the thicker the line, the more. A click chooses the word.</p>
+    <p class="hint"><b class="query">Below</b> looks at <b class="key">above</b>; the thicker the line, the more. A
+      click chooses the word.</p>
     <${Answer} answer=${answer} minHeight="19rem">${() => html`<${Shown} pattern=${patternOf(answer)} part=${part}
       keyName=${`${keyName}: keys`} queryName=${`${queryName}: queries`} handle=${picture} />`}<//>
   </section>`;
@@ -100,7 +107,8 @@ function Shown({ pattern: { queries, keys, values }, part, keyName, queryName, h
   const pick = (place) =>
     select({ part, ...("query" in place ? { query: place.query + rows.start } : { key: place.key + columns.start }) });
   const isCut = cut.queries.length < queries.length || cut.keys.length < keys.length;
-  return html`${isCut && html`<p class="hint">Words ${rows.start} to ${rows.end - 1} of ${queries.length} look at words ${columns.start} to ${columns.end - 1} of ${keys.length}; choose another word above to move.</p>`}
+  return html`${isCut && html`<p class="hint">Words ${rows.start} to ${rows.end - 1} of ${queries.length} look at
+    words ${columns.start} to ${columns.end - 1} of ${keys.length}; choose another word above to move.</p>`}
     <${TwoLines} ...${cut} query=${query - rows.start} keyName=${keyName} queryName=${queryName} onPick=${pick}
       label=${`${TITLES[part][0]} attention between two lines of text.`} handle=${handle} />`;
 }
@@ -139,11 +147,14 @@ function Panel({ pattern, isChosen }) {
       ${entry && html`<${SaveMenu} picture=${picture} name=${`${part}-layer${layer}-head${head}`} arrays=${[arrayOf(answer)]} />`}
     </header>
     <p class="hint">${TITLES[part][1]} Layer ${layer}, head ${head}.${" "}
-      ${isChosen ? html`<b>Shown above.</b>` : html`<button type="button" class="link" onClick=${() => select({ part })}>Show above</button>`}</p>
+      ${isChosen ? html`<b>Shown above.</b>` : html`<button type="button" class="link"
+        onClick=${() => select({ part })}>Show above</button>`}</p>
     <${Answer} answer=${answer} minHeight="12rem">${() => {
       const { queries, keys, values } = patternOf(answer);
-      return html`<${Matrix} values=${values} rowNames=${queries} columnNames=${keys} rowTitle="query" columnTitle="key" low=${0} high=${1}
-        label=${`${TITLES[part][0]} pattern of layer ${layer}, head ${head}`} selected=${selected} hovered=${hovered} onHover=${setHovered}
+      return html`<${Matrix} values=${values} rowNames=${queries} columnNames=${keys} rowTitle="query" columnTitle="key"
+        low=${0} high=${1}
+        label=${`${TITLES[part][0]} pattern of layer ${layer}, head ${head}`} selected=${selected} hovered=${hovered}
+          onHover=${setHovered}
         onPick=${({ row, column }) => select({ part, query: row, key: column })} handle=${picture} />`;
     }}<//>
   </section>`;
@@ -154,11 +165,14 @@ function OneStack() {
   const { kind } = capabilities;
   const stack = capabilities.stacks[kind];
   const pattern = usePattern(kind);
-  return html`<p>This model is one stack: ${kind === "decoder" ? "a decoder, in which each word sees those before it" : "an encoder, in which each word sees all others"}. Point at a word to see whom it looks at.</p>
+  return html`<p>This model is one stack: ${kind === "decoder" ? "a decoder, in which each word sees those before it"
+    : "an encoder, in which each word sees all others"}. Point at a word to see whom it looks at.</p>
     <${Lines} pattern=${pattern} />
     <div class="columns">
       <section class="card"><h2>What it is built of</h2><${Facts} stack=${stack} />
-        <p class="hint">${kind === "decoder" ? "It has no second stack to look at, so no cross-attention: that is in models like T5, BART and Marian." : "It has no decoder, so it writes nothing and has no cross-attention."}</p></section>
+        <p class="hint">${kind === "decoder"
+          ? "It has no second stack to look at, so no cross-attention: that is in models like T5, BART and Marian."
+          : "It has no decoder, so it writes nothing and has no cross-attention."}</p></section>
       <${Mask} stack=${stack} layer=${pattern.layer} />
     </div>`;
 }
@@ -181,16 +195,22 @@ function Mask({ stack, layer }) {
   );
   const selected = useMemo(() => ({ row: clamp(query, count), column: clamp(key, count) }), [query, key, count]);
   const describe = (row, column) =>
-    `${row} “${shownToken(tokens[row])}” ${Number.isFinite(values[row * count + column]) ? "sees" : "does not see"} ${column} “${shownToken(tokens[column])}”, ${format(Math.abs(row - column))} away`;
+    `${row} “${shownToken(tokens[row])}” ${Number.isFinite(values[row * count + column]) ? "sees"
+      : "does not see"} ${column} “${shownToken(tokens[column])}”, ${format(Math.abs(row - column))} away`;
   return html`<section class="card">
     <header><h2>Who may see whom in layer ${layer}</h2>
-      <${SaveMenu} picture=${picture} name=${`mask-layer${layer}`} arrays=${count ? [{ label: "mask", array: { data: values.map((value) => (value === 1 ? 1 : 0)), shape: [count, count] }, rows: tokens, columns: tokens }] : []} /></header>
-    <p class="hint">In this stack ${maskWords(stack)}. Filled is seen, hatched is masked: its score is set to −∞ before the softmax.</p>
+      <${SaveMenu} picture=${picture} name=${`mask-layer${layer}`}
+        arrays=${count ? [{ label: "mask", array: { data: values.map((value) => (value === 1 ? 1 : 0)),
+          shape: [count, count] }, rows: tokens, columns: tokens }] : []} /></header>
+    <p class="hint">In this stack ${maskWords(stack)}. Filled is seen, hatched is masked: its score is set to −∞ before
+      the softmax.</p>
     ${
       count > 0 &&
-      html`<${Matrix} values=${values} rowNames=${tokens} columnNames=${tokens} rowTitle="query" columnTitle="key" low=${0} high=${1.6} maxCell=${22}
+      html`<${Matrix} values=${values} rowNames=${tokens} columnNames=${tokens} rowTitle="query" columnTitle="key"
+        low=${0} high=${1.6} maxCell=${22}
       label="The mask: which keys each query sees" selected=${selected}
-        hovered=${hovered} onHover=${setHovered} onPick=${({ row, column }) => select({ query: row, key: column })} describe=${describe} handle=${picture} />`
+        hovered=${hovered} onHover=${setHovered} onPick=${({ row, column }) => select({ query: row, key: column })}
+          describe=${describe} handle=${picture} />`
     }
   </section>`;
 }

@@ -21,38 +21,51 @@ function Census() {
   const route = `v1/models/${encodeURIComponent(model)}/parameters`;
   const answer = useJson(route);
   const picture = useRef(null);
-  return html`<section class="card"><header><h2>Where the parameters are</h2><${CopyMenu} route=${route} /><${SaveMenu} picture=${picture} name="parameters" /></header>
+  return html`<section class="card"><header><h2>Where the parameters are</h2><${CopyMenu} route=${route} /><${SaveMenu}
+    picture=${picture} name="parameters" /></header>
     <${Answer} answer=${answer}>${(census) => html`
-      <p><b>${grouped(census.total)}</b> parameters, each storage counted once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
+      <p><b>${grouped(census.total)}</b> parameters, each storage counted
+        once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
       <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
       <details><summary>As a table</summary><table class="plain-table">
-        <thead><tr><th scope="col">component</th><th scope="col">weight</th><th scope="col">shape</th><th scope="col">count</th><th scope="col">parameters</th><th scope="col">share</th></tr></thead>
-        <tbody>${census.rows.map((row) => html`<tr><th scope="row">${row.component}</th><td><code>${row.weight}</code></td><td class="number">${row.shape.map(grouped).join(" × ")}</td>
-          <td class="number">${row.count}</td><td class="number">${grouped(row.parameters)}</td><td class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share)}</td></tr>`)}</tbody>
+        <thead><tr><th scope="col">component</th><th scope="col">weight</th><th scope="col">shape</th><th
+          scope="col">count</th><th scope="col">parameters</th><th scope="col">share</th></tr></thead>
+        <tbody>${census.rows.map((row) => html`<tr><th
+          scope="row">${row.component}</th><td><code>${row.weight}</code></td><td
+            class="number">${row.shape.map(grouped).join(" × ")}</td>
+          <td class="number">${row.count}</td><td class="number">${grouped(row.parameters)}</td><td
+            class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share)}</td></tr>`)}</tbody>
       </table></details>`}<//>
   </section>`;
 }
 
-/** Names of the matrices a stack can have, as /geometry takes them; the server says which ones are missing. */
+const TABLE = { value: "", label: "W_E, the token table" };
+
+/**
+ * [{value, label, stack}] of the matrices the model can have: their names as /geometry takes them, and the stack whose
+ * layers {layer} counts. The server says which ones are missing.
+ */
 function matricesOf(capabilities) {
   const names = [];
   for (const [stackName, stack] of Object.entries(capabilities.stacks)) {
     const prefix = stackName === "encoder" && capabilities.kind === "encoder-decoder" ? "encoder." : "";
-    const perLayer = ["attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", ...(stack.gated_mlp ? ["mlp.W_gate"] : []), "mlp.W_in", "mlp.W_out"];
+    const perLayer = ["attn.W_Q", "attn.W_K", "attn.W_V", "attn.W_O", ...(stack.gated_mlp ? ["mlp.W_gate"] : []),
+      "mlp.W_in", "mlp.W_out"];
     if (stack.cross_attention) perLayer.push("cross_attn.W_Q", "cross_attn.W_K", "cross_attn.W_V", "cross_attn.W_O");
-    names.push(...perLayer.map((name) => ({ value: `${prefix}blocks.{layer}.${name}`, label: `${prefix}${name}, of the layer` })));
+    names.push(...perLayer.map((name) => ({ stack, value: `${prefix}blocks.{layer}.${name}`,
+      label: `${prefix}${name}, of the layer` })));
   }
-  return [{ value: "", label: "W_E, the token table" }, ...names];
+  return [TABLE, ...names];
 }
 
 function Geometry() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const choices = matricesOf(capabilities);
-  const isTable = !choices.some(({ value }) => value === selection.weights_matrix) || selection.weights_matrix === "";
-  const stack = capabilities.stacks.decoder ?? capabilities.stacks.encoder;
-  const layer = clamp(selection.layer, stack.num_layers);
-  const matrix = isTable ? "W_E" : selection.weights_matrix.replace("{layer}", layer);
+  const { value: name, stack } = choices.find(({ value }) => value === selection.weights_matrix) ?? TABLE;
+  const isTable = name === "";
+  const layer = isTable ? null : clamp(selection.layer, stack.num_layers);
+  const matrix = isTable ? "W_E" : name.replace("{layer}", layer);
   const query = new URLSearchParams({ matrix, axis: selection.weights_axis });
   const route = `v1/models/${encodeURIComponent(capabilities.model)}/geometry?${query}`;
   const answer = useJson(route);
@@ -60,11 +73,12 @@ function Geometry() {
   return html`<section class="card"><header><h2>How the vectors of a matrix stand to each other</h2><${CopyMenu} route=${route} />
       <${SaveMenu} picture=${picture} name="cosines" /></header>
     <div class="toolbar">
-      <label>Matrix <select value=${isTable ? "" : selection.weights_matrix} onChange=${(event) => select({ weights_matrix: event.target.value })}>
+      <label>Matrix <select value=${name} onChange=${(event) => select({ weights_matrix: event.target.value })}>
         ${choices.map(({ value, label }) => html`<option value=${value}>${label}</option>`)}</select></label>
       ${!isTable && html`<label>Layer <select value=${layer} onChange=${(event) => select({ layer: Number(event.target.value) })}>
         ${Array.from({ length: stack.num_layers }, (_, i) => html`<option value=${i}>${i}</option>`)}</select></label>`}
-      <${Choices} label="Vectors" value=${selection.weights_axis} choices=${[["rows", "rows"], ["columns", "columns"]]} onPick=${(weights_axis) => select({ weights_axis })} />
+      <${Choices} label="Vectors" value=${selection.weights_axis} choices=${[["rows", "rows"], ["columns", "columns"]]}
+        onPick=${(weights_axis) => select({ weights_axis })} />
     </div>
     <${Answer} answer=${answer}>${({ data: [entry] }) => html`<${GeometryResult} entry=${entry} handle=${picture} />`}<//>
   </section>`;
@@ -75,14 +89,19 @@ function GeometryResult({ entry, handle }) {
   const facts = [
     ["cosines' spread (std)", format(cosines.std), `random directions: 1/√${entry.dimension} = ${format(baseline.std)}`],
     ["mean cosine", format(cosines.mean), "random directions: 0"],
-    ["largest |cosine|", format(Math.max(Math.abs(cosines.largest), Math.abs(cosines.smallest))), `random directions: about ${format(baseline.largest)}; least possible (Welch bound): ${format(baseline.welch_bound)}`],
+    ["largest |cosine|", format(Math.max(Math.abs(cosines.largest), Math.abs(cosines.smallest))),
+      `random directions: about ${format(baseline.largest)}; least possible (Welch bound): ${format(baseline.welch_bound)}`],
     ["furthest from orthonormal, max |WᵀW − 1|", format(entry.max_deviation_from_identity), "of the vectors scaled to length 1"],
-    ["effective rank", format(spectrum.effective_rank), `of at most ${Math.min(...entry.shape)}: the exponential of the entropy of the singular values`],
+    ["effective rank", format(spectrum.effective_rank),
+      `of at most ${Math.min(...entry.shape)}: the exponential of the entropy of the singular values`],
   ];
-  return html`<p><b>${grouped(entry.num_vectors)}</b> vectors of ${grouped(entry.dimension)} numbers (${entry.axis} of <code>${entry.matrix}</code>, ${entry.shape.map(grouped).join(" × ")}),${" "}
-      ${grouped(entry.num_compared)} pairs compared${entry.sampled ? ", drawn at random" : ", all there are"}. The nearer to orthogonal, the more directions a space can keep apart.</p>
+  return html`<p><b>${grouped(entry.num_vectors)}</b> vectors of ${grouped(entry.dimension)} numbers
+    (${entry.axis} of <code>${entry.matrix}</code>, ${entry.shape.map(grouped).join(" × ")}),${" "}
+      ${grouped(entry.num_compared)} pairs compared${entry.sampled ? ", drawn at random" : ", all there are"}. The
+        nearer to orthogonal, the more directions a space can keep apart.</p>
     <${CosineHistogram} counts=${entry.arrays.histogram.data} dimension=${entry.dimension} handle=${handle} />
-    <table class="plain-table"><tbody>${facts.map(([name, value, note]) => html`<tr><th scope="row">${name}</th><td class="number">${value}</td><td class="hint">${note}</td></tr>`)}</tbody></table>`;
+    <table class="plain-table"><tbody>${facts.map(([name, value, note]) =>
+      html`<tr><th scope="row">${name}</th><td class="number">${value}</td><td class="hint">${note}</td></tr>`)}</tbody></table>`;
 }
 
 function Circuits() {
@@ -94,11 +113,16 @@ function Circuits() {
   const body = { part, layers: clamp(selection.layer, stack.num_layers), heads: clamp(selection.head, stack.num_heads) };
   const answer = useLook(routes["/v1/circuits"].works ? "v1/circuits" : null, body);
   const picture = useRef(null);
-  if (!routes["/v1/circuits"].works) return html`<section class="card"><h2>A head's circuits</h2><p class="lack">${routes["/v1/circuits"].reason}</p></section>`;
-  return html`<section class="card"><header><h2>A head's circuits: layer ${body.layers}, head ${body.heads}</h2><${CopyMenu} route="v1/circuits" body=${body} /><${SaveMenu} picture=${picture} name="circuits" /></header>
+  if (!routes["/v1/circuits"].works) return html`<section class="card"><h2>A head's circuits</h2><p
+    class="lack">${routes["/v1/circuits"].reason}</p></section>`;
+  return html`<section class="card"><header><h2>A head's circuits: layer ${body.layers},
+    head ${body.heads}</h2><${CopyMenu} route="v1/circuits" body=${body} /><${SaveMenu} picture=${picture}
+      name="circuits" /></header>
     <${HeadPicker} />
-    <p>A head reads with W<sub>Q</sub>W<sub>K</sub>ᵀ (what it looks for) and writes with W<sub>V</sub>W<sub>O</sub> (what it moves). Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
-      but passes through ${stack.head_dim} numbers, so its rank is at most ${stack.head_dim}: its singular values say how it uses them.</p>
+    <p>A head reads with W<sub>Q</sub>W<sub>K</sub>ᵀ (what it looks for) and writes with
+      W<sub>V</sub>W<sub>O</sub> (what it moves). Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
+      but passes through ${stack.head_dim} numbers, so its rank is at most ${stack.head_dim}: its singular values say
+        how it uses them.</p>
     <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
   </section>`;
 }
@@ -108,6 +132,8 @@ function Spectra({ entry, handle }) {
   const ov = useMemo(() => Array.from(arrays["ov.singular_values"].data), [entry]);
   const qk = useMemo(() => Array.from(arrays["qk.singular_values"].data), [entry]);
   const rank = (name) => format(arrays[`${name}.effective_rank`].data[0], 3);
-  return html`<${Lines} series=${[{ name: `W_V W_O, effective rank ${rank("ov")}`, values: ov }, { name: `W_Q W_Kᵀ, effective rank ${rank("qk")}`, values: qk }]}
-    points=${ov.map((_, i) => String(i + 1))} title="singular value, by size" low=${0} handle=${handle} label="Singular values of the head's two circuits" />`;
+  return html`<${Lines} series=${[{ name: `W_V W_O, effective rank ${rank("ov")}`, values: ov },
+    { name: `W_Q W_Kᵀ, effective rank ${rank("qk")}`, values: qk }]}
+    points=${ov.map((_, i) => String(i + 1))} title="singular value, by size" low=${0} handle=${handle}
+      label="Singular values of the head's two circuits" />`;
 }

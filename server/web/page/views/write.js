@@ -9,7 +9,7 @@ import { CopyMenu } from "../parts/tools.js";
 import { Branches } from "./write/branches.js";
 import { Options, useOptions } from "./write/options.js";
 import { Prose } from "./write/prose.js";
-import { begin, branchNow, fork, grow, stop, story } from "./write/story.js";
+import { begin, branchNow, fork, grow, idsBefore, stop, story } from "./write/story.js";
 import { TokenCard } from "./write/token_card.js";
 
 export function View() {
@@ -30,16 +30,20 @@ export function View() {
     setPicked(null);
   };
   return html`<div class="write" onKeyDown=${(event) => event.key === "Escape" && isOpen && close()}>
-    <p>The model gives every token of its vocabulary a probability, one is drawn, and all begins again with the longer text. Click a token to see
+    <p>The model gives every token of its vocabulary a probability, one is drawn, and all begins again with the longer
+      text. Click a token to see
       what else could have come, and let the story go another way.</p>
-    <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning} onWrite=${() => write(() => begin(text, options))} />
+    <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning}
+      onWrite=${() => write(() => begin(text, options))} />
     <${Problem} error=${problem} />
     ${branch && html`<div class=${isOpen ? "write-pair" : ""}>
       <section class="card story" aria-busy=${written.isRunning && branch.tokens.length === 0}>
         <${Prose} prompt=${written.prompt} branch=${branch} picked=${picked} onPick=${setPicked} />
-        <${Ending} written=${written} branch=${branch} options=${options} onWrite=${() => write(() => grow(branch.id, options))} />
+        <${Ending} written=${written} branch=${branch} options=${options}
+          onWrite=${() => write(() => grow(branch.id, options))} onTake=${() => write(() => takeOver(written.prompt, branch))} />
       </section>
-      ${isOpen && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch} place=${picked} options=${options}
+      ${isOpen && html`<${TokenCard} key=${`${branch.id} ${picked}`} prompt=${written.prompt} branch=${branch}
+        place=${picked} options=${options}
         onForce=${(forced) => write(() => fork(branch, picked, forced, options))} onClose=${close} />`}
     </div>`}
     ${written.branches.length > 1 && html`<${Branches} written=${written} />`}
@@ -86,24 +90,30 @@ const ENDS = {
   error: () => "It broke off here.",
 };
 
+/** Make the whole branch the shared text. */
+async function takeOver(prompt, branch) {
+  const { text } = await textOf(idsBefore(prompt, branch, branch.tokens.length));
+  select({ text, query: -1, key: 0 }, { remember: true });
+}
+
 /** How the branch ended, how quick it was, and the ways on. */
-function Ending({ written, branch, options, onWrite }) {
+function Ending({ written, branch, options, onWrite, onTake }) {
   const { end, speed, tokens } = branch;
-  const takeOver = async () => {
-    const { text } = await textOf([...written.prompt.ids, ...tokens.map((token) => token.id)]);
-    select({ text, query: -1, key: 0 }, { remember: true });
-  };
   const said = end ? (ENDS[end.reason]?.(options) ?? `Ended: ${end.reason}.`) : "Writing…";
   const rate = speed?.perSecond ? `, ${format(speed.perSecond, 3)} tokens/s` : "";
   const pace = speed ? `, first token after ${format(speed.firstMs, 3)} ms${rate}` : "";
   return html`<div class="ending">
     ${end?.error && html`<${Problem} error=${end.error} />`}
-    <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace}, seed ${written.seed}${options.seed !== null ? "" : html`
-      (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep it</button>)`}.</p>
+    <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace},
+      seed ${written.seed}${options.seed !== null ? "" : html`
+      (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep
+        it</button>)`}.</p>
     ${end && html`<div class="toolbar">
-      <button type="button" id="go-on" disabled=${end.reason === "context"} onClick=${onWrite}>${end.error ? "Try to go on" : "Go on"}</button>
+      <button type="button" id="go-on" disabled=${end.reason === "context"}
+        onClick=${onWrite}>${end.error ? "Try to go on" : "Go on"}</button>
       ${!written.prompt.isPair &&
-      html`<button type="button" class="quiet" onClick=${takeOver} title="To edit it, or to look at it in the other views">Take the whole as the prompt</button>`}
+      html`<button type="button" class="quiet" onClick=${onTake}
+        title="To edit it, or to look at it in the other views">Take the whole as the prompt</button>`}
     </div>`}
   </div>`;
 }

@@ -10,7 +10,7 @@ const SHOWN = 14;
 const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_mlp_out", "mlp"]];
 
 /** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */
-export function readName(name) {
+function readName(name) {
   const found = /^(?:decoder\.)?blocks\.(\d+)\.(.*)$/.exec(name);
   if (!found) {
     const plain = name.replace(/^decoder\./, "").replace(/^hook_/, "");

@@ -3,7 +3,7 @@ import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { clamp, shownToken, sidesOf, useCapabilities } from "../../core/model.js";
 import { colourOf, inkOn } from "../../core/colour.js";
-import { format, percent } from "../../core/numbers.js";
+import { extent, format, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
@@ -50,7 +50,7 @@ function Curves({ entry, tokens, query, other }) {
     return [{ label: "lines", array: { data, shape: [series.length, points.length] },
       rows: series.map((line) => line.name), columns: points }];
   };
-  const lowest = Math.min(0, ...ofDirection.flatMap((line) => [...line.values]));
+  const lowest = Math.min(0, ...ofDirection.map((line) => extent(line.values)[0])); // a zero vector has no cosine
   return html`<div class="columns">
     <div><header class="line-head"><h3>How long, how far</h3><${SaveMenu} picture=${lengths} name="lengths"
       arrays=${saved(ofLength)} /></header>

@@ -16,7 +16,8 @@ function frameOf(points, width, height) {
 
 /** points: [[x, y]] with their names; chosen: the index of one; onPick(index). */
 export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
-  const [hovered, setHovered] = useState(null);
+  const [pointed, setHovered] = useState(null);
+  const hovered = pointed !== null && pointed < points.length ? pointed : null; // texts may have become fewer
   const place = useRef(null);
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
@@ -40,7 +41,7 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
     (context, { width, height: tall, colours }) => {
       const at = frameOf(points, width, tall);
       for (const [index, colour] of [[chosen, colours.query], [hovered, colours.ink]]) {
-        if (index === null || !points[index]) continue;
+        if (index === null) continue;
         context.strokeStyle = colour;
         context.lineWidth = 2.5;
         context.beginPath();

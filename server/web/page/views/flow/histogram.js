@@ -90,7 +90,9 @@ export function Histogram({ values, name }) {
   const move = (to) => setHovered(Math.max(0, Math.min(NUM_BINS - 1, to)));
   return html`<div class="flow-histogram">
     <div class="toolbar"><span class="hint">How the numbers are spread</span>
-      <${SaveMenu} picture=${picture} name=${`${name}-histogram`} arrays=${[{ label: "counts", array: { data: counts, shape: [NUM_BINS, 1] }, rows: Array.from(counts, (_, i) => low + step * i), columns: ["count"] }]} /></div>
+      <${SaveMenu} picture=${picture} name=${`${name}-histogram`}
+        arrays=${[{ label: "counts", array: { data: counts, shape: [NUM_BINS, 1] },
+          rows: Array.from(counts, (_, i) => low + step * i), columns: ["count"] }]} /></div>
     <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} handle=${picture} readout=${range}
       label=${`Histogram of ${name}: left and right walk its bars`}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(Math.floor((x / width) * NUM_BINS)))}

@@ -51,12 +51,14 @@ export function Opened({ node, place, strips, scale }) {
     </header>
     <p>${node.about}</p>
     <${Derivation} node=${node} place=${place} strips=${strips} scale=${scale} />
-    ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of ${grouped(tokens.length)}: the whole tensor is larger than a page should hold.</p>`}
+    ${positions && html`<p class="hint">Rows ${grouped(positions[0])} to ${grouped(positions.at(-1))} of${" "}
+      ${grouped(tokens.length)}: the whole tensor is larger than a page should hold.</p>`}
     <${Answer} answer=${answer} minHeight="16rem">${() =>
       array &&
       array.data.length === rows.length * width &&
       html`<${Tensor} node=${node} data=${array.data} rows=${rows} width=${width} keys=${isMap ? keys : null}
-        position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey : place.key} head=${headAxis ? head : null} />`}<//>
+        position=${position} keyPosition=${ofEncoder || node.id.startsWith("cross_attn.") ? place.encoderKey
+          : place.key} head=${headAxis ? head : null} />`}<//>
   </section>`;
 }
 
@@ -64,7 +66,8 @@ function Derivation({ node, place, strips, scale }) {
   const lines = derivation(node, { place, strips, scale });
   return (
     lines.length > 0 &&
-    html`<ol class="derivation">${lines.map(([text, shape]) => html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`
+    html`<ol class="derivation">${lines.map(([text, shape]) =>
+      html`<li><code>${text}</code>${shape && html` <span class="hint">${shape}</span>`}</li>`)}</ol>`
   );
 }
 
@@ -111,11 +114,13 @@ function Tensor({ node, data, rows, width, keys, position, keyPosition, head }) 
         kind=${kind} low=${range.low} high=${range.high} square=${Boolean(keys)} maxCell=${keys ? 26 : 22}
         label=${`${node.title}: ${keys ? "queries by keys" : `positions by ${columnTitle}`}`}
         selected=${selected} hovered=${hovered} onHover=${setHovered} onPick=${pick} describe=${describe} handle=${picture} />
-      ${kind === "diverging" && html`<p class="hint">Blue is above 0, orange below${isCut ? `; colours end at ±${format(range.high, 2)}, few numbers are larger` : ""}.</p>`}
+      ${kind === "diverging" && html`<p class="hint">Blue is above 0, orange
+        below${isCut ? `; colours end at ±${format(range.high, 2)}, few numbers are larger` : ""}.</p>`}
     </div>
     <div>
       <table class="statistics"><caption class="unseen">Statistics</caption>
-        <thead><tr><th scope="col"></th><th scope="col">“${shownToken(rowNames[row] ?? "")}”</th><th scope="col">all rows</th></tr></thead>
+        <thead><tr><th scope="col"></th><th scope="col">“${shownToken(rowNames[row] ?? "")}”</th><th scope="col">all
+          rows</th></tr></thead>
         <tbody>${STATISTICS.map(
           ([name, title, write = format]) =>
             html`<tr key=${name}><th scope="row">${title}</th><td>${write(ofRow[name])}</td><td>${write(ofAll[name])}</td></tr>`,

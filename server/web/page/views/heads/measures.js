@@ -14,7 +14,9 @@ export const MEASURES = {
     unit: "weight",
     lack: TOO_SHORT,
     about:
-      "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; induction is built on them.",
+
+        "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; " +
+        "induction is built on them.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
   },
@@ -25,7 +27,8 @@ export const MEASURES = {
     lack: "no token of it comes twice",
     about:
       "How much a token that was seen before looks at what followed it the last time: “A B … A” finds B, and can copy it.",
-    formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>], token <i>p</i> = token <i>q</i>`,
+    formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>],
+      token <i>p</i> = token <i>q</i>`,
     source: ["Olsson et al. 2022", "https://arxiv.org/abs/2209.11895"],
   },
   self: {
@@ -50,7 +53,8 @@ export const MEASURES = {
     most: null,
     unit: "nats",
     about: "How widely a token looks: 0 is one key only, ln n is all n keys alike.",
-    formula: html`mean over <i>q</i> of −Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] ln <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]`,
+    formula: html`mean over <i>q</i> of −Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]
+      ln <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
   },
   mean_distance: {
@@ -58,7 +62,8 @@ export const MEASURES = {
     most: null,
     unit: "tokens",
     about: "How far a token looks, on average, in tokens. Near is grammar, far is the story.",
-    formula: html`mean over <i>q</i> of Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] · |<i>q</i> − <i>k</i>|`,
+    formula: html`mean over <i>q</i> of Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>] ·
+      |<i>q</i> − <i>k</i>|`,
     source: ["Vig and Belinkov 2019", "https://arxiv.org/abs/1906.04284"],
   },
 };

@@ -224,9 +224,10 @@ export function Scatter({ heads, x, y, chosen, numLayers, onPick, handle }) {
     const nearest = distances.indexOf(Math.min(...distances));
     return setHovered(distances[nearest] <= REACH ? nearest : null);
   };
+  const said = `Heads as points: ${axes.x.title} to the right, ${axes.y.title} upwards.`;
   const shown = placed[hovered] ?? placed.find((each) => each.layer === chosen.layer && each.head === chosen.head);
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle}
-    label=${`Heads as points: ${axes.x.title} to the right, ${axes.y.title} upwards. Left and right walk by the first, up and down by the second; Enter opens the head.`}
+    label=${`${said} Left and right walk by the first, up and down by the second; Enter opens the head.`}
     onPoint=${point} onPick=${() => placed[hovered] && onPick(placed[hovered])}
     onKey=${(key) => {
       if ((key === "Enter" || key === " ") && shown) onPick(shown);

@@ -30,9 +30,10 @@ export function cellOf(entry, state, column) {
 }
 
 export function Grid({ entry, query, state }) {
-  const [hovered, setHovered] = useState(null);
+  const [pointed, setHovered] = useState(null);
   const picture = useRef(null);
   const [states, columns] = [entry.layers.length, entry.positions.length];
+  const hovered = pointed && pointed.column < columns ? pointed : null; // the text may have become shorter
   const selected = useMemo(() => ({ state, column: entry.positions.indexOf(query) }), [entry, query, state]);
   const cellWidth = (width) => (width - LEFT - 4) / columns;
   const draw = useCallback(

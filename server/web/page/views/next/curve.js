@@ -51,13 +51,15 @@ export function Curve({ row, drawn, found, options }) {
         return true;
       }}
       readout=${token === null ? "" : told(row, drawn, token, name)} />
-    <p class="hint">Filled: what is drawn from. Thin line: softmax alone. A straight line would be Zipf's law. Point to name a token, click to mark it.</p>
+    <p class="hint">Filled: what is drawn from. Thin line: softmax alone. A straight line would be Zipf's law. Point to
+      name a token, click to mark it.</p>
   </section>`;
 }
 
 function told(row, drawn, token, name) {
   const cut = drawn.cutBy(token);
-  return `rank ${grouped(row.ranks[token])} “${shownToken(name)}”: ${percent(drawn.probabilities[token])}, ${cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}`;
+  return `rank ${grouped(row.ranks[token])} “${shownToken(name)}”: ${percent(drawn.probabilities[token])}, ${cut
+    ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}`;
 }
 
 /** Both distributions under each other, float32, [2, V]. */
@@ -114,13 +116,15 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
 function drawEdge(context, x, width, colours, numKept) {
   context.strokeStyle = colours.key;
   context.lineWidth = 1.5;
-  for (let y = MARGIN.top; y < HEIGHT - MARGIN.bottom; y += 7) strokeLine(context, [x, y], [x, Math.min(y + 4, HEIGHT - MARGIN.bottom)]);
+  for (let y = MARGIN.top; y < HEIGHT - MARGIN.bottom; y += 7) strokeLine(context, [x, y],
+    [x, Math.min(y + 4, HEIGHT - MARGIN.bottom)]);
   const isLeft = x > width * 0.6;
   context.fillStyle = colours.key;
   context.font = "600 11px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = isLeft ? "right" : "left";
-  context.fillText(isLeft ? `${grouped(numKept)} kept | rest cut` : `${grouped(numKept)} kept, the rest cut →`, x + (isLeft ? -6 : 6), MARGIN.top + 8);
+  context.fillText(isLeft ? `${grouped(numKept)} kept | rest cut` : `${grouped(numKept)} kept, the rest cut →`,
+    x + (isLeft ? -6 : 6), MARGIN.top + 8);
 }
 
 function drawFound(context, x, y, colours) {

@@ -32,9 +32,11 @@ export function Find({ row, drawn, onPick }) {
   return html`<section class="card find">
     <header><h2>Look a token up</h2></header>
     <label class="text-field"><span class="unseen">Token</span>
-      <input type="search" value=${find} placeholder="a word, or #id" spellcheck=${false} onInput=${(event) => select({ next_find: event.target.value })} /></label>
+      <input type="search" value=${find} placeholder="a word, or #id" spellcheck=${false}
+        onInput=${(event) => select({ next_find: event.target.value })} /></label>
     ${id !== null && id < row.order.length && html`<${Chance} row=${row} drawn=${drawn} token=${id} onPick=${onPick} />`}
-    ${id !== null && id >= row.order.length && html`<p class="hint">There is no token ${grouped(id)}: ids go from 0 to ${grouped(row.order.length - 1)}.</p>`}
+    ${id !== null && id >= row.order.length && html`<p class="hint">There is no token ${grouped(id)}: ids go from 0
+      to ${grouped(row.order.length - 1)}.</p>`}
     <${Read} text=${find} row=${row} drawn=${drawn} onPick=${onPick} />
     <${Read} text=${spaced(find)} row=${row} drawn=${drawn} onPick=${onPick} />
     <p class="hint">Most tokens that begin a word begin with its space, so both spellings are looked up.</p>
@@ -48,16 +50,19 @@ function Read({ text, row, drawn, onPick }) {
   if (!data || data.tokens.length === 0) return null;
   const rest = data.token_strs.slice(1);
   return html`<${Chance} row=${row} drawn=${drawn} token=${data.tokens[0]} name=${data.token_strs[0]} onPick=${onPick}
-    note=${rest.length > 0 && `the first of ${data.tokens.length} tokens of “${text}”: ${data.token_strs.map((piece) => `“${piece}”`).join(" ")}`} />`;
+    note=${rest.length > 0 && `the first of ${data.tokens.length} tokens of “${text}”: ${data.token_strs.map((piece) =>
+      `“${piece}”`).join(" ")}`} />`;
 }
 
 function Chance({ row, drawn, token, name, note, onPick }) {
   const asked = useName(row, token);
   const cut = drawn.cutBy(token);
   return html`<p class="chance">
-    <button type="button" class="token" title="write it" onClick=${() => onPick(token)}><${TokenName} token=${name ?? asked} /></button>
+    <button type="button" class="token" title="write it" onClick=${() => onPick(token)}><${TokenName}
+      token=${name ?? asked} /></button>
     <b>rank ${grouped(row.ranks[token])}</b> of ${grouped(row.order.length)},${" "}
-    <span class="number">${percent(drawn.probabilities[token])}</span>, logit <span class="number">${format(row.logits[token])}</span>,${" "}
+    <span class="number">${percent(drawn.probabilities[token])}</span>, logit <span
+      class="number">${format(row.logits[token])}</span>,${" "}
     ${cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}
     ${note && html`<span class="hint">${note}</span>`}
   </p>`;

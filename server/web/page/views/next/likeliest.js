@@ -19,10 +19,12 @@ export function Likeliest({ row, drawn, found, onPick }) {
     <table class="likeliest">
       <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th>
         <th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
-      <tbody>${tokens.map((token, place) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token} place=${place} full=${full}
+      <tbody>${tokens.map((token, place) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token}
+        place=${place} full=${full}
         isFound=${token === found} onPick=${onPick} />`)}</tbody>
     </table>
-    ${shown < Math.min(MOST, row.order.length) && html`<button type="button" class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
+    ${shown < Math.min(MOST, row.order.length)
+      && html`<button type="button" class="quiet" onClick=${() => setShown(MOST)}>Show ${MOST}</button>`}
   </section>`;
 }
 

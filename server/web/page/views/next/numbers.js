@@ -28,7 +28,8 @@ export function Sentence({ row, drawn }) {
   </p>`;
 }
 
-const Fact = ({ name, note, children }) => html`<div><dt>${name}</dt><dd><b class="number">${children}</b><span>${note}</span></dd></div>`;
+const Fact = ({ name, note, children }) =>
+  html`<div><dt>${name}</dt><dd><b class="number">${children}</b><span>${note}</span></dd></div>`;
 
 function Name({ row, token }) {
   return html`<code class="token"><${TokenName} token=${useName(row, token)} /></code>`;
@@ -38,7 +39,8 @@ function Actual({ row, drawn }) {
   const token = row.ids[row.position + 1];
   const chance = drawn.probabilities[token];
   const surprise = chance > 0 ? `${format(-Math.log(chance))} nats of surprise` : "at this temperature it cannot come";
-  return html`<span class="actual">The text goes on with <${Name} row=${row} token=${token} />: rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
+  return html`<span class="actual">The text goes on with <${Name} row=${row} token=${token} />:
+    rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
 }
 
 /** The share of all probability that the kept tokens had. */

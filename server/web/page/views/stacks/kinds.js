@@ -8,7 +8,9 @@ const KINDS = {
   encoder: {
     title: "Encoder",
     about:
-      "Every word sees every other, before and behind. It reads; it does not write. Its vectors are for search and for sorting texts.",
+
+        "Every word sees every other, before and behind. It reads; it does not write. Its vectors are for search " +
+        "and for sorting texts.",
     like: "BERT, RoBERTa, MiniLM, ModernBERT",
   },
   decoder: {
@@ -148,7 +150,8 @@ export function Facts({ stack }) {
   const facts = [
     [
       "Size",
-      `${stack.num_layers} layers of ${stack.num_heads} heads${stack.num_kv_heads === stack.num_heads ? "" : ` (${stack.num_kv_heads} of keys and values)`}`,
+      `${stack.num_layers} layers of ${stack.num_heads} heads${stack.num_kv_heads === stack.num_heads ? ""
+        : ` (${stack.num_kv_heads} of keys and values)`}`,
     ],
     [
       "Width",
@@ -158,11 +161,13 @@ export function Facts({ stack }) {
     ["Positions", stack.positions.map((name) => POSITIONS[name]).join("; ") || "none"],
     [
       "Norms",
-      `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm ? ", and of queries and keys" : ""}`,
+      `${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} ${PLACES[stack.norm_placement]}${stack.qk_norm
+        ? ", and of queries and keys" : ""}`,
     ],
     [
       "Feed-forward",
-      `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks ? ", beside the attention" : ""}`,
+      `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks
+        ? ", beside the attention" : ""}`,
     ],
     [
       "Scores",

@@ -132,7 +132,9 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     if (place && (place.x < scrollLeft || place.x + place.width > scrollLeft + clientWidth))
       box.current.scrollLeft = place.x - clientWidth / 2;
   }, [query, layoutOf]);
-  const focus = hovered ?? { query };
+  // what was pointed at may be gone from a shorter text
+  const isThere = hovered && (hovered.query ?? -1) < queries.length && (hovered.key ?? -1) < keys.length;
+  const focus = isThere ? hovered : { query };
   const overlay = useCallback(
     (context, { width, colours }) => drawFocus(context, layoutOf(width), focus, { queries, keys, weight, colours }),
     [values, layoutOf, focus.query, focus.key],
@@ -158,8 +160,10 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     return true;
   };
   return html`<div class="two-lines" ref=${box}><div style=${{ minWidth: `${Math.ceil(longest) + 2}px` }}>
-      <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} label=${`${label} Left and right walk the words, up and down change the line, Enter chooses.`} handle=${handle}
-        onPoint=${(x, y, width) => setHovered(at(x, y, width))} onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))} onKey=${onKey} />
+      <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT}
+        label=${`${label} Left and right walk the words, up and down change the line, Enter chooses.`} handle=${handle}
+        onPoint=${(x, y, width) => setHovered(at(x, y, width))}
+          onPick=${(x, y, width) => at(x, y, width) && onPick(at(x, y, width))} onKey=${onKey} />
     </div></div>
     <p class="readout" aria-live="polite">${said(focus, { queries, keys, weight })}</p>`;
 }

@@ -34,14 +34,18 @@ export const STEPS = [
     title: "A model that writes",
     targets: ["#write"],
     look: () => PLAIN,
-    say: () => "Press Write. The model reads the prompt and adds one token at a time; the bar under each is the probability it had. Click one to see what else could have come.",
+    say: () =>
+      "Press Write. The model reads the prompt and adds one token at a time; the bar under each is the probability " +
+      "it had. Click one to see what else could have come.",
   },
   {
     view: "attention",
     title: "Text becomes tokens",
     targets: [".text-tokens", ".shared"],
     look: () => PLAIN,
-    say: () => "The model reads pieces of text, tokens, each as a vector. A click makes one the query, in blue: the one that looks. Shift and a click make one the key, in orange: the one looked at.",
+    say: () =>
+      "The model reads pieces of text, tokens, each as a vector. A click makes one the query, in blue: the one " +
+      "that looks. Shift and a click make one the key, in orange: the one looked at.",
   },
   {
     view: "attention",
@@ -60,7 +64,8 @@ export const STEPS = [
     look: lookingBack,
     say: ({ back, asker, asked }) =>
       back
-        ? `All heads of all layers. In ${headOf(back)}, the last “${asker}” gives ${percent(back.weight)} of its attention to “${asked}”: the word that followed “${asker}” the first time.`
+        ? `All heads of all layers. In ${headOf(back)}, the last “${asker}” gives ${percent(back.weight)} of its ` +
+          `attention to “${asked}”: the word that followed “${asker}” the first time.`
         : "All heads of all layers, each with a pattern of its own. Click one, or walk with the arrow keys.",
   },
   {
@@ -70,18 +75,25 @@ export const STEPS = [
     look: lookingBack,
     say: ({ back, asker, asked }) =>
       back
-        ? `The query of “${asker}” and the key of “${asked}” are multiplied, number by number, and summed: a score. Softmax over all scores makes it the weight ${format(back.weight, 3)}. Scroll through the steps; all numbers are real.`
-        : "A query and a key are multiplied, number by number, and summed: a score. Softmax over all scores makes them weights. Scroll through the steps; all numbers are real.",
+        ? `The query of “${asker}” and the key of “${asked}” are multiplied, number by number, and summed: a ` +
+          `score. Softmax over all scores makes it the weight ${format(back.weight, 3)}. Scroll through the steps; ` +
+          "all numbers are real."
+        : "A query and a key are multiplied, number by number, and summed: a score. Softmax over all scores makes " +
+          "them weights. Scroll through the steps; all numbers are real.",
   },
   {
     view: "contributions",
     title: "What the look brings",
     targets: ["#view-contributions .columns .card", "#view-contributions .card"],
-    look: (facts) => ({ ...lookingBack(facts), contributions_target: facts.asked ? ` ${facts.asked}` : "", contributions_measure: "logit" }),
+    look: (facts) => ({ ...lookingBack(facts), contributions_target: facts.asked ? ` ${facts.asked}` : "",
+      contributions_measure: "logit" }),
     say: ({ back, push, asked }) =>
       back && push !== null
-        ? `A head carries what it saw into the query's vector. Here ${headOf(back)} takes “${asked}” along and so ${push > 0 ? "adds" : "takes"} ${format(Math.abs(push), 3)} ${push > 0 ? "to" : "from"} the logit of “${asked}” as the next word.`
-        : "A head carries what it saw into the query's vector. Every cell is one head: how much it pushes the next word's logit up or down.",
+        ? `A head carries what it saw into the query's vector. Here ${headOf(back)} takes “${asked}” along and so ` +
+          `${push > 0 ? "adds" : "takes"} ${format(Math.abs(push), 3)} ${push > 0 ? "to" : "from"} the logit of ` +
+          `“${asked}” as the next word.`
+        : "A head carries what it saw into the query's vector. Every cell is one head: how much it pushes the next " +
+          "word's logit up or down.",
   },
   {
     view: "lens",
@@ -95,20 +107,26 @@ export const STEPS = [
     title: "The dice",
     targets: ["#view-next .sliders", "#view-next .card"],
     look: lookingBack,
-    say: () => "In the end every token of the vocabulary has a probability, and one is drawn. Pull the temperature down: the likeliest takes all. Pull it up, and all words come closer.",
+    say: () =>
+      "In the end every token of the vocabulary has a probability, and one is drawn. Pull the temperature down: " +
+      "the likeliest takes all. Pull it up, and all words come closer.",
   },
   {
     view: "attention",
     title: "Now with your words",
     targets: [".shared"],
     look: () => PLAIN,
-    say: () => "Write any text here; all views look at it. What you see is in the address, so a copied link shows a colleague the same. “Copy as…” gives the request behind each picture.",
+    say: () =>
+      "Write any text here; all views look at it. What you see is in the address, so a copied link shows a " +
+      "colleague the same. “Copy as…” gives the request behind each picture.",
   },
 ];
 
 /** Which layer first says what the model says in the end, and what came of the word that was looked back at. */
 function sayOfLens({ rise, asked }) {
-  const general = "Every row is a layer: what it would say next if it were the last. Low down that is a guess from the word alone; higher up the text around it is used.";
+  const general =
+    "Every row is a layer: what it would say next if it were the last. Low down that is a guess from the word " +
+    "alone; higher up the text around it is used.";
   if (!rise) return general;
   const count = rise.chances.length;
   const [beforeLast, atLast] = [rise.chances[count - 2], rise.chances[count - 1]];

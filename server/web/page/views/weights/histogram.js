@@ -5,8 +5,11 @@ import { Picture } from "../../parts/picture.js";
 
 const MARGIN = { left: 8, right: 8, top: 24, bottom: 34 };
 
-/** Density of the cosine of two random directions in `dimension` dimensions: (1 - c^2)^((d - 3) / 2), normalised over the bins. */
-export function randomShares(bins, dimension) {
+/**
+ * Density of the cosine of two random directions in `dimension` dimensions: (1 - c^2)^((d - 3) / 2), normalised over
+ * the bins.
+ */
+function randomShares(bins, dimension) {
   const density = Array.from({ length: bins }, (_, i) => {
     const cosine = -1 + (2 * (i + 0.5)) / bins;
     return Math.exp(((dimension - 3) / 2) * Math.log1p(-(cosine ** 2)));
@@ -28,7 +31,8 @@ export function CosineHistogram({ counts, dimension, handle, height = 260 }) {
       const ground = tall - MARGIN.bottom;
       const yOf = (share) => ground - (share / top) * (ground - MARGIN.top);
       context.fillStyle = colours.query;
-      counts.forEach((count, i) => context.fillRect(MARGIN.left + i * step, yOf(count / total), Math.max(step - 0.5, 0.5), ground - yOf(count / total)));
+      counts.forEach((count, i) => context.fillRect(MARGIN.left + i * step, yOf(count / total),
+        Math.max(step - 0.5, 0.5), ground - yOf(count / total)));
       context.strokeStyle = colours.key;
       context.lineWidth = 2;
       context.beginPath();
@@ -57,15 +61,19 @@ export function CosineHistogram({ counts, dimension, handle, height = 260 }) {
   );
   const move = (bin) => setAt(Math.max(0, Math.min(bins - 1, bin)));
   const from = (bin) => -1 + (2 * bin) / bins;
-  const readout = at === null ? "" : `${format(from(at), 2)} to ${format(from(at + 1), 2)}: ${grouped(counts[at])} pairs, ${format((counts[at] / total) * 100, 3)} %; random: ${format(randomShares(bins, dimension)[at] * 100, 3)} %`;
+  const readout = at === null ? "" : `${format(from(at), 2)} to ${format(from(at + 1),
+    2)}: ${grouped(counts[at])} pairs, ${format((counts[at] / total) * 100,
+      3)} %; random: ${format(randomShares(bins, dimension)[at] * 100, 3)} %`;
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle} readout=${readout}
       label="Histogram of the cosines between the vectors, beside the curve of random directions"
-      onPoint=${(x, _, width) => (x === null ? setAt(null) : move(Math.floor(((x - MARGIN.left) / (width - MARGIN.left - MARGIN.right)) * bins)))}
+      onPoint=${(x, _, width) => (x === null ? setAt(null)
+        : move(Math.floor(((x - MARGIN.left) / (width - MARGIN.left - MARGIN.right)) * bins)))}
       onKey=${(key) => {
         if (key === "ArrowRight") move((at ?? bins / 2 - 1) + 1);
         else if (key === "ArrowLeft") move((at ?? bins / 2 + 1) - 1);
         else return false;
         return true;
       }} />
-    <ul class="legend"><li><b class="query">▮</b> this matrix</li><li><b class="key">━</b> random directions in ${dimension} dimensions, spread 1/√${dimension}</li></ul>`;
+    <ul class="legend"><li><b class="query">▮</b> this matrix</li><li><b class="key">━</b> random directions
+      in ${dimension} dimensions, spread 1/√${dimension}</li></ul>`;
 }

@@ -4,7 +4,7 @@ import { grouped, percent } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 
 /** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, as square as may be. */
-export function squarify(items, width, height) {
+function squarify(items, width, height) {
   const total = items.reduce((sum, item) => sum + item.area, 0);
   const scale = (width * height) / total;
   const rest = items.map((item) => ({ item, area: item.area * scale })).sort((a, b) => b.area - a.area);
@@ -39,12 +39,14 @@ function placeRow(row, { x, y, width, height }, placed) {
 }
 
 // What belongs together has one colour; names tell the parts apart.
-const COLOURS = { embedding: "value", unembedding: "value", query: "query", key: "key", value: "value", output: "good", gate: "accent", up: "accent", down: "accent" };
+const COLOURS = { embedding: "value", unembedding: "value", query: "query", key: "key", value: "value", output: "good",
+  gate: "accent", up: "accent", down: "accent" };
 
 /** rows: of the census; total: parameters in all. */
 export function Treemap({ rows, total, handle, height = 320 }) {
   const [at, setAt] = useState(null);
-  const items = useMemo(() => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) => ({ ...row, area: row.parameters })), [rows]);
+  const items = useMemo(() => rows.filter((row) => !row.tied_to && row.parameters > 0).map((row) =>
+    ({ ...row, area: row.parameters })), [rows]);
   const boxes = useRef([]);
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
@@ -77,10 +79,12 @@ export function Treemap({ rows, total, handle, height = 320 }) {
     },
     [at],
   );
-  const find = (x, y) => boxes.current.findIndex((box) => x >= box.x && x < box.x + box.width && y >= box.y && y < box.y + box.height);
+  const find = (x, y) => boxes.current.findIndex((box) => x >= box.x && x < box.x + box.width && y >= box.y
+    && y < box.y + box.height);
   const step = (by) => setAt(((at ?? -1) + by + boxes.current.length) % boxes.current.length);
   const item = boxes.current[at]?.item;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle} label=${`Treemap of ${grouped(total)} parameters by component; the table below has the numbers`}
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle}
+    label=${`Treemap of ${grouped(total)} parameters by component; the table below has the numbers`}
     onPoint=${(x, y) => setAt(x === null || find(x, y) < 0 ? null : find(x, y))}
     onKey=${(key) => {
       if (key === "ArrowRight" || key === "ArrowDown") step(1);
@@ -88,5 +92,9 @@ export function Treemap({ rows, total, handle, height = 320 }) {
       else return false;
       return true;
     }}
-    readout=${item ? `${item.component} (${item.weight}, ${item.stack}): ${item.count} of ${item.shape.join(" × ")} = ${grouped(item.parameters)}, ${percent(item.share)}` : ""} />`;
+    readout=${item ? said(item) : ""} />`;
+}
+
+function said({ component, weight, stack, count, shape, parameters, share }) {
+  return `${component} (${weight}, ${stack}): ${count} of ${shape.join(" × ")} = ${grouped(parameters)}, ${percent(share)}`;
 }

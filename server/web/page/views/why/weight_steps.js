@@ -148,7 +148,8 @@ export function ValueSum({ pair }) {
   const place = drawn.indices.indexOf(pair.key);
   return html`<${Step} title="Sum over all keys"
     formula=${html`z = Σ weight × <b class="value">v</b> <${Shape} of=${[z.length]} />, length ${format(lengthOf(z))}`}
-    says="Each column is summed from top to bottom; the last strip is z, what the head has read for this word. Click a strip to choose its key.">
+    says=${html`Each column is summed from top to bottom; the last strip is z, what the head has read for this word.
+      Click a strip to choose its key.`}>
     <${SavedStrips} name="weighted-values" rows=${drawn.rows} scale=${drawn.full}
       label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
       onPickRow=${(row) => row < drawn.indices.length && select({ key: drawn.indices[row] })} />

@@ -30,9 +30,11 @@ export function Options() {
     <${TopK} value=${selection.write_top_k} onPick=${(value) => select({ write_top_k: value })} />
     <label class="small-field">tokens <input type="number" min="1" value=${selection.write_max_tokens}
       onChange=${(event) => select({ write_max_tokens: Number(event.target.value) || 60 })} /></label>
-    <label class="small-field" title="The same seed writes the same text">seed <input type="number" value=${selection.write_seed} placeholder="random"
+    <label class="small-field" title="The same seed writes the same text">seed <input type="number"
+      value=${selection.write_seed} placeholder="random"
       onChange=${(event) => select({ write_seed: event.target.value })} /></label>
-    ${chat && html`<label title="The prompt is put into the model's chat template, as /v1/chat/completions does"><input type="checkbox" checked=${selection.write_chat}
+    ${chat && html`<label title="The prompt is put into the model's chat template, as /v1/chat/completions does"><input
+      type="checkbox" checked=${selection.write_chat}
       onChange=${(event) => select({ write_chat: event.target.checked })} /> chat</label>`}
   </div>`;
 }

@@ -18,10 +18,12 @@ export function Prose({ prompt, branch, picked, onPick }) {
   const pick = useCallback((place) => onPick((now) => (now === place ? null : place)), [onPick]);
   return html`<div class="prose" role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
     <span class="prompt">${prompt.shown}</span>
-    ${wordsOf(branch.tokens).map(([begin, end]) => html`<${Word} key=${begin} tokens=${branch.tokens.slice(begin, end)} begin=${begin}
+    ${wordsOf(branch.tokens).map(([begin, end]) =>
+      html`<${Word} key=${begin} tokens=${branch.tokens.slice(begin, end)} begin=${begin}
       picked=${within(picked, begin, end)} focusable=${within(picked ?? 0, begin, end)} onPick=${pick} />`)}
   </div>
-  <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span class="written surprising">warmer</span> the less expected;
+  <p class="prose-key hint" aria-hidden="true">The bar under a token is its probability; the <span
+    class="written surprising">warmer</span> the less expected;
 ${" "}<span class="written forced">framed</span> ones were forced. Arrows walk, Enter opens.</p>`;
 }
 
@@ -43,7 +45,8 @@ const within = (place, begin, end) => (place !== null && place >= begin && place
 /** The chips of one word; drawn again only when it changes, since with each token all words are looked at. */
 function Word({ tokens, begin, picked, focusable, onPick }) {
   return useMemo(
-    () => html`<span class="written-word">${tokens.map((token, i) => html`<${Chip} key=${i} token=${token} isPicked=${picked === begin + i}
+    () => html`<span class="written-word">${tokens.map((token, i) =>
+      html`<${Chip} key=${i} token=${token} isPicked=${picked === begin + i}
       isFocusable=${focusable === begin + i} onPick=${() => onPick(begin + i)} />`)}</span>`,
     [...tokens, picked, focusable, onPick],
   );
@@ -58,6 +61,8 @@ function Chip({ token, isPicked, isFocusable, onPick }) {
   const lines = token.text.match(/\n/g)?.length ?? 0;
   const said = `${token.text.trim() || "space"}${chance === null ? "" : `, ${percent(chance)}`}${token.isForced ? ", forced" : ""}`;
   return html`<button type="button" class=${classes("written", token.isForced && "forced", isPicked && "picked")} style=${style}
-      title=${`${JSON.stringify(token.text)} ${chance === null ? "" : percent(chance)}`} aria-label=${said} aria-expanded=${isPicked}
-      tabIndex=${isFocusable ? 0 : -1} onClick=${onPick}>${shown(token.text)}</button>${Array.from({ length: lines }, () => html`<br />`)}`;
+      title=${`${JSON.stringify(token.text)} ${chance === null ? "" : percent(chance)}`} aria-label=${said}
+        aria-expanded=${isPicked}
+      tabIndex=${isFocusable ? 0 : -1} onClick=${onPick}>${shown(token.text)}</button>${Array.from({ length: lines },
+        () => html`<br />`)}`;
 }

@@ -15,6 +15,7 @@ const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
 const REDRAW_MS = 33; // more often than a frame would only cost
 
 let running = null; // the AbortController of the stream
+let lastBegun = 0; // how often a prompt was read
 let lastId = 0; // ids are never used again: a stream that is stopped late must not write into another story
 const newId = () => {
   lastId += 1;
@@ -46,7 +47,10 @@ export function stop() {
 /** Begin anew from a text. Raises ApiError when the server refuses the prompt. */
 export async function begin(text, options) {
   stop();
+  lastBegun += 1;
+  const begun = lastBegun;
   const prompt = await readPrompt(text, options);
+  if (begun !== lastBegun) return; // another prompt was given meanwhile
   const root = { id: newId(), parent: null, from: 0, tokens: [], end: null, speed: null };
   change({ prompt, branches: [root], current: root.id });
   await grow(root.id, options);
@@ -87,7 +91,8 @@ export async function grow(id, options) {
   change({ isRunning: true, seed });
   let end;
   try {
-    end = room < 1 ? { reason: "context" } : await write(id, start.tokens, { ...bodyOf(prompt, ids, options, room), seed }, abort.signal);
+    end = room < 1 ? { reason: "context" } : await write(id, start.tokens,
+      { ...bodyOf(prompt, ids, options, room), seed }, abort.signal);
     if (end.reason === "length" && room <= options.maxTokens) end = { reason: "context" };
   } catch (error) {
     end = error.name === "AbortError" ? { reason: "stopped" } : { reason: "error", error };
@@ -114,8 +119,9 @@ async function write(id, before, body, signal) {
   let end = { reason: "stopped" };
   const show = () => {
     drawn = last;
-    const speed = { firstMs: first - began, perSecond: written.length > 1 ? ((written.length - 1) * 1000) / (last - first) : null };
-    changeBranch(id, { tokens: [...before, ...written], speed: written.length ? speed : null });
+    const perSecond = written.length > 1 ? ((written.length - 1) * 1000) / (last - first) : null;
+    const speed = written.length ? { firstMs: first - began, perSecond } : null;
+    changeBranch(id, { tokens: [...before, ...written], speed });
   };
   try {
     for await (const { choices } of askStream("v1/completions", body, { signal })) {

@@ -12,7 +12,8 @@ import { CopyMenu } from "../../parts/tools.js";
 import { contextOf, idsBefore } from "./story.js";
 
 const SHOWN = 12;
-const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"], ["next", "Next token"]];
+const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"],
+  ["next", "Next token"]];
 
 /** place: of the token in the branch. onForce([{id, text, logprob}]): these tokens stand there instead. */
 export function TokenCard({ prompt, branch, place, options, onForce, onClose }) {
@@ -30,13 +31,18 @@ export function TokenCard({ prompt, branch, place, options, onForce, onClose }) 
     <header><h2>Instead of <code class="token"><${TokenName} token=${token.text} /></code></h2>
       <${CopyMenu} route="v1/next" body=${body} />
       <button type="button" class="quiet" aria-label="Close" onClick=${onClose}>✕</button></header>
-    ${token.logprob !== null && html`<p>It had <b>${percent(Math.exp(token.logprob))}</b>${token.isForced ? " and was forced." : "."}</p>`}
+    ${token.logprob !== null && html`<p>It had <b>${percent(Math.exp(token.logprob))}</b>${token.isForced
+      ? " and was forced." : "."}</p>`}
     <${Answer} answer=${answer} minHeight="22rem">${({ data }) =>
       html`<${Alternatives} token=${token} found=${data[0].temperatures} temperature=${temperature} onForce=${onForce} />`}<//>
     <${Other} onForce=${onForce} />
     <${LookAt} prompt=${prompt} branch=${branch} place=${place} />
   </aside>`;
 }
+
+const CAPTION =
+  "Click one to go on with it. p: the model's own probability, at temperature 1; " +
+  "drawn: after the temperature and the filters above.";
 
 function Alternatives({ token, found, temperature, onForce }) {
   const [trained, drawn] = found;
@@ -54,8 +60,9 @@ function Alternatives({ token, found, temperature, onForce }) {
     const { token_id: id, token: text, probability } = trained.tokens[rank];
     onForce([{ id, text, logprob: Math.log(probability) }]);
   };
-  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1} onPick=${pick}
-    caption="Click one to go on with it. p: the model's own probability, at temperature 1; drawn: after the temperature and the filters above." />`;
+  return html`<${Bars} rows=${rows} columns=${["token", "p", `drawn, T ${temperature}`]} write=${percent} largest=${1}
+    onPick=${pick}
+    caption=${CAPTION} />`;
 }
 
 /** Any other text in this place. */
@@ -74,20 +81,24 @@ function Other({ onForce }) {
   };
   return html`<form class="toolbar" onSubmit=${force}>
     <label class="text-field"><span class="unseen">Other text</span>
-      <input value=${text} placeholder="or anything else, such as “ dragon”" spellcheck=${false} onInput=${(event) => setText(event.target.value)} /></label>
+      <input value=${text} placeholder="or anything else, such as “ dragon”" spellcheck=${false}
+        onInput=${(event) => setText(event.target.value)} /></label>
     <button type="submit" disabled=${text === ""}>Force</button>
   </form><${Problem} error=${problem} />`;
 }
 
 /** The other views, at the row that chose this token: the position before it. */
 function LookAt({ prompt, branch, place }) {
-  const request = useMemo(() => ({ prompt, ids: idsBefore(prompt, branch, branch.tokens.length), at: prompt.ids.length + place }), []);
+  const request = useMemo(() => ({ prompt, ids: idsBefore(prompt, branch, branch.tokens.length),
+    at: prompt.ids.length + place }), []);
   const { data, error } = useAnswer(reread, "tokenize", request);
   return html`<fieldset class="look-at"><legend>Look at this choice in</legend>
-    ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data} onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
+    ${VIEWS.map(([view, title]) => html`<button type="button" disabled=${!data}
+      onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">Read anew, this text is cut into other tokens than those that were written one by one; the views show the row next to it.</p>`}
+  html`<p class="hint">Read anew, this text is cut into other tokens than those that were written one by one; the views
+    show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }
 
