@@ -64,6 +64,34 @@ def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open)
     expect(page.locator("#head")).to_have_value("7")
 
 
+def test_arrow_keys_scroll_where_no_head_is_chosen(open_view: Open) -> None:
+    page = open_view("server", layer=2, head=3)
+    page.locator("body").press("ArrowDown")
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="who looks at whom").click()
+    expect(page.locator("#layer")).to_have_value("2")
+
+
+def test_what_was_typed_is_taken_when_the_field_is_left(open_view: Open) -> None:
+    page = open_view("attention")
+    page.get_by_label("Text", exact=True).fill("The old king")
+    page.get_by_role("navigation", name="Views").get_by_role("button", name="Write").click()
+    expect(page.locator("#prompt")).to_have_value("The old king")
+
+
+@pytest.mark.parametrize(("view", "picture"), [("lens", ".lens-canvas"), ("stacks", ".two-lines")])
+def test_what_is_pointed_at_may_go_with_a_shorter_text(open_view: Open, view: str, picture: str) -> None:
+    page = open_view(view)
+    box = page.locator(f"{picture} .canvases").bounding_box()
+    assert box is not None
+    for share in (0.55, 0.65, 0.75):  # the later words of the upper line, on whichever a word stands
+        page.mouse.move(box["x"] + box["width"] * share, box["y"] + 40)
+    page.get_by_label("Text", exact=True).fill("The king")
+    expect(page.locator(".tokens .token")).to_have_count(2)
+    settle(page)
+    expect(page.locator(".problem")).to_have_count(0)
+    expect(page.locator(f"{picture} canvas").first).to_be_visible()
+
+
 def test_text_from_outside_is_never_html(open_view: Open) -> None:
     nasty = '<img src=x onerror="document.title=1"><b id=mark>bold</b> & <script>document.title=2</script>'
     page = open_view("attention", text=nasty)
@@ -141,7 +169,8 @@ def test_a_page_outlives_its_server(browser: Browser) -> None:
     page.locator("#head").select_option("2")
     expect(page.locator(".banner")).to_contain_text("does not answer")
     expect(page.locator(".view .problem").first).to_contain_text("It is asked again as soon as")
-    with serve([], port=port) as second:
+    with serve(["--served-model-name", "another"], port=port) as second:
+        expect(page.locator("header .model")).to_contain_text("another", timeout=30_000)
         expect(page.locator(".banner")).to_have_count(0, timeout=30_000)
         expect(page.locator(".problem")).to_have_count(0, timeout=20_000)
         settle(page)

@@ -1,7 +1,7 @@
 // The page: header, the shared text and head, the list of views, and the one that is open.
-import { connection } from "./core/api.js";
+import { connection, whenReachable } from "./core/api.js";
 import { useJson } from "./core/fetching.js";
-import { html, render, useEffect, useErrorBoundary, useState } from "./core/html.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
@@ -13,7 +13,7 @@ import { Tour, startTour } from "./views/tour.js";
 import { VIEWS, viewNamed } from "./views.js";
 
 function App() {
-  const capabilities = useJson("v1/capabilities");
+  const capabilities = useServed();
   const link = useStore(connection);
   return html`<${Capabilities.Provider} value=${capabilities.data}>
     <${Header} capabilities=${capabilities.data} />
@@ -21,11 +21,24 @@ function App() {
       goes on by itself when it is ready.</p>`}
     ${link === "key" && html`<${KeyForm} />`}
     ${capabilities.data
-      ? html`<${Body} capabilities=${capabilities.data} />`
+      ? html`<${Body} key=${capabilities.identity} capabilities=${capabilities.data} />`
       : html`<main class="view"><${Progress} active=${capabilities.loading} label="Asking which model is served…" />
           <${Problem} error=${capabilities.error?.status === 401 ? null : capabilities.error}
             retry=${capabilities.retry} /></main>`}
   </${Capabilities.Provider}>`;
+}
+
+/**
+ * The answer of /v1/capabilities, asked again when the server is back: it may serve another model, of which `identity`
+ * tells. The last answer holds until there is a new one.
+ */
+function useServed() {
+  const answer = useJson("v1/capabilities");
+  useEffect(() => whenReachable(answer.retry), []);
+  const last = useRef({ data: null, identity: "" });
+  const identity = JSON.stringify(answer.data);
+  if (answer.data !== null && identity !== last.current.identity) last.current = { data: answer.data, identity };
+  return { ...answer, ...last.current };
 }
 
 function Header({ capabilities }) {
