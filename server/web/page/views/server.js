@@ -4,6 +4,7 @@ import { useJson } from "../core/fetching.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { bytes, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
+import { Headings } from "../parts/headings.js";
 import { Problem, Progress } from "../parts/problem.js";
 import { Spark } from "./server/spark.js";
 
@@ -11,6 +12,8 @@ const EVERY_MS = 1000;
 const KEPT_READINGS = 121; // two minutes
 const RATE_OVER = 5; // readings: a rate of the last seconds, steadier than of one
 const LATENCY_OVER = 60; // seconds: quantiles of the last minute
+
+const ANSWERS = "lightwell_http_requests_total";
 
 const perSecond = (value) => `${format(value, 3)}/s`;
 const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s`
@@ -20,7 +23,7 @@ const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${
 const GAUGES = [
   ["Tokens out", "generated, a second", (a, b) => rate(a, b, "lightwell_generation_tokens_total"), perSecond],
   ["Tokens in", "of prompts, a second", (a, b) => rate(a, b, "lightwell_prompt_tokens_total"), perSecond],
-  ["Requests", "answered, a second", (a, b) => rate(a, b, "lightwell_http_requests_total", isOfTheApi), perSecond],
+  ["Requests", "answered, a second", (a, b) => rate(a, b, ANSWERS, isOfTheApi), perSecond],
   ["Running", "requests in the batch", (_, b) => b.sum("lightwell_num_requests_running"), format],
   ["Waiting", "requests without a place in it", (_, b) => b.sum("lightwell_num_requests_waiting"), format],
   ["KV cache", "of its memory in use", (_, b) => b.sum("lightwell_kv_cache_usage_ratio"), percent],
@@ -89,23 +92,26 @@ export function View() {
   const last = readings.at(-1);
   return html`<div class="server-view">
     <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while this view is open;
-      what your Prometheus would see.
-      ${version.data && html` Lightwell ${version.data.version}`}${models.data
-        && html`, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
+      what your Prometheus would see. ${version.data && `Lightwell ${version.data.version}`}${models.data &&
+      `, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
     <${Problem} error=${error} />
-    ${last ? html`<${Gauges} readings=${readings} /><div class="columns"><${Latencies} readings=${readings} /><${Totals}
-      last=${last} /></div><${Routes} readings=${readings} />` : !error && html`<${Progress} active=${true} />`}
+    ${!last && !error && html`<${Progress} active=${true} />`}
+    ${last && html`<${Gauges} readings=${readings} />
+      <div class="columns"><${Latencies} readings=${readings} /><${Totals} last=${last} /></div>
+      <${Routes} readings=${readings} />`}
   </div>`;
 }
 
 function Gauges({ readings }) {
   return html`<ul class="gauges">${GAUGES.map(([title, about, valueAt, write]) => {
-    const series = readings.slice(1).map((reading, i) => valueAt(readings[Math.max(0, i + 1 - RATE_OVER)], reading) ?? 0);
+    const since = (i) => readings[Math.max(0, i + 1 - RATE_OVER)];
+    const series = readings.slice(1).map((reading, i) => valueAt(since(i), reading) ?? 0);
     const now = readings.length < 2 ? (valueAt(readings[0], readings[0]) ?? 0) : series.at(-1);
-    return html`<li class="card" key=${title}><h2>${title}</h2><strong>${write(now)}</strong><span class="hint">${about}</span>
+    const most = write(Math.max(0, ...series));
+    return html`<li class="card" key=${title}><h2>${title}</h2>
+      <strong>${write(now)}</strong><span class="hint">${about}</span>
       <${Spark} values=${series} most=${KEPT_READINGS - 1}
-        label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${write(Math.max(0,
-          ...series))}`} /></li>`;
+        label=${`${title} over the last ${series.length} seconds, now ${write(now)}, at most ${most}`} /></li>`;
   })}</ul>`;
 }
 
@@ -115,46 +121,46 @@ function Latencies({ readings }) {
   const before = readings.findLast(({ time }) => time <= after.time - LATENCY_OVER) ?? readings[0];
   return html`<section class="card"><h2>Latency</h2><table class="plain-table">
     <caption>of the last minute; between the histogram's bounds it is interpolated</caption>
-    <thead><tr><th scope="col">what</th><th scope="col">p50</th><th scope="col">p90</th><th scope="col">p99</th></tr></thead>
-    <tbody>${LATENCIES.map(([title, name]) =>
-      html`<tr><th scope="row">${title}</th>${[0.5, 0.9, 0.99].map((share) =>
-        html`<td class="number">${milliseconds(quantile(before, after, name, share))}</td>`)}</tr>`)}</tbody>
+    <${Headings} names=${["what", "p50", "p90", "p99"]} />
+    <tbody>${LATENCIES.map(([title, name]) => html`<tr><th scope="row">${title}</th>${[0.5, 0.9, 0.99].map((share) =>
+      html`<td class="number">${milliseconds(quantile(before, after, name, share))}</td>`)}</tr>`)}</tbody>
   </table></section>`;
 }
 
 function Totals({ last }) {
   const started = last.sum("process_start_time_seconds");
   const uptime = started === null ? null : Math.max(0, Date.now() / 1000 - started);
-  return html`<section class="card"><h2>Since the start</h2><table class="plain-table"><tbody>
-    ${uptime !== null && html`<tr><th scope="row">Up for</th><td class="number">${grouped(Math.round(uptime))} s</td></tr>`}
-    ${COUNTS.map(([title, name]) => html`<tr><th scope="row">${title}</th><td
-      class="number">${grouped(last.sum(name) ?? 0)}</td></tr>`)}
-    <tr><th scope="row">Memory of the API process</th><td
-      class="number">${bytes(last.sum("process_resident_memory_bytes") ?? 0)}</td></tr>
-  </tbody></table></section>`;
+  const rows = [
+    ...(uptime === null ? [] : [["Up for", `${grouped(Math.round(uptime))} s`]]),
+    ...COUNTS.map(([title, name]) => [title, grouped(last.sum(name) ?? 0)]),
+    ["Memory of the API process", bytes(last.sum("process_resident_memory_bytes") ?? 0)],
+  ];
+  return html`<section class="card"><h2>Since the start</h2><table class="plain-table"><tbody>${rows.map(
+    ([title, value]) => html`<tr key=${title}><th scope="row">${title}</th><td class="number">${value}</td></tr>`,
+  )}</tbody></table></section>`;
 }
 
 function Routes({ readings }) {
   const [before, after] = [readings[0], readings.at(-1)];
   const known = useRef(new Map());
-  for (const { labels } of after.samples("lightwell_http_requests_total")) {
+  for (const { labels } of after.samples(ANSWERS)) {
     if (isOfTheApi(labels)) known.current.set(`${labels.method} ${labels.route} ${labels.status}`, labels);
   }
   const rows = [...known.current.values()].map((labels) => {
-    const isSame = (other) => other.route === labels.route && other.status === labels.status && other.method === labels.method;
-    return { labels, count: after.sum("lightwell_http_requests_total", isSame) ?? 0,
-      rate: rate(before, after, "lightwell_http_requests_total", isSame) };
+    const isSame = (other) => ["route", "status", "method"].every((name) => other[name] === labels[name]);
+    const count = after.sum(ANSWERS, isSame) ?? 0;
+    return { labels, count, speed: rate(before, after, ANSWERS, isSame) };
   });
   rows.sort((a, b) => b.count - a.count);
   return html`<section class="card"><h2>Answers by route</h2>
-    ${rows.length === 0 ? html`<p class="hint">Nothing was asked yet.</p>`
-      : html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0"><table class="plain-table">
-    <thead><tr><th scope="col">route</th><th scope="col">status</th><th scope="col">answers</th><th scope="col">a
-      second, last two minutes</th></tr></thead>
-    <tbody>${rows.map(({ labels, count, rate: speed }) =>
-      html`<tr key=${`${labels.method} ${labels.route} ${labels.status}`}><th
-        scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
-      <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td><td
-        class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody></table></div>`}
+    ${rows.length === 0 && html`<p class="hint">Nothing was asked yet.</p>`}
+    ${rows.length > 0 && html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0">
+      <table class="plain-table">
+        <${Headings} names=${["route", "status", "answers", "a second, last two minutes"]} />
+        <tbody>${rows.map(({ labels, count, speed }) => html`<tr key=${Object.values(labels).join(" ")}>
+          <th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
+          <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td>
+          <td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody>
+      </table></div>`}
   </section>`;
 }

@@ -1,10 +1,11 @@
 // Where the parameters are, how the vectors of a matrix stand to each other, and what a head's circuits can carry.
 import { useJson, useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
-import { clamp, useCapabilities } from "../core/model.js";
+import { clamp, useCapabilities, useHead } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
+import { Headings } from "../parts/headings.js";
 import { Lines } from "../parts/lines.js";
 import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
@@ -21,20 +22,20 @@ function Census() {
   const route = `v1/models/${encodeURIComponent(model)}/parameters`;
   const answer = useJson(route);
   const picture = useRef(null);
-  return html`<section class="card"><header><h2>Where the parameters are</h2><${CopyMenu} route=${route} /><${SaveMenu}
-    picture=${picture} name="parameters" /></header>
+  return html`<section class="card"><header><h2>Where the parameters are</h2>
+      <${CopyMenu} route=${route} /><${SaveMenu} picture=${picture} name="parameters" /></header>
     <${Answer} answer=${answer}>${(census) => html`
       <p><b>${grouped(census.total)}</b> parameters, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
       <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
       <details><summary>As a table</summary><table class="plain-table">
-        <thead><tr><th scope="col">component</th><th scope="col">weight</th><th scope="col">shape</th><th
-          scope="col">count</th><th scope="col">parameters</th><th scope="col">share</th></tr></thead>
-        <tbody>${census.rows.map((row) => html`<tr><th
-          scope="row">${row.component}</th><td><code>${row.weight}</code></td><td
-            class="number">${row.shape.map(grouped).join(" × ")}</td>
-          <td class="number">${row.count}</td><td class="number">${grouped(row.parameters)}</td><td
-            class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share)}</td></tr>`)}</tbody>
+        <${Headings} names=${["component", "weight", "shape", "count", "parameters", "share"]} />
+        <tbody>${census.rows.map((row) => html`<tr>
+          <th scope="row">${row.component}</th><td><code>${row.weight}</code></td>
+          <td class="number">${row.shape.map(grouped).join(" × ")}</td>
+          <td class="number">${row.count}</td><td class="number">${grouped(row.parameters)}</td>
+          <td class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share)}</td>
+        </tr>`)}</tbody>
       </table></details>`}<//>
   </section>`;
 }
@@ -70,12 +71,13 @@ function Geometry() {
   const route = `v1/models/${encodeURIComponent(capabilities.model)}/geometry?${query}`;
   const answer = useJson(route);
   const picture = useRef(null);
-  return html`<section class="card"><header><h2>How the vectors of a matrix stand to each other</h2><${CopyMenu} route=${route} />
-      <${SaveMenu} picture=${picture} name="cosines" /></header>
+  return html`<section class="card"><header><h2>How the vectors of a matrix stand to each other</h2>
+      <${CopyMenu} route=${route} /><${SaveMenu} picture=${picture} name="cosines" /></header>
     <div class="toolbar">
       <label>Matrix <select value=${name} onChange=${(event) => select({ weights_matrix: event.target.value })}>
         ${choices.map(({ value, label }) => html`<option value=${value}>${label}</option>`)}</select></label>
-      ${!isTable && html`<label>Layer <select value=${layer} onChange=${(event) => select({ layer: Number(event.target.value) })}>
+      ${!isTable && html`<label>Layer <select value=${layer}
+        onChange=${(event) => select({ layer: Number(event.target.value) })}>
         ${Array.from({ length: stack.num_layers }, (_, i) => html`<option value=${i}>${i}</option>`)}</select></label>`}
       <${Choices} label="Vectors" value=${selection.weights_axis} choices=${[["rows", "rows"], ["columns", "columns"]]}
         onPick=${(weights_axis) => select({ weights_axis })} />
@@ -91,38 +93,35 @@ function GeometryResult({ entry, handle }) {
     ["mean cosine", format(cosines.mean), "random directions: 0"],
     ["largest |cosine|", format(Math.max(Math.abs(cosines.largest), Math.abs(cosines.smallest))),
       `random directions: about ${format(baseline.largest)}; least possible (Welch bound): ${format(baseline.welch_bound)}`],
-    ["furthest from orthonormal, max |WᵀW − 1|", format(entry.max_deviation_from_identity), "of the vectors scaled to length 1"],
+    ["furthest from orthonormal, max |WᵀW − 1|", format(entry.max_deviation_from_identity),
+      "of the vectors scaled to length 1"],
     ["effective rank", format(spectrum.effective_rank),
       `of at most ${Math.min(...entry.shape)}: the exponential of the entropy of the singular values`],
   ];
   return html`<p><b>${grouped(entry.num_vectors)}</b> vectors of ${grouped(entry.dimension)} numbers
     (${entry.axis} of <code>${entry.matrix}</code>, ${entry.shape.map(grouped).join(" × ")}),${" "}
       ${grouped(entry.num_compared)} pairs compared${entry.sampled ? ", drawn at random" : ", all there are"}. The
-        nearer to orthogonal, the more directions a space can keep apart.</p>
+      nearer to orthogonal, the more directions a space can keep apart.</p>
     <${CosineHistogram} counts=${entry.arrays.histogram.data} dimension=${entry.dimension} handle=${handle} />
     <table class="plain-table"><tbody>${facts.map(([name, value, note]) =>
-      html`<tr><th scope="row">${name}</th><td class="number">${value}</td><td class="hint">${note}</td></tr>`)}</tbody></table>`;
+      html`<tr><th scope="row">${name}</th><td class="number">${value}</td><td class="hint">${note}</td></tr>`,
+    )}</tbody></table>`;
 }
 
 function Circuits() {
-  const selection = useSelection();
-  const capabilities = useCapabilities();
-  const { attention, stacks, routes } = capabilities;
-  const part = attention.parts.includes(selection.part) ? selection.part : attention.parts[0];
-  const stack = stacks[part === "cross" ? "decoder" : part];
-  const body = { part, layers: clamp(selection.layer, stack.num_layers), heads: clamp(selection.head, stack.num_heads) };
-  const answer = useLook(routes["/v1/circuits"].works ? "v1/circuits" : null, body);
+  const { works, reason } = useCapabilities().routes["/v1/circuits"];
+  const { part, stack, layer, head } = useHead();
+  const body = { part, layers: layer, heads: head };
+  const answer = useLook(works ? "v1/circuits" : null, body);
   const picture = useRef(null);
-  if (!routes["/v1/circuits"].works) return html`<section class="card"><h2>A head's circuits</h2><p
-    class="lack">${routes["/v1/circuits"].reason}</p></section>`;
-  return html`<section class="card"><header><h2>A head's circuits: layer ${body.layers},
-    head ${body.heads}</h2><${CopyMenu} route="v1/circuits" body=${body} /><${SaveMenu} picture=${picture}
-      name="circuits" /></header>
+  if (!works) return html`<section class="card"><h2>A head's circuits</h2><p class="lack">${reason}</p></section>`;
+  return html`<section class="card"><header><h2>A head's circuits: layer ${layer}, head ${head}</h2>
+      <${CopyMenu} route="v1/circuits" body=${body} /><${SaveMenu} picture=${picture} name="circuits" /></header>
     <${HeadPicker} />
     <p>A head reads with W<sub>Q</sub>W<sub>K</sub>ᵀ (what it looks for) and writes with
       W<sub>V</sub>W<sub>O</sub> (what it moves). Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
       but passes through ${stack.head_dim} numbers, so its rank is at most ${stack.head_dim}: its singular values say
-        how it uses them.</p>
+      how it uses them.</p>
     <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
   </section>`;
 }
