@@ -143,6 +143,18 @@ def test_an_error_in_the_middle_is_shown_there_and_what_came_stays(open_view: Op
     expect(page.locator(".problem")).to_have_count(0)
 
 
+def test_what_a_click_asked_is_not_said_to_be_asked_again(open_view: Open) -> None:
+    page = open_view("write", **SEEDED)
+    page.route("**/tokenize", lambda route: route.abort())
+    page.locator("#write").click()
+    expect(page.locator(".view .problem")).to_contain_text("Try it again when the server answers.")
+    page.unroute("**/tokenize")
+    expect(page.locator(".banner")).to_have_count(0)
+    page.locator("#write").click()
+    expect(page.locator(".prose button")).to_have_count(12)
+    expect(page.locator(".problem")).to_have_count(0)
+
+
 def test_chat_goes_through_the_models_template(open_view: Open, server: Server) -> None:
     page = open_view("write", write_chat=1, **SEEDED)
     write(page)

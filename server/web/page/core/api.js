@@ -45,7 +45,7 @@ export async function ask(route, body, { signal, accept = "application/json" } =
   } catch (error) {
     if (error.name === "AbortError") throw error;
     serverLost();
-    throw new ApiError("The server does not answer. The page tries again by itself.");
+    throw new ApiError("The server does not answer.");
   }
   if (response.ok) return response;
   const error = await readError(response);

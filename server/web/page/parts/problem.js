@@ -9,19 +9,29 @@ const ADVICE = {
   503: "It is asked again as soon as the server is ready.",
 };
 
+const AGAIN_YOURSELF = "Try it again when the server answers.";
+
+function adviceOn({ status, isPassing }, isAction) {
+  return isAction && isPassing && status !== 429 ? AGAIN_YOURSELF : ADVICE[status];
+}
+
 function titleOf(status) {
   if (status === undefined) return "Something broke"; // in the page itself: no answer of the server
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }
 
-/** The error of a request, with what can be done about it. */
-export function Problem({ error, retry }) {
+/**
+ * The error of a request, with what can be done about it. isAction: somebody's click asked it, so it is not asked again
+ * when the server is back.
+ */
+export function Problem({ error, retry, isAction = false }) {
   if (!error) return null;
+  const advice = adviceOn(error, isAction);
   const wait = error.retryAfter ? ` The server asks to wait ${error.retryAfter} s.` : "";
   return html`<div class="problem" role="alert">
     <strong>${titleOf(error.status)}</strong>
     <p>${error.message}</p>
-    ${ADVICE[error.status] && html`<p>${ADVICE[error.status]}${wait}</p>`}
+    ${advice && html`<p>${advice}${wait}</p>`}
     ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
   </div>`;
 }

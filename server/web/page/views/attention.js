@@ -25,7 +25,7 @@ export function View() {
   return html`<p class="hint">One head at a time: how much each token, as <b class="query">query</b>, takes from each
       other, its <b class="key">keys</b>. Point at a cell or a word; a click keeps it.</p>
     <${Toolbar} watching=${watching} grid=${answered} />
-    <${Problem} error=${watching.error} />
+    <${Problem} error=${watching.error} isAction />
     <div class="attention">
       <${Wall} />
       <${Head} answer=${live ? LIVE : answer} grid=${grid} marked=${marked} live=${live} request=${request} />

@@ -49,7 +49,7 @@ function Row({ row, body }) {
       <${Controls} selection=${selection} />
       <${Numbers} row=${row} drawn=${drawn} options=${options} />
     </section>
-    <${Problem} error=${problem} />
+    <${Problem} error=${problem} isAction />
     ${note && html`<p class="hint" role="status">${note}</p>`}
     <div class="columns">
       <${Likeliest} row=${row} drawn=${drawn} found=${found} onPick=${force} />

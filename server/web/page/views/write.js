@@ -35,7 +35,7 @@ export function View() {
       what else could have come, and let the story go another way.</p>
     <${PromptCard} text=${text} options=${options} isRunning=${written.isRunning}
       onWrite=${() => write(() => begin(text, options))} />
-    <${Problem} error=${problem} />
+    <${Problem} error=${problem} isAction />
     ${branch && html`<div class=${isOpen ? "write-pair" : ""}>
       <section class="card story" aria-busy=${written.isRunning && branch.tokens.length === 0}>
         <${Prose} prompt=${written.prompt} branch=${branch} picked=${picked} onPick=${setPicked} />
@@ -103,9 +103,9 @@ function Ending({ written, branch, options, onWrite, onTake }) {
   const rate = speed?.perSecond ? `, ${format(speed.perSecond, 3)} tokens/s` : "";
   const pace = speed ? `, first token after ${format(speed.firstMs, 3)} ms${rate}` : "";
   return html`<div class="ending">
-    ${end?.error && html`<${Problem} error=${end.error} />`}
+    ${end?.error && html`<${Problem} error=${end.error} isAction />`}
     <p class="hint"><span role="status">${said}</span> ${tokens.length} tokens in all${pace},
-      seed ${written.seed}${options.seed !== null ? "" : html`
+      seed ${written.seed}${options.seed !== null ? "" : html`${" "}
       (drawn; <button type="button" class="plain" onClick=${() => select({ write_seed: String(written.seed) })}>keep
         it</button>)`}.</p>
     ${end && html`<div class="toolbar">

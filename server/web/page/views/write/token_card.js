@@ -84,7 +84,7 @@ function Other({ onForce }) {
       <input value=${text} placeholder="or anything else, such as “ dragon”" spellcheck=${false}
         onInput=${(event) => setText(event.target.value)} /></label>
     <button type="submit" disabled=${text === ""}>Force</button>
-  </form><${Problem} error=${problem} />`;
+  </form><${Problem} error=${problem} isAction />`;
 }
 
 /** The other views, at the row that chose this token: the position before it. */
