@@ -58,8 +58,8 @@ export function Curve({ row, drawn, found, options }) {
 
 function told(row, drawn, token, name) {
   const cut = drawn.cutBy(token);
-  return `rank ${grouped(row.ranks[token])} “${shownToken(name)}”: ${percent(drawn.probabilities[token])}, ${cut
-    ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}`;
+  const fate = cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`;
+  return `rank ${grouped(row.ranks[token])} “${shownToken(name)}”: ${percent(drawn.probabilities[token])}, ${fate}`;
 }
 
 /** Both distributions under each other, float32, [2, V]. */
@@ -116,8 +116,8 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
 function drawEdge(context, x, width, colours, numKept) {
   context.strokeStyle = colours.key;
   context.lineWidth = 1.5;
-  for (let y = MARGIN.top; y < HEIGHT - MARGIN.bottom; y += 7) strokeLine(context, [x, y],
-    [x, Math.min(y + 4, HEIGHT - MARGIN.bottom)]);
+  const ground = HEIGHT - MARGIN.bottom;
+  for (let y = MARGIN.top; y < ground; y += 7) strokeLine(context, [x, y], [x, Math.min(y + 4, ground)]);
   const isLeft = x > width * 0.6;
   context.fillStyle = colours.key;
   context.font = "600 11px system-ui, sans-serif";

@@ -58,11 +58,11 @@ function Chance({ row, drawn, token, name, note, onPick }) {
   const asked = useName(row, token);
   const cut = drawn.cutBy(token);
   return html`<p class="chance">
-    <button type="button" class="token" title="write it" onClick=${() => onPick(token)}><${TokenName}
-      token=${name ?? asked} /></button>
+    <button type="button" class="token" title="write it" onClick=${() => onPick(token)}>
+      <${TokenName} token=${name ?? asked} /></button>
     <b>rank ${grouped(row.ranks[token])}</b> of ${grouped(row.order.length)},${" "}
-    <span class="number">${percent(drawn.probabilities[token])}</span>, logit <span
-      class="number">${format(row.logits[token])}</span>,${" "}
+    <span class="number">${percent(drawn.probabilities[token])}</span>,
+    logit <span class="number">${format(row.logits[token])}</span>,${" "}
     ${cut ? `cut by ${cut}` : `drawn with ${percent(drawn.kept[token])}`}
     ${note && html`<span class="hint">${note}</span>`}
   </p>`;

@@ -23,10 +23,11 @@ function Score({ logprobs, query }) {
   const scored = values.filter((value) => value !== null);
   const mean = scored.reduce((sum, value) => sum + value, 0) / Math.max(scored.length, 1);
   const chances = values.map((value) => (value === null ? NaN : Math.exp(value)));
-  return html`<p>${scored.length > 0 && html`Perplexity of the text <b
-    class="number">${format(Math.exp(-mean))}</b>: ${format(-mean)} nats of surprise a token.`}
-      <span class="hint"> The deeper the colour, the likelier the token was (temperature 1). Click one to see what else
+  const perplexity = html`<b class="number">${format(Math.exp(-mean))}</b>`;
+  return html`<p>
+      ${scored.length > 0 && html`Perplexity of the text ${perplexity}: ${format(-mean)} nats of surprise a token. `}
+      <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see what else
         could have stood there.</span></p>
-    <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)} label="Tokens by the probability they had"
-      onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
+    <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)}
+      label="Tokens by the probability they had" onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
 }
