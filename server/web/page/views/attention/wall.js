@@ -17,7 +17,7 @@ const CELLS_AT_ONCE = 64e6; // weights that one request may make the server comp
 const LEFT = 30;
 const TOP = 34;
 const GAP = 3;
-const SMALLEST = 18; // CSS pixels of a thumbnail; more heads than fit so go on in another line
+const SMALLEST = 16; // CSS pixels of a thumbnail; more heads than fit so go on in another line
 const LARGEST = 54;
 const NONE = [];
 const WALKING = "Arrow keys choose another.";
@@ -160,8 +160,9 @@ function canvasesOf(entry, { showsFirst, orientation, mode }) {
 
 /** Where everything lies: {cell, perLine, height, place(layer, head), at(x, y)}, in CSS pixels. */
 function layoutOf(width, numLayers, numHeads) {
-  const perLine = Math.max(1, Math.min(numHeads, Math.floor((width - LEFT) / (SMALLEST + GAP))));
-  const lines = Math.ceil(numHeads / perLine);
+  const most = Math.max(1, Math.floor((width - LEFT) / (SMALLEST + GAP)));
+  const lines = Math.ceil(numHeads / most);
+  const perLine = Math.ceil(numHeads / lines); // lines of one length: no line of two heads below one of fourteen
   const cell = Math.max(4, Math.min(LARGEST, Math.floor((width - LEFT) / perLine) - GAP));
   const pitch = cell + GAP;
   const band = lines * pitch + (lines > 1 ? 8 : 0); // of one layer
