@@ -92,6 +92,17 @@ def test_what_is_pointed_at_may_go_with_a_shorter_text(open_view: Open, view: st
     expect(page.locator(f"{picture} canvas").first).to_be_visible()
 
 
+def test_the_word_that_is_looked_at_is_chosen_without_a_shift_key(open_view: Open) -> None:
+    page = open_view("why", layer=1, head=3, query=7, key=6)
+    page.get_by_role("button", name="who is looked at").click()
+    page.get_by_role("button", name="token 4, ").first.click()
+    page.wait_for_url("**key=4**")
+    assert "query=7" in page.url
+    page.get_by_role("button", name="token 5, ").first.click(modifiers=["Shift"])
+    page.wait_for_url("**query=5**")
+    assert "key=4" in page.url
+
+
 def test_text_from_outside_is_never_html(open_view: Open) -> None:
     nasty = '<img src=x onerror="document.title=1"><b id=mark>bold</b> & <script>document.title=2</script>'
     page = open_view("attention", text=nasty)

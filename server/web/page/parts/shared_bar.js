@@ -4,6 +4,7 @@ import { html, useEffect, useRef, useState } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
 import { PairTokens } from "./pair_tokens.js";
+import { PickRole, roleOf } from "./pick_role.js";
 import { Problem, Progress } from "./problem.js";
 import { Tokens } from "./tokens.js";
 
@@ -81,12 +82,11 @@ function TextTokens() {
   if (error) return html`<${Problem} error=${error} />`;
   if (text === "") return html`<p class="hint">Write something above.</p>`;
   if (tokens.length === 0) return html`<${Progress} active=${loading} />`;
-  const pick = (position, event) => select(event.shiftKey ? { key: position } : { query: position });
+  const pick = (position, event) => select({ [roleOf(event)]: position });
   return html`<div class="text-tokens">
     <${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)} key_=${clamp(key, tokens.length)} onPick=${pick}
       label="Tokens of the text" />
-    <p class="hint"><b class="query">blue</b> looks (click), <b class="key">orange</b> is looked at
-      (shift-click). ${tokens.length} tokens.</p>
+    <p class="hint">${tokens.length} tokens. <${PickRole} /></p>
   </div>`;
 }
 

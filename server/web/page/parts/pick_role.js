@@ -1,0 +1,17 @@
+// What a click on a word chooses: the one that looks, or the one that is looked at. Shift means the other, for who has it.
+import { html } from "../core/html.js";
+import { Store, useStore } from "../core/store.js";
+
+const role = new Store("query");
+
+/** "query" or "key": which of the two this click chooses. */
+export const roleOf = (event) => (event.shiftKey ? { query: "key", key: "query" }[role.value] : role.value);
+
+/** Says which colour is which, and lets people without a shift key choose either. */
+export function PickRole() {
+  const chosen = useStore(role);
+  const button = (name, says) => html`<button type="button" class=${`quiet ${name}`} aria-pressed=${chosen === name}
+    onClick=${() => role.set(name)}>${says}</button>`;
+  return html`<span class="pick-role" role="group" aria-label="A click on a word chooses">A click chooses${" "}
+    ${button("query", "who looks")}${button("key", "who is looked at")}<span class="wide"> (with shift, the other)</span></span>`;
+}
