@@ -18,13 +18,13 @@ from benchmarks.processes import Server, serve
 TEXT = "Once upon a time there was a little girl"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server() -> Iterator[Server]:
     with serve(["--served-model-name", "fables"]) as running:
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
 def browser() -> Iterator[Browser]:
     found = shutil.which("chromium")
     if found is None and not os.environ.get("TEST_TOOLS"):
