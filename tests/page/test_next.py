@@ -43,6 +43,8 @@ def test_the_distribution_is_the_samplers_before_and_after_truncation(open_view:
 
 def test_a_slider_recomputes_in_the_browser_from_the_logits(open_view: Open, server: Server) -> None:
     page = open_view("next")
+    expect(page.locator(".text-score .token").first).to_be_visible()  # the last thing that the view asks for by itself
+    page.wait_for_load_state("networkidle")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     slider = page.get_by_role("slider", name="temperature")
