@@ -57,7 +57,10 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
     for prompt in prompts:
         # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
         limit = None if body.max_tokens is None else max(body.max_tokens, 1)
-        fitted, max_tokens = fit_generation(context, prompt, limit, is_explicit, body.truncate, field)
+        drops_token = body.max_tokens == 0
+        fitted, max_tokens = fit_generation(
+            context, prompt, limit, is_explicit, body.truncate, field, drops_token=drops_token
+        )
         sampling = sampling_params(
             context,
             body,

@@ -240,14 +240,23 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
 
 
 def fit_generation(
-    context: AppContext, prompt: Prompt, max_tokens: int | None, is_explicit: bool, truncate: bool, field: str
+    context: AppContext,
+    prompt: Prompt,
+    max_tokens: int | None,
+    is_explicit: bool,
+    truncate: bool,
+    field: str,
+    *,
+    drops_token: bool = False,
 ) -> tuple[Prompt, int]:
     """The prompt and how many tokens may follow it: `max_tokens`, or the rest of the context if it is None.
+
+    `drops_token`: the one token that follows is thrown away, so the prompt may fill the context.
 
     A default that is not explicit is cut to the room left; an explicit one over it raises BadRequest. `truncate` drops
     the beginning of a prompt that does not fit, so that `max_tokens` (or, for None, a quarter of the context) follow.
     """
-    limit = context.context_limit
+    limit = context.context_limit + drops_token
     needed = max_tokens if is_explicit and max_tokens is not None else 1
     if truncate and prompt.encoder is None and len(prompt.ids) + needed > limit:
         wanted = max_tokens if max_tokens is not None and (is_explicit or max_tokens < limit) else max(1, limit // 4)
@@ -261,7 +270,8 @@ def fit_generation(
             prompt = Prompt(prompt.ids[-(limit - wanted) :])
     room = limit - len(prompt.ids)
     if room < 1:
-        raise _too_long(len(prompt.ids), limit - 1, field, f" and {limit} with the answer")
+        rest = "" if drops_token else f" and {limit} with the answer"
+        raise _too_long(len(prompt.ids), limit - 1, field, rest)
     if max_tokens is None:
         return prompt, room
     if max_tokens > room and is_explicit:
