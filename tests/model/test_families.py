@@ -241,7 +241,11 @@ OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "layer_types": ["full_attention"] * 4 + ["sliding_attention"] * 2,
         },
     ),
-    "T5": ("T5ForConditionalGeneration", {"tie_word_embeddings": False}, {"scale_decoder_outputs": False}),
+    "T5": (  # whether an unscaled head is tied is another question; where there are files, they answer it
+        "T5ForConditionalGeneration",
+        {"tie_word_embeddings": False},
+        {"tie_word_embeddings": False, "scale_decoder_outputs": False},
+    ),
 }
 
 
