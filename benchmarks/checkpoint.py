@@ -5,6 +5,7 @@ Speed does not depend on what the weights say. Knows nothing of the server.
 
 import json
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 50257
 CONTEXT = 1024
@@ -13,8 +14,19 @@ NAME = "llama-124m-random"
 
 
 def make_checkpoint(cache: Path) -> Path:
-    """The folder of the checkpoint under `cache`, made when it is not there yet (float32, 0.5 GB)."""
-    folder = cache / NAME
+    """The folder of the 124M checkpoint under `cache`, made when it is not there yet (float32, 0.5 GB)."""
+    return make_llama(
+        cache / NAME,
+        hidden_size=768,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        max_position_embeddings=CONTEXT,
+    )
+
+
+def make_llama(folder: Path, **sizes: Any) -> Path:
+    """A Llama-shaped checkpoint of these sizes (LlamaConfig's names), made in `folder` when it is not there yet."""
     if (folder / "complete").exists():
         return folder
     import torch
@@ -22,13 +34,8 @@ def make_checkpoint(cache: Path) -> Path:
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=768,
-        intermediate_size=2048,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        num_key_value_heads=12,
+        **sizes,
         vocab_size=VOCABULARY,
-        max_position_embeddings=CONTEXT,
         tie_word_embeddings=True,
         bos_token_id=VOCABULARY - 1,
         eos_token_id=VOCABULARY - 1,

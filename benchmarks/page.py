@@ -23,7 +23,7 @@ from urllib.parse import urlencode, urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
 
-from benchmarks.checkpoint import VOCABULARY, write_tokenizer
+from benchmarks.checkpoint import make_llama
 from benchmarks.load import percentile
 from benchmarks.processes import ROOT, Server, serve
 
@@ -53,29 +53,14 @@ END_COUNT = "() => { cancelAnimationFrame(window.counting); return window.frames
 
 def make_small_checkpoint(cache: Path) -> Path:
     """A folder with 4 layers of 8 heads that read up to 2048 tokens: what is drawn is as large as a large model's."""
-    folder = cache / NAME
-    if (folder / "complete").exists():
-        return folder
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
+    return make_llama(
+        cache / NAME,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=4,
         num_attention_heads=8,
-        vocab_size=VOCABULARY,
         max_position_embeddings=2 * TOKENS,
-        tie_word_embeddings=True,
-        bos_token_id=VOCABULARY - 1,
-        eos_token_id=VOCABULARY - 1,
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    write_tokenizer(folder)
-    (folder / "complete").touch()
-    return folder
 
 
 @contextmanager

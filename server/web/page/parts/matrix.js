@@ -5,7 +5,7 @@ import { shownToken } from "../core/model.js";
 import { extent, format } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
-import { Picture } from "./picture.js";
+import { fitted, Picture } from "./picture.js";
 import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const FONT = 12;
@@ -264,22 +264,16 @@ function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall
   const rowStep = Math.max(1, Math.ceil((FONT + 1) / tall));
   context.textAlign = "right";
   for (let row = 0; row < seen.rows; row += rowStep) {
-    context.fillText(fitted(context, rowNames[seen.row + row], left - 24), left - 5, top + (row + 0.5) * tall);
+    context.fillText(fitted(context, shownToken(rowNames[seen.row + row]), left - 24), left - 5, top + (row + 0.5) * tall);
   }
   context.textAlign = "left";
   for (let column = 0; column < seen.columns; column += 1) {
     context.save();
     context.translate(left + (column + 0.5) * cell, top - 5);
     context.rotate(-Math.PI / 2);
-    context.fillText(fitted(context, columnNames[seen.column + column], top - 22), 0, 0);
+    context.fillText(fitted(context, shownToken(columnNames[seen.column + column]), top - 22), 0, 0);
     context.restore();
   }
-}
-
-function fitted(context, name, room) {
-  let shown = shownToken(name);
-  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
-  return shown;
 }
 
 function drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk, columnInk }) {

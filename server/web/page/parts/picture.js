@@ -165,3 +165,10 @@ function svgOf(draw, width, height, mode) {
   draw(context, { width, height, colours, mode });
   return new Blob([context.document(width, height, colours.paper)], { type: "image/svg+xml" });
 }
+
+/** The text cut to that many CSS pixels, in the context's font, with … for what is left out. */
+export function fitted(context, text, room) {
+  let shown = text;
+  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
+  return shown;
+}

@@ -1,7 +1,7 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
 import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
 import { extent, format } from "../core/numbers.js";
-import { Picture } from "./picture.js";
+import { fitted, Picture } from "./picture.js";
 import { SaveMenu } from "./tools.js";
 
 const MARGIN = 8;
@@ -102,9 +102,7 @@ function drawNames(context, row, { left, top, height }, width, colours, isSelect
   context.textAlign = "right";
   context.fillStyle = colours[row.tone === "muted" ? "muted" : row.tone] ?? colours.ink;
   context.font = `${isSelected || row.strong ? "600 " : ""}12px ui-monospace, monospace`;
-  let name = row.name;
-  while (name.length > 1 && context.measureText(name).width > left - 10) name = `${name.slice(0, -2)}…`;
-  context.fillText(name, left - 8, top + height / 2);
+  context.fillText(fitted(context, row.name, left - 10), left - 8, top + height / 2);
   if (!row.note) return;
   context.textAlign = "left";
   context.fillStyle = colours.ink;

@@ -4,7 +4,7 @@ import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
-import { Picture } from "../../parts/picture.js";
+import { fitted, Picture } from "../../parts/picture.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
 
@@ -171,12 +171,6 @@ function drawBox(context, box, { bitmap, shape, note, colours }) {
     context.font = `600 12px ${MONO}`;
     context.fillText(fitted(context, note, room), strip.x, strip.y + 16);
   }
-}
-
-function fitted(context, text, room) {
-  let shown = text;
-  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
-  return shown;
 }
 
 function drawBlock(context, block, isOpen, colours) {

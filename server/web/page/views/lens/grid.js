@@ -5,7 +5,7 @@ import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
-import { Picture } from "../../parts/picture.js";
+import { fitted, Picture } from "../../parts/picture.js";
 import { spaced } from "../../parts/target_field.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { stateName } from "./names.js";
@@ -147,10 +147,4 @@ function drawRow(context, entry, row, cell, { colours, mode, width }) {
   context.strokeStyle = colours.accent;
   context.lineWidth = 1.5;
   context.strokeRect(LEFT, y, width - LEFT - 4, CELL.height);
-}
-
-function fitted(context, name, room) {
-  let shown = name;
-  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
-  return shown;
 }
