@@ -42,8 +42,8 @@ def keep_rows_alike() -> None:
     """Forbid oneDNN the matrix units (AMX), unless the environment names its instructions already.
 
     With them the sum of a bfloat16 row depends on how many rows stand beside it (torch 2.13, Sapphire Rapids: up to 32
-    rows differ from more). Without them large products take three times as long, steps of few rows hardly longer. Only
-    what is set before oneDNN's first call counts.
+    rows differ from more). Without them a product of one or two rows takes as long, of 8 two to three times, of 128
+    about ten times (benchmarks/NOTES.md). Only what is set before oneDNN's first call counts.
     """
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
