@@ -51,8 +51,6 @@ class AttentionTap:
     span: int
     rows: Sequence[int]
     """Batch rows, all of that span."""
-    positions: Sequence[int]
-    """Their positions in the sequence."""
     heads: Mapping[int, Sequence[int]]
     """Layer -> its heads."""
     kind: str
@@ -73,7 +71,6 @@ class AttentionChange:
     layer: int
     rows: Sequence[int]
     """Ascending."""
-    positions: Sequence[int]
     heads: Sequence[int]
     kind: str
     """scores | pattern"""

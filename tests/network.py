@@ -126,8 +126,7 @@ class _Looked:
             whole[:, start + first : start + first + found.shape[1], : found.shape[2]] = found
 
         heads = {layer: range(own.num_heads)}
-        positions = range(start, start + rows)
-        return AttentionTap(0, range(rows), positions, heads, MAPS[short], keep, cross=short != point.name)
+        return AttentionTap(0, range(rows), heads, MAPS[short], keep, cross=short != point.name)
 
     def keep(self, name: str, length: tuple[int, ...], start: int, found: torch.Tensor) -> None:
         whole = self.points.setdefault(name, torch.full(length + found.shape[1:], float("nan"), dtype=found.dtype))

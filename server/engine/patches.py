@@ -101,7 +101,6 @@ class Patch:
             span=span,
             layer=layer,
             rows=rows,
-            positions=positions.tolist(),
             heads=heads,
             kind=kind,
             apply=apply,

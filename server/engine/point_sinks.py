@@ -240,7 +240,7 @@ class HeadScoresSink:
             here = queries[i : i + rows.shape[1]]
             self._scores[torch.tensor(self._slots[layer])[:, None], here] = self._measure(rows.cpu(), here)
 
-        return AttentionTap(window.span, window.rows(positions), positions.tolist(), self._heads, "pattern", deliver)
+        return AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)
 
     def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """rows [heads, n, keys] of these queries -> [heads, n, measure]. Sums are in float64, so that the keys of later

@@ -73,7 +73,6 @@ class AttentionSink:
         return AttentionTap(
             span=window.span,
             rows=window.rows(positions),
-            positions=positions.tolist(),
             heads=self._heads,
             kind=self._capture.kind,
             deliver=deliver,

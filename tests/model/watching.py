@@ -137,11 +137,11 @@ def _looks(
         for kind in each.kinds:
             for cross in (False, True)[: 1 + model.config.cross_attention]:
                 heads = dict.fromkeys(range(model.config.num_layers), all_heads)
-                taps.append(AttentionTap(span, rows, positions, heads, kind, _keep(found, kind, cross), cross))
+                taps.append(AttentionTap(span, rows, heads, kind, _keep(found, kind, cross), cross))
         for (kind, layer, cross), edit in each.map_edits.items():
             heads_of_edit = all_heads if each.heads is None else each.heads
             apply = _of_a_piece(edit)
-            map_changes.append(AttentionChange(span, layer, edited_rows, edited, heads_of_edit, kind, apply, cross))
+            map_changes.append(AttentionChange(span, layer, edited_rows, heads_of_edit, kind, apply, cross))
     if not reads and not changes and not taps and not map_changes:
         return None
     return Looks(reads, changes, taps, map_changes)
