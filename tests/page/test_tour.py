@@ -57,6 +57,7 @@ def test_on_a_phone_the_card_leaves_room_for_what_it_speaks_of(open_view: Open) 
     for place in range(4):
         expect(page.locator(".tour")).to_contain_text(f"{place + 1} of 9")
         settle(page)
+        expect(page.locator(".tour-outline")).to_be_visible()  # what it frames may still be on its way
         card = page.locator(".tour").bounding_box()
         frame = page.locator(".tour-outline").bounding_box()
         assert card is not None
