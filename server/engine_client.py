@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 from server import link, messages
@@ -23,6 +23,7 @@ from server.messages import MessageError
 from server.request_handle import Cost, RequestHandle
 from server.request_log import current_record
 from server.settings import Settings
+from server.worker_state import WorkerState, add_counters
 
 logger = logging.getLogger(__name__)
 
@@ -34,56 +35,6 @@ _IDLE_TIMEOUT = 5.0
 _PROGRESS_INTERVAL = 2.0
 _KILL_AFTER = 2.0
 """Times the worker timeout after which a hung worker is given up."""
-_COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
-
-
-class WorkerState:
-    """One worker slot: the process behind it may change."""
-
-    def __init__(self, worker_id: int) -> None:
-        self.worker_id = worker_id
-        self.protocol: link.LinkProtocol | None = None
-        self.pid: int | None = None
-        self.info: EngineInfo | None = None
-        self.progress: tuple[int, int] | None = None
-        self.progress_logged = 0.0
-        self.load_error: str | None = None
-        self.was_ready = False
-        """This or an earlier process of the slot was ready once."""
-        self._process_was_ready = False
-        self.is_hung = False
-        self.silent_for = 0.0
-        self.stats = EngineStats()
-        self.requests: dict[int, RequestHandle] = {}
-        self.gone = asyncio.Event()
-        self.gone.set()
-
-    @property
-    def is_ready(self) -> bool:
-        return self.protocol is not None and self.info is not None and not self.is_hung
-
-    @property
-    def load(self) -> int:
-        return sum(handle.cost.num_tokens for handle in self.requests.values())
-
-    def take_was_ready(self) -> bool:
-        """Whether the process that ended had been ready; asked once per process."""
-        was_ready, self._process_was_ready = self._process_was_ready, False
-        return was_ready
-
-    def become_ready(self, info: EngineInfo) -> None:
-        self.info = info
-        self.was_ready = self._process_was_ready = True
-
-    def reason(self) -> str:
-        """Why it is not ready."""
-        if self.is_hung:
-            return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
-        if self.was_ready and self.info is None:
-            return f"worker {self.worker_id} was lost and is being restarted"
-        if self.progress is not None and self.progress[1]:
-            return f"worker {self.worker_id} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
-        return f"worker {self.worker_id} is {'starting' if self.protocol is None else 'loading the model'}"
 
 
 class EngineClient:
@@ -176,7 +127,7 @@ class EngineClient:
     def stats(self) -> EngineStats:
         """All workers together, those that died included: counters never go back, gauges are of the living."""
         living = [worker.stats for worker in self.workers if worker.info is not None]
-        total = _add_counters(self._dead_stats, living)
+        total = add_counters(self._dead_stats, living)
         return replace(
             total,
             num_requests_running=sum(stats.num_requests_running for stats in living),
@@ -368,7 +319,7 @@ class EngineClient:
         )
         worker.protocol = worker.info = worker.pid = worker.progress = None
         worker.is_hung = False
-        self._dead_stats = _add_counters(self._dead_stats, [worker.stats])
+        self._dead_stats = add_counters(self._dead_stats, [worker.stats])
         worker.stats = EngineStats()
         self._fail_requests(
             worker,
@@ -405,9 +356,3 @@ class EngineClient:
             )
         if worker.is_hung and worker.silent_for > _KILL_AFTER * self._worker_timeout and self.on_hung is not None:
             self.on_hung(worker.worker_id)
-
-
-def _add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:
-    """`base` with the counters of the others added."""
-    sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
-    return replace(base, **sums)

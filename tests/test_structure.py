@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "reaching the worker",
-        ("server.engine_client", "server.request_handle", "server.admission", "server.link", "server.drain"),
+        ("server.engine_client", "server.worker_state", "server.request_handle", "server.admission", "server.link", "server.drain"),
     ),
     (
         "words of the wire",

@@ -1,0 +1,69 @@
+"""What the API process knows of each worker slot: its link, its requests, its last numbers, why it is not ready.
+
+Only keeps; decides nothing (`server.engine_client`, `server.supervisor`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from server import link
+from server.engine.outputs import EngineInfo, EngineStats
+from server.request_handle import RequestHandle
+
+_COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
+
+
+class WorkerState:
+    """One worker slot: the process behind it may change."""
+
+    def __init__(self, worker_id: int) -> None:
+        self.worker_id = worker_id
+        self.protocol: link.LinkProtocol | None = None
+        self.pid: int | None = None
+        self.info: EngineInfo | None = None
+        self.progress: tuple[int, int] | None = None
+        self.progress_logged = 0.0
+        self.load_error: str | None = None
+        self.was_ready = False
+        """This or an earlier process of the slot was ready once."""
+        self._process_was_ready = False
+        self.is_hung = False
+        self.silent_for = 0.0
+        self.stats = EngineStats()
+        self.requests: dict[int, RequestHandle] = {}
+        self.gone = asyncio.Event()
+        self.gone.set()
+
+    @property
+    def is_ready(self) -> bool:
+        return self.protocol is not None and self.info is not None and not self.is_hung
+
+    @property
+    def load(self) -> int:
+        return sum(handle.cost.num_tokens for handle in self.requests.values())
+
+    def take_was_ready(self) -> bool:
+        """Whether the process that ended had been ready; asked once per process."""
+        was_ready, self._process_was_ready = self._process_was_ready, False
+        return was_ready
+
+    def become_ready(self, info: EngineInfo) -> None:
+        self.info = info
+        self.was_ready = self._process_was_ready = True
+
+    def reason(self) -> str:
+        """Why it is not ready."""
+        if self.is_hung:
+            return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
+        if self.was_ready and self.info is None:
+            return f"worker {self.worker_id} was lost and is being restarted"
+        if self.progress is not None and self.progress[1]:
+            return f"worker {self.worker_id} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
+        return f"worker {self.worker_id} is {'starting' if self.protocol is None else 'loading the model'}"
+
+
+def add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:
+    """`base` with the counters of the others added."""
+    sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
+    return replace(base, **sums)
