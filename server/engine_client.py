@@ -10,6 +10,7 @@ import logging
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -45,6 +46,9 @@ class EngineClient:
         """False once the workers were given up."""
         self.draining = False
         self.worker_restarts = 0
+        self.requests_submitted = 0
+        self.requests_failed: Counter[str] = Counter()
+        """By the code of the error that they ended with."""
         self.on_step: Callable[[EngineStats], None] | None = None
         self.on_hung: Callable[[int], None] | None = None
         self.workers = tuple(WorkerState(i) for i in range(num_workers))
@@ -118,6 +122,10 @@ class EngineClient:
             return "draining"
         return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")
 
+    def workers_up(self) -> list[bool]:
+        """Of each worker slot, whether its process takes requests."""
+        return [worker.is_ready for worker in self.workers]
+
     def info(self) -> EngineInfo:
         """Of the workers, also while one is being restarted. Raises Unavailable before any was ready."""
         if self._last_info is None:
@@ -164,8 +172,9 @@ class EngineClient:
         if record is not None:
             record.prompt_tokens += num_read
         self._next_uid += 1
-        handle = RequestHandle(self._next_uid, cost, record, self._abort, self._release_capture)
+        handle = RequestHandle(self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure)
         worker.requests[handle.uid] = handle
+        self.requests_submitted += 1
         if deadline is not None:
             delay = max(0.0, deadline - now) + _DEADLINE_SLACK
             handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
@@ -210,6 +219,9 @@ class EngineClient:
 
     def _release_capture(self, handle: RequestHandle) -> None:
         self.admission.release_capture(handle.cost.capture_bytes)
+
+    def _count_failure(self, error: ApiError) -> None:
+        self.requests_failed[error.code or error.type] += 1
 
     def _worker_of(self, handle: RequestHandle) -> WorkerState | None:
         return next((worker for worker in self.workers if handle.uid in worker.requests), None)

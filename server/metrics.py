@@ -4,7 +4,7 @@ Counters and gauges of the engine are read from its snapshots at scrape time; la
 where clients feel them. Owns its registry, so that several servers can live in one process. Knows no route.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 import prometheus_client
@@ -42,6 +42,12 @@ _COUNTERS = {
     "computed_tokens_total": "Token positions pushed through the network, captures included.",
 }
 
+FAILURES = (
+    "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
+    "shutting_down",
+)  # fmt: skip
+"""Codes of the errors that a request in the engine can end with: shown as 0 before the first."""
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -52,6 +58,11 @@ class EngineStatus(Protocol):
 
     @property
     def worker_restarts(self) -> int: ...
+    @property
+    def requests_submitted(self) -> int: ...
+    @property
+    def requests_failed(self) -> Mapping[str, int]: ...
+    def workers_up(self) -> Sequence[bool]: ...
 
 
 class _EngineCollector(Collector):
@@ -68,6 +79,24 @@ class _EngineCollector(Collector):
             yield CounterMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
         restarts = float(self.engine.worker_restarts)
         yield CounterMetricFamily("lightwell_worker_restarts_total", "Workers started again after a loss.", restarts)
+        up = GaugeMetricFamily("lightwell_worker_up", "1 while the worker takes requests, else 0.", labels=["worker"])
+        for worker_id, is_up in enumerate(self.engine.workers_up()):
+            up.add_metric([str(worker_id)], float(is_up))
+        yield up
+        yield CounterMetricFamily(
+            "lightwell_requests_submitted_total",
+            "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, once.",
+            float(self.engine.requests_submitted),
+        )
+        failed = CounterMetricFamily(
+            "lightwell_request_failed_total",
+            "Requests of the engine that ended with an error, by its code.",
+            labels=["reason"],
+        )
+        counts = dict.fromkeys(FAILURES, 0) | dict(self.engine.requests_failed)
+        for reason, count in counts.items():
+            failed.add_metric([reason], float(count))
+        yield failed
 
 
 class Metrics:

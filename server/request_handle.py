@@ -36,6 +36,7 @@ class RequestHandle:
         record: RequestRecord | None,
         on_close: Callable[["RequestHandle"], None],
         on_taken: Callable[["RequestHandle"], None],
+        on_fail: Callable[[ApiError], None],
     ) -> None:
         self.uid = uid
         self.cost = cost
@@ -46,6 +47,7 @@ class RequestHandle:
         self._record = record
         self._on_close = on_close
         self._on_taken = on_taken
+        self._on_fail = on_fail
         self._is_taken = False
         self._is_closed = False
         self._outputs: deque[RequestOutput] = deque()
@@ -60,7 +62,7 @@ class RequestHandle:
             if self._is_closed:
                 raise StopAsyncIteration
             if self._error is not None:
-                self._take()
+                self._take(self._error)
                 raise self._error
             if self.is_finished:
                 raise StopAsyncIteration
@@ -110,10 +112,14 @@ class RequestHandle:
         self.is_finished = True
         self._wake()
 
-    def _take(self) -> None:
-        """The last output is in the reader's hands: its bytes are no longer ours to account for."""
+    def _take(self, error: ApiError | None = None) -> None:
+        """The end is in the reader's hands: its bytes are no longer ours to account for. A failure counts as one only
+        here: a reader who left, or was content with what came before it, has counted another end.
+        """
         if not self._is_taken:
             self._is_taken = True
+            if error is not None:
+                self._on_fail(error)
             self._on_taken(self)
 
     def _wake(self) -> None:

@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.processes import Server, serve
 
@@ -49,10 +49,14 @@ def metrics_table() -> str:
     from server.metrics import Metrics
 
     class Idle:
-        worker_restarts = 0
+        worker_restarts = requests_submitted = 0
+        requests_failed: ClassVar[dict[str, int]] = {}
 
         def stats(self) -> EngineStats:
             return EngineStats()
+
+        def workers_up(self) -> list[bool]:
+            return [True]
 
     metrics = Metrics()
     metrics.watch(Idle())
@@ -61,6 +65,8 @@ def metrics_table() -> str:
         if family.name.startswith("lightwell_"):
             name = family.name + ("_total" if family.type == "counter" else "")
             labels = getattr(metrics.registry._names_to_collectors.get(name), "_labelnames", ())
+            if family.type != "histogram":
+                labels = labels or tuple(family.samples[0].labels)
             shown = f"{name}{{{', '.join(labels)}}}" if labels else name
             lines.append(f"| `{shown}` | {family.type} | {family.documentation} |")
     return "\n".join(lines)

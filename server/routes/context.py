@@ -4,7 +4,7 @@ Built once by the application; the routes hold no state of their own. `Engine` a
 process that computes: they are described here so that routes can be tested against any engine that keeps the contract.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -50,6 +50,11 @@ class Engine(Protocol):
     def draining(self) -> bool: ...
     @property
     def worker_restarts(self) -> int: ...
+    @property
+    def requests_submitted(self) -> int: ...
+    @property
+    def requests_failed(self) -> Mapping[str, int]: ...
+    def workers_up(self) -> Sequence[bool]: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,6 +96,8 @@ class FakeEngine:
     live: bool = True
     draining: bool = False
     worker_restarts: int = 0
+    requests_submitted: int = 0
+    requests_failed: dict[str, int] = field(default_factory=dict)
     config: ModelConfig | None = None
     """Of the network, for the sizes of traced points; a site sets it."""
     submitted: list[Submitted] = field(default_factory=list)
@@ -128,6 +130,9 @@ class FakeEngine:
 
     def ready(self) -> bool:
         return self.is_ready
+
+    def workers_up(self) -> list[bool]:
+        return [self.is_ready]
 
     def reason(self) -> str:
         return "ready" if self.is_ready else "worker 0 is starting"

@@ -332,3 +332,19 @@ async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
         worker.link.close()
     await client.stop()
     client.remove_socket()
+
+
+async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    lost, refused, left = [await client.submit(generate(), [1]) for _ in range(3)]
+    worker.step(refusals=(Refusal(refused.uid, "no"),))
+    with pytest.raises(BadRequest):
+        await outputs_of(refused)
+    worker.link.close()
+    with pytest.raises(WorkerLost):
+        await outputs_of(lost)
+    left.close()  # it failed as well, but its reader had left: that end is counted where readers are
+    lost.close()
+    assert client.requests_submitted == 3
+    assert client.requests_failed == {"request_refused": 1, "worker_lost": 1}

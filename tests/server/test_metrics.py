@@ -1,6 +1,6 @@
 """What /metrics counts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,9 +13,14 @@ from server.metrics import HttpMetrics, Metrics, Receive, Scope, Send
 class Engine:
     snapshot: EngineStats
     worker_restarts: int = 3
+    requests_submitted: int = 9
+    requests_failed: dict[str, int] = field(default_factory=lambda: {"worker_lost": 2})
 
     def stats(self) -> EngineStats:
         return self.snapshot
+
+    def workers_up(self) -> list[bool]:
+        return [True, False]
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -43,9 +48,23 @@ def test_every_name_and_unit_is_of_the_design() -> None:
         "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
         "request_prefill_time_seconds", "request_decode_time_seconds", "iteration_tokens", "capture_bytes",
         "capture_seconds", "capture_rejected", "inflight_capture_bytes", "worker_restarts", "http_requests",
-        "stalled_clients",
+        "stalled_clients", "worker_up", "requests_submitted", "request_failed",
     }  # fmt: skip
     assert not any(name.endswith("_created") for name in families)
+
+
+def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats()))
+    assert value(metrics, "lightwell_requests_submitted_total") == 9
+    assert value(metrics, "lightwell_request_failed_total", reason="worker_lost") == 2
+    assert value(metrics, "lightwell_request_failed_total", reason="no_memory") == 0
+
+
+def test_each_worker_is_up_or_not() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats()))
+    assert [value(metrics, "lightwell_worker_up", worker=each) for each in "01"] == [1, 0]
 
 
 def test_two_servers_in_one_process_count_apart() -> None:
