@@ -20,9 +20,11 @@ from model.tokenizer import Tokenizer
 from server import processes
 from server.engine_client import EngineClient
 from server.errors import install_error_handlers
+from server.keys import KeyFileError, Keyring
 from server.lit_api import ENGINE_FACTORY
+from server.logs import configure_logging
 from server.metrics import HttpMetrics, Metrics
-from server.request_log import RequestLog, configure_logging
+from server.request_log import RequestLog
 from server.routes import build_router
 from server.routes.context import AppContext
 from server.settings import Settings, SettingsError
@@ -75,10 +77,16 @@ def default_model_id(model: str | None, folder: Path) -> str:
 
 
 def create_app(
-    settings: Settings, files: ModelFiles, client: EngineClient, lifespan: processes.Lifespan, metrics: Metrics
+    settings: Settings,
+    keys: Keyring,
+    files: ModelFiles,
+    client: EngineClient,
+    lifespan: processes.Lifespan,
+    metrics: Metrics,
 ) -> ASGIApp:
     """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
     metrics.watch(client)
+    metrics.watch_keys(keys)
     client.on_step = metrics.observe_step
     app = FastAPI(
         title="Lightwell",
@@ -90,6 +98,7 @@ def create_app(
     )
     context = AppContext(
         settings=settings,
+        keys=keys,
         config=files.config,
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
@@ -110,14 +119,15 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     configure_logging(settings.log_level, settings.log_format)
     metrics = Metrics()
     try:
+        keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         files = load_model_files(settings)
         return processes.run(
             settings,
             settings.engine_config(files.folder),
-            lambda client, lifespan: create_app(settings, files, client, lifespan, metrics),
+            lambda client, lifespan: create_app(settings, keys, files, client, lifespan, metrics),
             name=files.model_id,
             on_stalled_client=metrics.stalled_clients.inc,
             engine_factory=engine_factory,
         )
-    except (ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:
+    except (KeyFileError, ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:
         raise ServeError(str(error)) from error

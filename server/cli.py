@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from server.settings import SettingsError, add_arguments, from_arguments, unknown_variables
+from server.keys import KeyFileError, key_entry, new_key
+from server.settings import ENV_PREFIX, SettingsError, add_arguments, from_arguments, unknown_variables
 from server.version import lightwell_version
 
 
@@ -34,6 +35,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     census.add_argument("config", metavar="CONFIG", help="a config.json, a folder that holds one, or a hub id")
     census.add_argument("--json", action="store_true", help="write JSON, as GET /v1/models/{id}/parameters answers")
+    key = commands.add_parser(
+        "key",
+        help="make an API key",
+        description="Make a random API key. The key goes to stderr, once; its entry for --api-key-file to stdout: "
+        "lightwell key NAME >> keys.toml",
+        allow_abbrev=False,
+    )
+    key.add_argument("name", metavar="NAME", help="how logs, metrics and GET /admin/keys name it")
+    key.add_argument("--admin", action="store_true", help="may use /admin/...")
     return parser
 
 
@@ -43,19 +53,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.command == "census":
         return census(arguments.config, as_json=arguments.json)
+    if arguments.command == "key":
+        return make_key(arguments.name, is_admin=arguments.admin)
     try:
         settings = from_arguments(arguments, os.environ)
     except SettingsError as error:
         return fail(str(error), 2)
+    arguments.api_key = None
+    forget_keys()
     for name in unknown_variables(os.environ):
-        print(f"lightwell: warning: {name} is no setting; `lightwell serve --help` lists them", file=sys.stderr)
+        say("warning", f"{name} is no setting; `lightwell serve --help` lists them", settings.log_format)
 
     from server.app import ServeError, serve
 
     try:
         return serve(settings)
     except ServeError as error:
-        return fail(str(error), 1)
+        return fail(str(error), 1, settings.log_format)
 
 
 def census(name: str, *, as_json: bool) -> int:
@@ -75,6 +89,27 @@ def census(name: str, *, as_json: bool) -> int:
     return tell(census_report.as_table(counted, config))
 
 
+def make_key(name: str, *, is_admin: bool) -> int:
+    """Print a new key and its entry for the key file; the exit status."""
+    key = new_key()
+    try:
+        entry = key_entry(name, key, is_admin=is_admin)
+    except KeyFileError as error:
+        return fail(str(error), 2)
+    print(f"The key of {name}, shown this once:\n{key}", file=sys.stderr, flush=True)
+    return tell(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
+
+
+def forget_keys() -> None:
+    """Take the plain keys out of what the workers are given: the environment, and sys.argv through multiprocessing."""
+    os.environ.pop(f"{ENV_PREFIX}API_KEY", None)
+    for i, argument in enumerate(sys.argv):
+        if argument.startswith("--api-key="):
+            sys.argv[i] = "--api-key=..."
+        elif i and sys.argv[i - 1] == "--api-key":
+            sys.argv[i] = "..."
+
+
 def tell(text: str) -> int:
     """Text on stdout; the exit status. A reader that leaves early, as `head` does, has what it wanted."""
     try:
@@ -86,7 +121,17 @@ def tell(text: str) -> int:
     return 0
 
 
-def fail(message: str, status: int) -> int:
+def fail(message: str, status: int, log_format: str = "text") -> int:
     """One line on stderr, and the exit status."""
-    print(f"lightwell: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
+    say("error", message, log_format)
     return status
+
+
+def say(level: str, message: str, log_format: str) -> None:
+    """One line on stderr, behind all that was logged: of text, or as the log's objects."""
+    from server import logs
+
+    logs.flush()
+    message = " ".join(message.split())
+    is_text = log_format == "text"
+    print(f"lightwell: {level}: {message}" if is_text else logs.as_json(level, message), file=sys.stderr, flush=True)

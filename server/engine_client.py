@@ -170,7 +170,7 @@ class EngineClient:
         self.admission.admit(cost.num_tokens, cost.capture_bytes)
         record = current_record.get()
         if record is not None:
-            record.prompt_tokens += num_read
+            record.count_prompt(num_read)
         self._next_uid += 1
         handle = RequestHandle(self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure)
         worker.requests[handle.uid] = handle

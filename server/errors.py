@@ -7,11 +7,13 @@ The tree (status, type):
     ApiError
     ├── BadRequest            400  invalid_request_error   a value is wrong; the message names it and what is accepted
     ├── Unauthorized          401  authentication_error    no key, or a wrong one
+    ├── Forbidden             403  permission_error        the key is no admin key
     ├── NotFound              404  not_found_error         no such model or route
     ├── NotAcceptable         406  invalid_request_error   no such answer format
     ├── PayloadTooLarge       413  invalid_request_error   the body or the answer would be too large
     ├── UnsupportedMediaType  415  invalid_request_error   the body is not JSON
     ├── QueueFull             429  rate_limit_error        come back later (Retry-After)
+    ├── RateLimited           429  rate_limit_error        the key has used what it may (Retry-After)
     ├── EngineError           500  server_error            the engine failed on this request
     ├── Unavailable           503  unavailable_error       loading or draining (Retry-After)
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
@@ -32,6 +34,8 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+
+from server.request_log import current_record
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +96,12 @@ class Unauthorized(_Kind):
     STATUS, TYPE = 401, "authentication_error"
 
 
+class Forbidden(_Kind):
+    """The key is good, but not for this route."""
+
+    STATUS, TYPE = 403, "permission_error"
+
+
 class NotFound(_Kind):
     """No such model or route."""
 
@@ -118,6 +128,12 @@ class UnsupportedMediaType(_Kind):
 
 class QueueFull(_Kind):
     """The server has as much waiting work as it accepts."""
+
+    STATUS, TYPE = 429, "rate_limit_error"
+
+
+class RateLimited(_Kind):
+    """The API key has as many requests in flight, or used as many tokens, as it may."""
 
     STATUS, TYPE = 429, "rate_limit_error"
 
@@ -154,8 +170,16 @@ def error_json(error: ApiError) -> bytes:
     return json.dumps(error_body(error), ensure_ascii=True).encode("ascii")
 
 
+def note_error(error: ApiError) -> None:
+    """Let the log line of the running request say how it failed."""
+    record = current_record.get()
+    if record is not None:
+        record.error_code = error.code or error.type
+
+
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
     """The HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
+    note_error(error)
     extra = dict(headers or {})
     if error.retry_after is not None:
         extra["Retry-After"] = str(error.retry_after)

@@ -14,6 +14,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from server.engine.outputs import EngineStats, Timing
+from server.keys import Keyring
+from server.request_log import current_record
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
@@ -99,6 +101,40 @@ class _EngineCollector(Collector):
         yield failed
 
 
+class _KeyCollector(Collector):
+    """The use of each API key that is known now: labels are names in the operator's file, so there are not many."""
+
+    def __init__(self, keys: Keyring) -> None:
+        self.keys = keys
+
+    def collect(self) -> Iterable[Metric]:
+        inflight = GaugeMetricFamily(
+            "lightwell_key_requests_in_flight", "HTTP requests of an API key in flight.", labels=["key"]
+        )
+        requests = CounterMetricFamily(
+            "lightwell_key_requests_total", "HTTP requests of an API key that were let in.", labels=["key"]
+        )
+        tokens = CounterMetricFamily(
+            "lightwell_key_tokens_total", "Tokens of an API key, prompt and generated.", labels=["key"]
+        )
+        refusals = CounterMetricFamily(
+            "lightwell_key_refusals_total", "Requests over the limit of their API key (429).", labels=["key", "limit"]
+        )
+        for known in self.keys.known:
+            use = known.use
+            inflight.add_metric([use.name], use.num_requests)
+            requests.add_metric([use.name], use.requests_total)
+            tokens.add_metric([use.name], use.tokens_total)
+            for limit, count in use.refusals.items():
+                refusals.add_metric([use.name, limit], count)
+        yield from (inflight, requests, tokens, refusals)
+        yield CounterMetricFamily(
+            "lightwell_key_file_errors_total",
+            "Times that the key file could not be used: the keys before stayed.",
+            value=float(self.keys.file_errors),
+        )
+
+
 class Metrics:
     """The server's metrics. Times are seconds on CLOCK_MONOTONIC."""
 
@@ -160,6 +196,10 @@ class Metrics:
         """Read the engine's counters and gauges at each scrape. Call once."""
         self.registry.register(_EngineCollector(engine))
 
+    def watch_keys(self, keys: Keyring) -> None:
+        """Read the use of the API keys at each scrape. Call once."""
+        self.registry.register(_KeyCollector(keys))
+
     def observe_step(self, stats: EngineStats) -> None:
         """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""
         if stats.iteration_tokens > 0:
@@ -168,9 +208,12 @@ class Metrics:
     def observe_end(self, finish_reason: str, latency: float, timing: Timing | None) -> None:
         """Count a request of the engine that ended, `latency` seconds after it arrived.
 
-        `timing` is None for requests that were ended from this side (a stop string): their phases are not known.
+        `timing` is None for requests that were ended before the engine said when it took them.
         """
         self.request_success.labels(finish_reason).inc()
+        record = current_record.get()
+        if record is not None:
+            record.note_end(finish_reason, timing)
         if finish_reason == "abort":
             return
         self.e2e_request_latency.observe(latency)

@@ -90,7 +90,7 @@ class RequestHandle:
     def push(self, output: RequestOutput) -> None:
         """For the client: one more output. Ends by deadline, error or abort become an exception of the iteration."""
         if self._record is not None and output.token_id is not None:
-            self._record.generated_tokens += 1
+            self._record.count_generated()
         if output.finish_reason == "deadline":
             self.fail(DeadlineExceeded("The request did not end within its time.", code="deadline_exceeded"))
         elif output.finish_reason == "memory":

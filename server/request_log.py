@@ -1,24 +1,35 @@
-"""One log line per HTTP request (id, route, status, tokens, milliseconds) and the set-up of logging, text or JSON.
+"""One log line per HTTP request: its id, route, status, what it cost, how it ended. Never what was asked or answered.
 
 Pure ASGI, so that `receive` stays the server's own. Knows nothing of what a route does: whoever runs a model on
-behalf of the request finds its record in `current_record`.
+behalf of the request notes what it cost in `current_record`.
 """
 
-import json
 import logging
-import sys
+import re
 import time
 import uuid
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from server.engine.outputs import Timing
+
 logger = logging.getLogger(__name__)
 
-_MAX_ID_LENGTH = 128
+_TAKEN_IDS = re.compile(r"[!-~]{1,128}")
+"""Ids of clients that are taken over: no space, so that in a line of text nothing after them can be made up."""
+_MAX_SHOWN_PATH = 200
+
+
+class Account(Protocol):
+    """Where a key's tokens are charged (`server.key_limits.KeyUse`)."""
+
+    def charge(self, num_tokens: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -28,8 +39,50 @@ class RequestRecord:
     request_id: str
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    answer_id: str | None = None
+    """The id in the body of a completion, which is OpenAI's and another."""
+    finish_reasons: list[str] = field(default_factory=list)
+    """Of its requests to the engine, as they ended."""
+    timings: list[Timing] = field(default_factory=list)
+    """Of those of them whose phases are known."""
+    error_code: str | None = None
+    key: str | None = None
+    """The name of the API key, never the key."""
+    use: Account | None = None
+    """What that key uses; None when the server is open to all."""
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client gone."""
+
+    def count_prompt(self, num_tokens: int) -> None:
+        """A prompt of so many tokens was admitted."""
+        self.prompt_tokens += num_tokens
+        if self.use is not None:
+            self.use.charge(num_tokens)
+
+    def count_generated(self) -> None:
+        """One more token was generated."""
+        self.generated_tokens += 1
+        if self.use is not None:
+            self.use.charge(1)
+
+    def note_end(self, finish_reason: str, timing: Timing | None) -> None:
+        """One of its requests to the engine ended."""
+        self.finish_reasons.append(finish_reason)
+        if timing is not None:
+            self.timings.append(timing)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpExchange:
+    """One HTTP request that is over."""
+
+    scope: Scope
+    record: RequestRecord
+    status: int
+    """0 when no answer was begun."""
+    started: float
+    """CLOCK_MONOTONIC seconds, as all times of requests."""
+    ended: float
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
@@ -37,16 +90,20 @@ current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", 
 
 
 class RequestLog:
-    """Wraps an ASGI application: gives each request an id (`x-request-id`, taken over when sent) and logs its end."""
+    """Wraps an ASGI application: gives each request an id (`x-request-id`, taken over when sent) and logs its end.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `on_end` is told of each exchange before its line is written; what it returns stands in the line.
+    """
+
+    def __init__(self, app: ASGIApp, on_end: Callable[[HttpExchange], dict[str, str]] | None = None) -> None:
         self._app = app
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(_request_id(scope))
+        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")))
         started = time.monotonic()
         status = 0
 
@@ -54,82 +111,72 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).setdefault("x-request-id", record.request_id)
+                MutableHeaders(scope=message)["x-request-id"] = record.request_id
             await send(message)
 
-        token = current_record.set(record)
+        current_record.set(record)  # and not reset: what uvicorn logs of this task afterwards is this request's too
         try:
             await self._app(scope, receive, send_with_id)
         finally:
-            current_record.reset(token)
             for call in record.at_end:
                 call()
-            _log_end(scope, record, status, time.monotonic() - started)
+            exchange = HttpExchange(scope, record, status, started, time.monotonic())
+            _log_end(exchange, {} if self._on_end is None else self._on_end(exchange))
 
 
-def _request_id(scope: Scope) -> str:
-    sent = Headers(scope=scope).get("x-request-id", "")
-    if sent and len(sent) <= _MAX_ID_LENGTH and sent.isascii() and sent.isprintable():
-        return sent
-    return f"req-{uuid.uuid4().hex}"
+def request_id(sent: str) -> str:
+    """The id that a client sent, where it can be taken over, else a new one."""
+    return sent if _TAKEN_IDS.fullmatch(sent) else f"req-{uuid.uuid4().hex}"
 
 
-def _log_end(scope: Scope, record: RequestRecord, status: int, seconds: float) -> None:
+def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
+    scope, record = exchange.scope, exchange.record
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    path = path if path.isprintable() else ascii(path)  # "%0A" in a URL must not begin a line of the log
     is_probe = path.startswith("/health") or path == "/metrics"
+    level = logging.DEBUG if is_probe else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
+    line = {
+        "request_id": record.request_id,
+        "method": scope["method"],
+        "path": quote(path[:_MAX_SHOWN_PATH], "/:@,+"),
+        "status": exchange.status,
+    }
+    details = _details(exchange) | more
     logger.log(
-        logging.DEBUG if is_probe else logging.INFO,
-        "%s %s %s %d prompt_tokens=%d generated_tokens=%d ms=%.1f",
-        record.request_id,
-        scope["method"],
-        path,
-        status,
-        record.prompt_tokens,
-        record.generated_tokens,
-        seconds * 1000,
-        extra={
-            "fields": {
-                "request_id": record.request_id,
-                "method": scope["method"],
-                "path": path,
-                "status": status,
-                "prompt_tokens": record.prompt_tokens,
-                "generated_tokens": record.generated_tokens,
-                "ms": round(seconds * 1000, 1),
-            }
-        },
+        level,
+        "%s %s",
+        " ".join(map(str, line.values())),
+        " ".join(f"{name}={_in_text(value)}" for name, value in details.items()),
+        extra={"fields": line | details},
     )
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object per record; `fields` given with it stand beside the message."""
+def _details(exchange: HttpExchange) -> dict[str, object]:
+    """What the line says beyond the request's and the answer's first line; what does not apply is left out."""
+    record, timings = exchange.record, exchange.record.timings
+    client = exchange.scope.get("client")
+    queues = [timing.scheduled - timing.arrival for timing in timings if timing.scheduled is not None]
+    firsts = [timing.first_token - timing.arrival for timing in timings if timing.first_token is not None]
+    details: dict[str, object | None] = {
+        "prompt_tokens": record.prompt_tokens,
+        "generated_tokens": record.generated_tokens,
+        "ms": _milliseconds(exchange.ended - exchange.started),
+        "queue_ms": _milliseconds(max(queues)) if queues else None,
+        "first_token_ms": _milliseconds(min(firsts)) if firsts else None,
+        "finish": ",".join(dict.fromkeys(record.finish_reasons)) or None,
+        "error": record.error_code,
+        "answer_id": record.answer_id,
+        "key": record.key,
+        "client": client[0] if client else None,
+    }
+    return {name: value for name, value in details.items() if value is not None}
 
-    def format(self, record: logging.LogRecord) -> str:
-        event: dict[str, object] = {
-            "time": self.formatTime(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-        }
-        fields = getattr(record, "fields", None)
-        event.update(fields if isinstance(fields, dict) else {"message": record.getMessage()})
-        if record.exc_info:
-            event["exception"] = self.formatException(record.exc_info)
-        return json.dumps(event)
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 1)
 
 
-def configure_logging(level: str, style: str) -> None:
-    """Send every log record of this process to stderr, from `level` on, as `text` or `json` lines."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        JsonFormatter() if style == "json" else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "litserve"):
-        library = logging.getLogger(name)
-        library.handlers.clear()
-        library.propagate = True
-    logging.getLogger("uvicorn.access").disabled = True  # our own line says more
-    if level != "debug":
-        for name in ("uvicorn", "uvicorn.error", "litserve", "asyncio"):
-            logging.getLogger(name).setLevel(logging.WARNING)
+def _in_text(value: object) -> str:
+    """A value as one word, so that none can pass for the next field."""
+    return quote(str(value), "/:@,+")

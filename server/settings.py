@@ -8,11 +8,12 @@ import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from server.engine.config import EngineConfig
+from server.keys import hash_of
 
 ENV_PREFIX = "LIGHTWELL_"
 
@@ -33,6 +34,8 @@ class Kind:
     metavar: str
     is_flag: bool = False
     is_list: bool = False
+    is_secret: bool = False
+    """Never shown, not even when it is wrong."""
 
 
 def _integer(low: int, high: int | None = None) -> Kind:
@@ -78,6 +81,12 @@ def _texts(metavar: str) -> Kind:
         return values
 
     return Kind(parse, metavar, is_list=True)
+
+
+def _secrets(metavar: str) -> Kind:
+    """Several values that are kept as their hashes alone."""
+    texts = _texts(metavar)
+    return replace(texts, parse=lambda text: tuple(map(hash_of, texts.parse(text))), is_secret=True)
 
 
 def _switch() -> Kind:
@@ -130,9 +139,16 @@ class Settings:
     root_path: str = _setting("", _text("PATH"), "Path under which a proxy serves this server.", shown_default="none")
     api_key: tuple[str, ...] = _setting(
         (),
-        _texts("KEY"),
-        "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between).",
+        _secrets("KEY"),
+        "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between). Other "
+        "users of the machine can read flags: use the variable or --api-key-file. Kept as SHA-256.",
         shown_default="none: open",
+    )
+    api_key_file: str | None = _setting(
+        None,
+        _text("FILE"),
+        "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
+        shown_default="none",
     )
     dtype: str = _setting(
         "auto", _choice("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the checkpoint's."
@@ -262,7 +278,8 @@ def _read(kind: Kind, raw: str | Sequence[str] | bool, source: str) -> Any:
             return tuple(value for text in cast("Sequence[str]", raw) for value in kind.parse(text))
         return kind.parse(cast("str", raw))
     except ValueError as error:
-        raise SettingsError(f"{source}: {raw!r} is not usable; {error}") from None
+        shown = "the value" if kind.is_secret else repr(raw)
+        raise SettingsError(f"{source}: {shown} is not usable; {error}") from None
 
 
 def setting_names() -> tuple[str, ...]:

@@ -35,9 +35,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "words of the wire",
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
+            "server.keys", "server.key_limits",
             "server.settings", "server.selectors", "server.web_assets", "server.tensors", "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
-            "server.request_log", "server.version", "server.http_protocol",
+            "server.request_log", "server.logs", "server.version", "server.http_protocol",
         ),
     ),
     ("server", ("server",)),
@@ -47,7 +48,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 STANDARD_LIBRARY_ONLY = (
-    "scheduler", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs", "look_budget",
+    "scheduler", "line", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs", "look_budget",
 )  # fmt: skip
 WITHOUT_TORCH = (
     "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Security
 from fastapi.security import HTTPBearer
 
 from server.routes import (
+    admin,
     attention,
     capabilities,
     chat,
@@ -31,17 +32,18 @@ from server.routes import (
     weights,
 )
 from server.routes.context import AppContext
-from server.routes.guard import OpenRoute, guarded_route
+from server.routes.guard import OpenRoute, admin_route, guarded_route
 from server.schemas import ErrorAnswer
 
 _STATUSES = {
     400: "A value is wrong; the message names it and what is accepted.",
     401: "No key, or a wrong one.",
+    403: "The key may not do this.",
     404: "No such model.",
     406: "No such answer format.",
     413: "The body or the answer would be too large.",
     415: "The body is not JSON.",
-    429: "As much work waits as is accepted; see Retry-After.",
+    429: "As much work waits as is accepted, or the key's limit is reached; see Retry-After.",
     500: "The engine failed on this request.",
     503: "Loading, draining, or the worker was lost; see Retry-After.",
     504: "The request took longer than allowed.",
@@ -54,8 +56,16 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def build_router(context: AppContext) -> APIRouter:
-    """All routes: the API behind its key, health, metrics and pages open."""
-    api = APIRouter(route_class=guarded_route(context.settings), responses=_ERRORS, dependencies=[_bearer(context)])
+    """All routes: the API behind its key, the operator's behind an admin key, health, metrics and pages open."""
+    keys, max_body_bytes = context.keys, context.settings.max_body_bytes
+    guarded = guarded_route(keys, max_body_bytes)
+    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=[_bearer(context)])
+    operators = APIRouter(
+        route_class=admin_route(keys, max_body_bytes),
+        responses=_ERRORS,
+        dependencies=[_bearer(context)],
+        include_in_schema=keys.has_admin,
+    )
     looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights)
     # `models` is the last: its path of one model would take those of that model's weights.
@@ -64,10 +74,12 @@ def build_router(context: AppContext) -> APIRouter:
     router = APIRouter(route_class=OpenRoute)
     health.add_routes(router, context)
     page.add_routes(router, context)
+    admin.add_routes(operators, context)
     router.include_router(api)
+    router.include_router(operators)
     return router
 
 
 def _bearer(context: AppContext) -> Any:
     """Says in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
-    return Security(HTTPBearer(auto_error=False, description="Needed when the server was started with --api-key."))
+    return Security(HTTPBearer(auto_error=False, description="Needed when the server was started with keys."))

@@ -15,6 +15,7 @@ from model.tokenizer import Tokenizer
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput
 from server.engine.request import Intervention, Task
 from server.errors import Unavailable
+from server.keys import Keyring
 from server.metrics import Metrics
 from server.settings import Settings
 
@@ -62,6 +63,7 @@ class AppContext:
     """The parts of the running server that routes use."""
 
     settings: Settings
+    keys: Keyring
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None

@@ -1,22 +1,25 @@
-"""What stands before every route: the key, then the body's size, type and encoding. All of it before any parsing.
+"""What stands before every route: the key and its limits, then the body's size, type and encoding. All of it before any
+parsing.
 
 A route class rather than a middleware, so that it knows which routes are open, and so that `receive` stays the server's
 own for those who watch it for a disconnect.
 """
 
-import hmac
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from server.errors import BadRequest, PayloadTooLarge, Unauthorized, UnsupportedMediaType, shown
+from server.errors import BadRequest, Forbidden, PayloadTooLarge, RateLimited, Unauthorized, UnsupportedMediaType, shown
+from server.key_limits import LimitReached
+from server.keys import Keyring, KnownKey
+from server.request_log import current_record
 from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
-from server.settings import Settings
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -37,18 +40,39 @@ class OpenRoute(APIRoute):
         return {**scope, "method": "GET"} if is_head else scope
 
 
-def guarded_route(settings: Settings) -> type[APIRoute]:
+def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
     """An APIRoute whose endpoints run only for requests with a valid key and a readable JSON body."""
-    keys = tuple(key.encode() for key in settings.api_key)
-    max_body_bytes = settings.max_body_bytes
 
     class GuardedRoute(OpenRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            scope = self._as_get(scope)
+            known = None
+            if scope["method"] in (self.methods or ()):  # or 405 comes first: it tells what the API's description tells
+                known = check_key(Headers(scope=scope).get("authorization"), keys)
+            if known is None:
+                await super().handle(scope, receive, send)
+                return
+            self.check_right(known)
+            try:
+                known.use.begin(takes_tokens=self.body_field is not None)
+            except LimitReached as error:
+                raise RateLimited(str(error), code=error.code, retry_after=error.retry_after) from None
+            record = current_record.get()
+            if record is not None:
+                record.key, record.use = known.key.name, known.use
+            try:
+                await super().handle(scope, receive, send)  # until the last byte of the answer is written
+            finally:
+                known.use.end()
+
+        def check_right(self, known: KnownKey) -> None:
+            """Whether this key may use this route: every key may."""
+
         def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
             reads_body = self.body_field is not None
 
             async def guarded(request: Request) -> Response:
-                check_key(request.headers.get("authorization"), keys)
                 if reads_body:
                     await read_body(request, max_body_bytes)
                 return await handle(request)
@@ -58,20 +82,34 @@ def guarded_route(settings: Settings) -> type[APIRoute]:
     return GuardedRoute
 
 
-def check_key(authorization: str | None, keys: tuple[bytes, ...]) -> None:
-    """Raise Unauthorized unless the header bears one of the keys; no keys open the server to all.
+def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
+    """A guarded route for admin keys. While there is none, it does not exist: nobody can try keys on it."""
 
-    Every key is compared, each in constant time: the time tells nothing about them.
-    """
-    if not keys:
-        return
+    class AdminRoute(guarded_route(keys, max_body_bytes)):  # type: ignore[misc]  # a class made for these keys
+        def matches(self, scope: Scope) -> tuple[Match, Scope]:
+            return super().matches(scope) if keys.has_admin else (Match.NONE, {})
+
+        def check_right(self, known: KnownKey) -> None:
+            if not known.key.is_admin:
+                raise Forbidden(f"The API key {known.key.name!r} is no admin key.", code="admin_key_needed")
+
+    return AdminRoute
+
+
+def check_key(authorization: str | None, keys: Keyring) -> KnownKey | None:
+    """The key that the header bears; None when the server is open to all. Raises Unauthorized."""
+    if keys.is_open:
+        return None
     scheme, _, token = (authorization or "").partition(" ")
     # Header values reach us as latin-1, byte for byte.
     given = token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
-    matches = [hmac.compare_digest(given, key) for key in keys]
-    if not any(matches):
-        problem = "The API key is wrong." if given else "An API key is needed."
-        raise Unauthorized(f"{problem} Send it as: Authorization: Bearer KEY.", code="invalid_api_key")
+    known = keys.find(given)
+    if known is not None and not known.key.is_expired:
+        return known
+    problem = "The API key is wrong." if given else "An API key is needed."
+    problem = "The API key has expired." if known is not None else problem
+    code = "expired_api_key" if known is not None else "invalid_api_key"
+    raise Unauthorized(f"{problem} Send it as: Authorization: Bearer KEY.", code=code)
 
 
 async def read_body(request: Request, max_bytes: int) -> None:

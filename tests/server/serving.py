@@ -1,7 +1,7 @@
 """An application around the fake engine and a byte-level tokenizer made in code: tests speak HTTP to it in process."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from model.config import ModelConfig
 from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
 from server.errors import install_error_handlers
+from server.keys import Keyring, hash_of
 from server.metrics import HttpMetrics, Metrics
 from server.routes import build_router
 from server.routes.context import AppContext
@@ -158,6 +159,8 @@ def build_site(
     template: str | None = TEMPLATE,
     config: ModelConfig | None = None,
     defaults: EmbeddingDefaults | None = None,
+    api_key: Sequence[str] = (),
+    api_key_file: Path | None = None,
     **settings: Any,
 ) -> Site:
     """An application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not given."""
@@ -166,8 +169,11 @@ def build_site(
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
     metrics.watch(engine)
+    keys = Keyring(tuple(map(hash_of, api_key)), api_key_file)
+    metrics.watch_keys(keys)
     context = AppContext(
         settings=Settings(**settings),
+        keys=keys,
         config=config,
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, tokenizer),

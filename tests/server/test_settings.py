@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.keys import hash_of
 from server.settings import (
     Settings,
     SettingsError,
@@ -52,8 +53,14 @@ def test_two_models_are_refused() -> None:
 
 
 def test_several_keys_come_from_repeated_flags_or_between_commas() -> None:
-    assert read("--api-key", "a", "--api-key", "b").api_key == ("a", "b")
-    assert read(LIGHTWELL_API_KEY="a, b").api_key == ("a", "b")
+    assert read("--api-key", "a", "--api-key", "b").api_key == (hash_of("a"), hash_of("b"))
+    assert read(LIGHTWELL_API_KEY="a, b").api_key == (hash_of("a"), hash_of("b"))
+
+
+def test_a_key_that_cannot_be_used_is_not_repeated() -> None:
+    with pytest.raises(SettingsError, match="--api-key: the value is not usable") as raised:
+        read("--api-key", "sesame,,open")
+    assert "sesame" not in str(raised.value)
 
 
 def test_switches_are_off_until_named() -> None:
