@@ -17,8 +17,8 @@ import litserve as ls
 from server import messages
 from server.engine.config import EngineConfig
 from server.link import WorkerLink, is_listened_to
+from server.logs import configure_logging
 from server.loop import EngineLike, EngineLoop
-from server.request_log import configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +54,14 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
 
         LitServe would only log an exception and leave; so none gets out of here.
         """
-        configure_logging(self.log_level, self.log_format)
+        worker_id = int(os.environ["LITSERVE_WORKER_ID"])
+        configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")
         try:
             link = WorkerLink.connect(self.socket_path)
         except OSError:
             os._exit(0)  # the API process left while this one was starting
         link.watch(self.leave)
-        link.send(messages.encode(messages.Hello(int(os.environ["LITSERVE_WORKER_ID"]), os.getpid())))
+        link.send(messages.encode(messages.Hello(worker_id, os.getpid())))
         if self.config.device == "cuda":
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
         try:

@@ -164,7 +164,11 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
     server = LightwellServer(settings, config, engine_factory, build_app, on_stalled_client)
-    print(f"Lightwell is loading {name}; it will answer on {url_of(listener)}", flush=True)
+    greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
+    if settings.log_format == "json":  # then all that is written is an event
+        logger.info(greeting)
+    else:
+        print(greeting, flush=True)
     status = server.serve(listener)
     if server.error is not None:
         raise ServerGaveUp(server.error)

@@ -13,7 +13,7 @@ from fastapi import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from server.errors import ApiError, EngineError, error_json
+from server.errors import ApiError, EngineError, error_json, note_error
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,7 @@ def event(data: bytes) -> bytes:
 
 def error_event(error: ApiError) -> bytes:
     """The last event of a stream that failed."""
+    note_error(error)
     return b"event: error\n" + event(error_json(error))
 
 

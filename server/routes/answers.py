@@ -1,10 +1,12 @@
 """What the answers of all routes that look inside have in common: formats, tokens, usage, the limit of their size."""
 
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from server.errors import PayloadTooLarge
+from server.request_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.tasks import Result, count_rejection
@@ -19,6 +21,15 @@ def wire_of(wanted: Format, encoding_format: str) -> Wire:
     if wanted in (Format.SAFETENSORS, Format.NPY):
         return "binary"
     return "base64" if encoding_format == "base64" else "json"
+
+
+def new_answer_id(kind: str) -> str:
+    """An id for the body of a completion; the request's log line names it too."""
+    answer_id = f"{kind}-{uuid.uuid4().hex}"
+    record = current_record.get()
+    if record is not None:
+        record.answer_id = answer_id
+    return answer_id
 
 
 @contextmanager

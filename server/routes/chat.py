@@ -1,7 +1,6 @@
 """POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
 
 import time
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.routes.abilities import check_route
+from server.routes.answers import new_answer_id
 from server.routes.choices import Piece
 from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
@@ -104,7 +104,7 @@ class _Writer:
         self.body = body
         self.job = job
         self.started = started
-        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._id = new_answer_id("chatcmpl")
         self._created = int(time.time())
         self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
 

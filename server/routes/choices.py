@@ -5,7 +5,7 @@ Watches stop strings, which only exist where text exists, and the times that cli
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from model.detokenizer import Detokenizer, StopMatcher
 from model.tokenizer import Tokenizer
@@ -97,6 +97,7 @@ class Run:
         self._metrics = metrics
         self._arrival = arrival
         self._last_token: float | None = None
+        self._timing: Timing | None = None
         self._is_over = False
 
     async def pieces(self) -> AsyncIterator[Piece]:
@@ -106,9 +107,10 @@ class Run:
                 self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
                 if output.token_id is not None:
                     self._see_token()
+                self._timing = output.timing or self._timing
                 piece = self._text.take(output)
                 if piece.finish_reason is not None:
-                    self._end(piece.finish_reason, output.timing)
+                    self._end(piece.finish_reason)
                 yield piece
                 if piece.finish_reason is not None:
                     return
@@ -126,12 +128,15 @@ class Run:
             self._metrics.inter_token_latency.observe(now - self._last_token)
         self._last_token = now
 
-    def _end(self, finish_reason: str, timing: Timing | None) -> None:
+    def _end(self, finish_reason: str) -> None:
         self._is_over = True
-        self._metrics.observe_end(finish_reason, time.monotonic() - self._arrival, timing)
+        now, timing = time.monotonic(), self._timing
+        if timing is not None and timing.finished is None:  # a stop string or the client ended it, not the engine
+            timing = replace(timing, finished=now)
+        self._metrics.observe_end(finish_reason, now - self._arrival, timing)
 
     def close(self) -> None:
         """Abort the choice if it is unfinished."""
         if not self._is_over:
-            self._end("abort", None)
+            self._end("abort")
         self._handle.close()

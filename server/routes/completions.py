@@ -1,7 +1,6 @@
 """POST /v1/completions: text that continues a prompt, whole or as a stream, with log-probabilities and attention."""
 
 import time
-import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.routes.abilities import check_route
+from server.routes.answers import new_answer_id
 from server.routes.choices import Piece
 from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
@@ -114,7 +114,7 @@ class _Writer:
         self.jobs = jobs
         self.started = started
         self.num_completion_tokens = 0
-        self._id = f"cmpl-{uuid.uuid4().hex}"
+        self._id = new_answer_id("cmpl")
         self._created = int(time.time())
         self._legacy = {
             run.index: LegacyLogprobs(context.tokenizer, body.logprobs or 0)

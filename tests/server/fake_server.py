@@ -17,8 +17,9 @@ from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import ApiError, error_json, install_error_handlers
+from server.logs import configure_logging
 from server.request_handle import RequestHandle
-from server.request_log import RequestLog, configure_logging
+from server.request_log import RequestLog
 from server.settings import SettingsError, from_arguments
 
 HELD_BYTES = 1000

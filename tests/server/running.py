@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -72,8 +73,8 @@ class RunningServer:
     def url(self) -> str:
         def find() -> str:
             assert self.process.poll() is None, f"the server ended: {self.output}"
-            lines = [line for line in self.output.splitlines() if line.startswith("Lightwell is loading")]
-            return lines[0].rpartition(" ")[2] if lines else ""
+            found = re.search(r"Lightwell is loading .* (http://[^\s\"]+)", self.output)
+            return found[1] if found else ""
 
         return wait_for(find, "the server prints its address")
 
@@ -113,8 +114,10 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(*arguments: str, module: str = "tests.server.fake_server", **env: str) -> Iterator[RunningServer]:
-    """A server on a free loopback port; everything it started is gone afterwards."""
+def running_server(
+    *arguments: str, module: str = "tests.server.fake_server", stderr: int = subprocess.STDOUT, **env: str
+) -> Iterator[RunningServer]:
+    """A server on a free loopback port; everything it started is gone afterwards. `stderr` as in subprocess."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         with output.open("wb") as sink:
@@ -123,7 +126,7 @@ def running_server(*arguments: str, module: str = "tests.server.fake_server", **
                 cwd=ROOT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
                 stdout=sink,
-                stderr=subprocess.STDOUT,
+                stderr=stderr,
                 start_new_session=True,
             )
         server = RunningServer(process, output, Path(folder))

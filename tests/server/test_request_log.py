@@ -11,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from server.request_log import JsonFormatter, RequestLog, current_record
+from server.engine.outputs import Timing
+from server.logs import JsonFormatter
+from server.request_log import RequestLog, current_record
 
 
 async def endpoint(request: Request) -> Response:
@@ -47,8 +49,10 @@ async def test_an_id_that_the_client_sends_is_kept(caplog: pytest.LogCaptureFixt
     assert response.headers["x-request-id"] == response.text == "mine-1"
 
 
-async def test_an_overlong_id_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    response, _ = await log_of(caplog, "/v1/completions", **{"x-request-id": "a" * 1000})
+@pytest.mark.parametrize("sent", ["a" * 1000, "", "req-1 GET /made/up 200", "\x7f"])
+async def test_an_id_that_is_overlong_or_no_word_is_replaced(caplog: pytest.LogCaptureFixture, sent: str) -> None:
+    response, _ = await log_of(caplog, "/v1/completions", **{"x-request-id": sent})
+    assert response.headers["x-request-id"] == response.text
     assert response.text.startswith("req-")
 
 
@@ -60,6 +64,7 @@ async def test_a_path_cannot_begin_a_line_of_its_own(caplog: pytest.LogCaptureFi
     _, lines = await log_of(caplog, "/a%0AERROR%20made%20up")
     assert len(lines) == 1
     assert "\n" not in lines[0]
+    assert "ERROR made up" not in lines[0]
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -88,6 +93,25 @@ async def test_what_is_left_to_do_is_done_when_the_answer_was_sent(fails: bool) 
 
 async def test_json_lines_hold_the_fields(caplog: pytest.LogCaptureFixture) -> None:
     await log_of(caplog, "/v1/completions")
-    event = json.loads(JsonFormatter().format(caplog.records[0]))
+    event = json.loads(JsonFormatter("api").format(caplog.records[0]))
     assert (event["path"], event["status"], event["generated_tokens"]) == ("/v1/completions", 200, 5)
     assert event["ms"] >= 0
+    assert event["request_id"] in event["message"]
+
+
+async def test_the_line_says_how_the_request_ran_and_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async def run(request: Request) -> Response:
+        record = current_record.get()
+        assert record is not None
+        record.key, record.error_code = "ana phone", "worker_lost"
+        record.note_end("stop", Timing(arrival=1.0, scheduled=1.25, first_token=2.0, finished=3.0))
+        record.note_end("length", Timing(arrival=1.0, scheduled=1.5, first_token=1.75, finished=3.0))
+        record.note_end("stop", None)
+        return PlainTextResponse("")
+
+    app = RequestLog(Starlette(routes=[Route("/", run)]))
+    with caplog.at_level(logging.INFO, logger="server.request_log"):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as http:
+            await http.get("/")
+    rest = "queue_ms=500.0 first_token_ms=750.0 finish=stop,length error=worker_lost key=ana%20phone client=127.0.0.1"
+    assert caplog.messages[0].endswith(rest)
