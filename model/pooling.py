@@ -6,6 +6,7 @@ requests or wire formats.
 Axes: T tokens, D numbers of a hidden state, n numbers kept.
 """
 
+import copy
 from typing import Literal, get_args
 
 import torch
@@ -61,6 +62,12 @@ class RunningMean:
     def num_bytes(self) -> int:
         """Memory held between two pieces."""
         return sum(piece.nbytes for piece in self._rest) + (0 if self._total is None else self._total.nbytes)
+
+    def copy(self) -> "RunningMean":
+        """The mean so far, which goes its own way from here; the tokens themselves are shared."""
+        other = copy.copy(self)
+        other._rest = list(self._rest)
+        return other
 
     def add(self, hidden: Tensor) -> None:
         """The next tokens [T, D]; the tensor may be kept, and must not change."""

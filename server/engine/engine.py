@@ -23,8 +23,10 @@ from model.registry import read_config
 from model.transformer import Transformer
 from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
+from server.engine.failure import failure_of
 from server.engine.findings import Findings
 from server.engine.inspector import Inspector
+from server.engine.isolation import run_isolated
 from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
 from server.engine.model_runner import ModelRunner, StepResult
@@ -163,7 +165,10 @@ class Engine:
             self._inspector.abort(uid)
 
     def step(self) -> StepOutput:
-        """Run one step. A step that fails ends the requests in it with finish_reason "error"; the engine goes on."""
+        """Run one step. Where it fails, only those whose fault it is end, with finish_reason "error" or "memory".
+
+        Raises what the network raises when it can no longer do anything: the engine is then of no more use.
+        """
         outputs, self._pending = self._pending + self._inspector.take_results(), []
         for seq in self._scheduler.expired(time.monotonic()):
             outputs.append(self._ending(seq.uid, "deadline"))
@@ -177,15 +182,10 @@ class Engine:
             findings[seq.uid] = tracked.findings
             if tracked.timing.scheduled is None:
                 tracked.timing = replace(tracked.timing, scheduled=now)
-        try:
-            result = self._runner.run(schedule.chunks, findings, schedule.encodes)
-        except Exception as error:
-            logger.exception("a step over %d requests failed", len(findings))
-            outputs.extend(self._failures(schedule, error))
-        else:
-            outputs.extend(self._book(schedule, result))
-            if self._look_budget is not None and schedule.has_text:
-                self._look_budget.note(time.monotonic() - now, schedule.work)
+        result = run_isolated(self._runner, schedule, findings)
+        outputs.extend(self._book(schedule, result))
+        if self._look_budget is not None and schedule.has_text and not result.failures:
+            self._look_budget.note(time.monotonic() - now, schedule.work)
         return StepOutput(outputs=tuple(outputs), stats=self.stats(schedule.num_tokens))
 
     def stats(self, iteration_tokens: int = 0) -> EngineStats:
@@ -203,8 +203,17 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Check the books against each other. Raises AssertionError with the facts."""
+        """Check the books against each other, between two steps. Raises AssertionError with the facts."""
         self._scheduler.check_integrity()
+        known = {seq.uid for seq in self._scheduler.sequences}
+        if known != self._tracked.keys():
+            raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._tracked)} are tracked")
+        if self._look_budget is not None:
+            self._look_budget.check_integrity()
+
+    def state(self) -> dict[str, Any]:
+        """What it is doing, for a debug dump: no tokens."""
+        return engine_state(self._scheduler, self._look_budget)
 
     def _book(self, schedule: Schedule, result: StepResult) -> list[RequestOutput]:
         """Commit a step that ran and write what each request is to be told."""
@@ -216,7 +225,7 @@ class Engine:
         self._scheduler.commit(schedule, result.tokens)
         for seq in schedule.sequences:
             if seq.uid not in result.failures and (seq.uid in result.tokens or seq.is_finished):
-                outputs.append(self._output(seq, result, now))
+                outputs.append(self._output_or_end(seq, result, now))
         captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
         self._count(
             generation_tokens_total=len(result.tokens),
@@ -227,13 +236,24 @@ class Engine:
         )
         return outputs
 
+    def _output_or_end(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput:
+        """What a request is to be told; its end when that cannot be put together, as for want of memory."""
+        try:
+            return self._output(seq, result, now)
+        except Exception as error:
+            logger.warning("the answer of request %d failed", seq.uid, exc_info=True)
+            failure = failure_of(error)
+        self._scheduler.finish(seq, failure.reason)
+        return self._ending(seq.uid, failure.reason, failure.message)
+
     def _output(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput:
         uid, tracked = seq.uid, self._tracked[seq.uid]
         token = result.tokens.get(uid)
         tensors: dict[str, Array] = dict(result.rows.get(uid, {}))
         scored: list[TokenLogprobs | None] | None = None
         found = tracked.findings
-        if token is None or seq.num_generated_tokens == 1:  # the prompt is done, and so is all that it gave
+        is_first = token is None or seq.num_generated_tokens == 1
+        if is_first:  # the prompt is done, and so is all that it gave
             tracked.timing = replace(tracked.timing, first_token=now)
             self._count(prompt_tokens_total=seq.num_read_tokens)
             tensors.update(found.arrays())
@@ -251,7 +271,7 @@ class Engine:
             finish_reason=seq.finish_reason,
             stop_token_id=token if seq.finish_reason == "stop" else None,
             num_cached_tokens=seq.num_cached_tokens,
-            timing=tracked.timing if seq.is_finished else None,
+            timing=tracked.timing if is_first or seq.is_finished else None,
         )
 
     def _ending(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
@@ -259,14 +279,6 @@ class Engine:
         tracked = self._tracked.pop(uid)
         timing = replace(tracked.timing, finished=time.monotonic())
         return RequestOutput(uid=uid, finish_reason=reason, error=error, timing=timing)
-
-    def _failures(self, schedule: Schedule, error: Exception) -> list[RequestOutput]:
-        message = f"{type(error).__name__}: {error}".splitlines()[0]
-        outputs = []
-        for seq in schedule.sequences:
-            self._scheduler.finish(seq, "error")
-            outputs.append(self._ending(seq.uid, "error", message))
-        return outputs
 
     def _count(self, **increments: float) -> None:
         current = {name: getattr(self._counted, name) + value for name, value in increments.items()}

@@ -90,6 +90,27 @@ class Findings:
         typed = (sink.problem for sink in self.sinks if isinstance(sink, PointSink | AttentionSink))
         return next((problem for problem in typed if problem is not None), None)
 
+    @property
+    def is_gathering(self) -> bool:
+        """Whether a step may add to what was found."""
+        return bool(self.sinks) or self.prompt_logprobs is not None
+
+    def mark(self) -> Callable[[], None]:
+        """To be called before a step: what it returns takes back whatever that step has added, should it fail.
+
+        Most sinks write each number where it belongs, however often; only those that add up or append must go back.
+        """
+        undo = [sink.mark() for sink in self.sinks if isinstance(sink, EmbeddingSink | AttentionSink)]
+        num_scored = 0 if self.prompt_logprobs is None else len(self.prompt_logprobs)
+
+        def take_back() -> None:
+            for each in undo:
+                each()
+            if self.prompt_logprobs is not None:
+                del self.prompt_logprobs[num_scored:]
+
+        return take_back
+
     def change_logits(self, logits: torch.Tensor, position: int) -> None:
         """Apply the interventions on logits [n, vocab] of positions `position`, `position` + 1, ..., in place."""
         for patch in self.patches:

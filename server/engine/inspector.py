@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import torch
 
+from server.engine.failure import failure_of
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
 from server.engine.request import EngineRequest, WeightsTask
 
@@ -131,8 +132,8 @@ class Inspector:
             output = RequestOutput(uid=request.uid, finish_reason=stopped.reason)
         except Exception as error:  # of one question: it must not end the others
             logger.exception("a question about the weights failed: %s", request.task)
-            message = f"{type(error).__name__}: {error}".splitlines()[0]
-            output = RequestOutput(uid=request.uid, finish_reason="error", error=message)
+            failure = failure_of(error)
+            output = RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message)
         now = time.monotonic()
         return replace(output, timing=Timing(request.arrival_time, scheduled, now, now))
 

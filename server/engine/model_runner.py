@@ -14,21 +14,15 @@ from model.capture import Looks
 from model.kv_cache import KVCache
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
 from model.transformer import Transformer
+from server.engine.block_manager import NULL_BLOCK
+from server.engine.failure import Failure
 from server.engine.findings import Findings, LooksBuilder
-from server.engine.outputs import Array, FinishReason, TokenLogprobs
+from server.engine.outputs import Array, TokenLogprobs
 from server.engine.point_sinks import EmbeddingSink
 from server.engine.request import GenerateTask
 from server.engine.sequence import Chunk, Sequence
 from server.engine.sinks import RowSink
 from server.engine.window import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why one request cannot go on, though the step ran."""
-
-    reason: FinishReason
-    message: str
 
 
 @dataclass(slots=True)
@@ -41,6 +35,14 @@ class StepResult:
     failures: dict[int, Failure] = field(default_factory=dict)
     """Of requests that get nothing else from this step."""
     attention_seconds: float = 0.0
+
+    def add(self, other: "StepResult") -> None:
+        """Take over what another part of the same step gave."""
+        self.tokens |= other.tokens
+        self.logprobs |= other.logprobs
+        self.rows |= other.rows
+        self.failures |= other.failures
+        self.attention_seconds += other.attention_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,19 @@ class ModelRunner:
             if found.problem is not None:
                 result.failures[uid] = Failure("overflow", found.problem)
         return result
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Push one token through the network, in the block that is nobody's. Raises when not even that can be done."""
+        model, kind = self.model, self.model.config.kind
+        if kind == "encoder":
+            model.encode(Batch.unchunked([[0]], self.cache.block_size, model.device, [model.config.num_layers]))
+        else:
+            num_cross = 1 if kind == "encoder-decoder" else 0
+            span = Span([0], 0, [NULL_BLOCK], model.config.num_layers, [NULL_BLOCK], num_cross)
+            model.forward(Batch([span], self.cache.block_size, model.device), self.cache)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
 
     def _encode(
         self, encodes: ReadOnlySequence[Sequence], findings: Mapping[int, Findings], result: StepResult

@@ -5,8 +5,8 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length", "done", "abort", "deadline", "error", "memory", "overflow"]
 """stop: an end or stop token; length: max_tokens; done: a task without tokens is complete; memory: there was none for
-what it captures; overflow: what it asks for made numbers that are not finite where finite ones are needed; the rest say
-what they are.
+it; overflow: what it asks for made numbers that are not finite where finite ones are needed; the rest say what they
+are.
 """
 
 
@@ -65,7 +65,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     """Prompt tokens taken from the prefix cache."""
     timing: Timing | None = None
-    """With the last output of a request."""
+    """With the first token and with the last output of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,6 +125,15 @@ class EmbeddingSink:
         skip = max(0, window.captured - window.start)
         return range(window.first_row + skip, window.first_row + window.num_rows)
 
+    def mark(self) -> Callable[[], None]:
+        """What takes back all that is gathered from now on."""
+        pieces, mean = list(self._pieces), self._mean.copy()
+
+        def take_back() -> None:
+            self._pieces, self._mean = list(pieces), mean.copy()
+
+        return take_back
+
     def _keep(self, hidden: torch.Tensor) -> None:
         hidden = hidden[:, : self._task.dimensions].contiguous()
         if self._task.pooling == "mean":

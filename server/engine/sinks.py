@@ -5,7 +5,7 @@ Knows requests and tensors; knows no scheduling and no wire. Each number depends
 not change with the chunks its prompt was cut into.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -78,6 +78,17 @@ class AttentionSink:
             deliver=deliver,
             cross=self._capture.part == "cross",
         )
+
+    def mark(self) -> Callable[[], None]:
+        """What takes back all that is added up from now on; the other numbers are written where they belong."""
+        thumbnail = self._thumbnail
+        sums = None if thumbnail is None else thumbnail.sums.clone()
+
+        def take_back() -> None:
+            if thumbnail is not None and sums is not None:
+                thumbnail.sums.copy_(sums)
+
+        return take_back
 
     def _keep(self, layer: int, where: torch.Tensor, positions: Positions, rows: torch.Tensor) -> None:
         """rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""

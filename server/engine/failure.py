@@ -1,0 +1,24 @@
+"""Why one request cannot go on though the engine can, and what an exception says of that. Standard library only."""
+
+from dataclasses import dataclass
+
+from server.engine.outputs import FinishReason
+
+_NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc")
+"""What torch's allocators, oneDNN and the C++ library say where Python would raise MemoryError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The end of one request."""
+
+    reason: FinishReason
+    message: str
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The end of the request whose work raised `error`: "memory" where an allocation failed, else "error"."""
+    line = " ".join(str(error).split("\n", 1)[0].split())
+    if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
+        return Failure("memory", line or "an allocation failed")
+    return Failure("error", f"{type(error).__name__}: {line}")

@@ -1,0 +1,88 @@
+"""Runs a step; where it raises, runs it again in halves until those whose fault it is stand alone.
+
+The others get what they would have got: keys and values are written again where they stood, what a failed pass had
+handed out is taken back first, and numbers do not depend on who shares a pass. Knows no queue and no network.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as ReadOnlySequence
+from typing import Protocol
+
+from server.engine.failure import Failure, failure_of
+from server.engine.findings import Findings
+from server.engine.model_runner import StepResult
+from server.engine.scheduler import Schedule
+from server.engine.sequence import Chunk, Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What is needed of a model runner."""
+
+    def run(
+        self,
+        chunks: ReadOnlySequence[Chunk],
+        findings: Mapping[int, Findings],
+        encodes: ReadOnlySequence[Sequence] = (),
+    ) -> StepResult: ...
+    def check(self) -> None: ...
+
+
+def run_isolated(runner: Runner, schedule: Schedule, findings: Mapping[int, Findings]) -> StepResult:
+    """The step's result; those that fail when they run alone are among its `failures`.
+
+    Raises what `runner.check` raises: then it is nobody's fault, and the engine cannot go on.
+    """
+    step = _Step(runner, schedule, findings)
+    everyone = schedule.sequences
+    whole = step.attempt(everyone)
+    if isinstance(whole, StepResult):
+        return whole
+    result = StepResult()
+    runner.check()
+    step.isolate(everyone, whole, result)
+    runner.check()  # what fails late, as a GPU does, may have failed since
+    return result
+
+
+class _Step:
+    """One step's work, of which any part can be tried."""
+
+    def __init__(self, runner: Runner, schedule: Schedule, findings: Mapping[int, Findings]) -> None:
+        self._runner = runner
+        self._schedule = schedule
+        self._findings = findings
+        self._take_back: dict[int, Callable[[], None]] = {
+            uid: found.mark() for uid, found in findings.items() if found.is_gathering
+        }
+
+    def attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
+        """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
+        uids = {seq.uid for seq in sequences}
+        chunks = [chunk for chunk in self._schedule.chunks if chunk.sequence.uid in uids]
+        encodes = [seq for seq in self._schedule.encodes if seq.uid in uids]
+        try:
+            return self._runner.run(chunks, {uid: self._findings[uid] for uid in uids}, encodes)
+        except Exception as error:
+            failure = failure_of(error)
+            logger.warning("a step over %d requests failed", len(uids), exc_info=True)
+        # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
+        for uid in uids & self._take_back.keys():
+            self._take_back[uid]()
+        return failure
+
+    def isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
+        """Add to `result` what those give who fail only for their neighbours' sake, and the failures of the others."""
+        if len(sequences) == 1:
+            logger.error("request %d ends, its neighbours go on: %s", sequences[0].uid, failure.message)
+            result.failures[sequences[0].uid] = failure
+            return
+        middle = len(sequences) // 2
+        for half in (sequences[:middle], sequences[middle:]):
+            part = self.attempt(half)
+            if isinstance(part, StepResult):
+                result.add(part)
+            else:
+                self.isolate(half, part, result)

@@ -1,0 +1,212 @@
+"""A step that raises ends those whose fault it is; their neighbours keep their bits, and the engine its books."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model.batch import Batch
+from model.transformer import Transformer
+from server.engine.engine import Engine
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    GenerateTask,
+    HeadScoresTask,
+    Intervention,
+    LensTask,
+    Task,
+)
+from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run
+
+MARK = 97
+"""A token that a marked network fails on."""
+PAIRS = ((0, 1), (1, 0))
+
+
+class Failing(RuntimeError):
+    """What a marked network raises."""
+
+
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a network fail on passes that hold MARK: once all has run and all has been handed out, the worst moment."""
+
+    def patch(model: Transformer, error: Exception | None = None) -> None:
+        for name in ("forward", "encode"):
+            monkeypatch.setattr(model, name, _failing(getattr(model, name), error or Failing("a marked token")))
+
+    return patch
+
+
+def _failing(method: Callable[..., torch.Tensor], error: Exception) -> Callable[..., torch.Tensor]:
+    def run(batch: Batch, *arguments: Any) -> torch.Tensor:
+        hidden = method(batch, *arguments)
+        if (batch.token_ids == MARK).any():
+            raise error
+        return hidden
+
+    return run
+
+
+def crowd(model: Transformer) -> list[EngineRequest]:
+    """Of each kind of request, those whose answers are added up or appended to among them."""
+    config = model.config
+    tasks: list[Task]
+    if config.kind == "encoder":
+        tasks = [
+            EmbedTask(pooling="mean"),
+            EmbedTask(pooling="none"),
+            AttentionTask(capture=AttentionCapture(pairs=PAIRS, part="encoder")),
+            AttentionTask(capture=AttentionCapture(pairs=PAIRS, part="encoder", resize=5)),
+            everything(config),
+        ]
+    else:
+        tasks = [
+            text(12, logprobs=3, prompt_logprobs=2),
+            text(12, temperature=0.9, seed=3),
+            text(9, attention=AttentionCapture(pairs=PAIRS), attention_prompt=True),
+            EmbedTask(pooling="mean"),
+            EmbedTask(pooling="none", layer=1),
+            EmbedTask(pooling="last"),
+            AttentionTask(capture=AttentionCapture(pairs=PAIRS, resize=5)),
+            LensTask(layers=(0, 1), positions=(0, 5), top_k=3),
+            HeadScoresTask(pairs=PAIRS, offsets=(1,)),
+            everything(config),
+        ]
+    if config.kind == "encoder-decoder":
+        tasks = [task for task in tasks if not isinstance(task, EmbedTask)]
+    return [request(uid, _words(), task, encoded=_words() if config.encoder else ()) for uid, task in enumerate(tasks)]
+
+
+def text(max_tokens: int, **options: Any) -> GenerateTask:
+    """Text in which the mark does not come up by itself."""
+    return generate(max_tokens, ignore_eos=True, logit_bias={MARK: -100.0}, **options)
+
+
+def _words() -> list[int]:
+    return [random.randrange(2, MARK) for _ in range(random.randrange(11, 70))]
+
+
+def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
+    for uid, answer in expected.items():
+        assert found[uid] == answer, f"request {uid} was answered differently"
+
+
+@pytest.mark.parametrize("budget", [2048, 40])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "t5", "bart", "bert"])
+def test_a_request_that_fails_in_its_prompt_fails_alone(
+    model_of: Load, mark: Callable[..., None], name: str, budget: int
+) -> None:
+    model = model_of(name)
+    others = crowd(model)
+    quiet = alone(model, others)
+    mark(model)
+    first = others[0]
+    marked = (*_words(), MARK)
+    if model.config.kind == "encoder-decoder":
+        bad = [replace(first, uid=100 + i, encoder_token_ids=marked) for i in range(3)]
+    else:
+        bad = [replace(first, uid=100 + i, prompt_token_ids=marked) for i in range(3)]
+    engine = build(model, max_num_batched_tokens=budget, max_num_seqs=16, enable_prefix_caching=False)
+    together = [*others, *bad]
+    order = random.sample(together, len(together))
+    answers = run(engine, order)
+    for each in bad:
+        assert (answers[each.uid].finish_reason, answers[each.uid].tokens) == ("error", [])
+        assert "Failing: a marked token" in (answers[each.uid].error or "")
+    assert_same(answers, quiet)
+    assert engine.stats().kv_cache_usage_ratio == 0
+    assert engine.stats().inflight_capture_bytes == 0
+
+
+def test_a_request_that_fails_as_it_writes_keeps_what_it_wrote(model_of: Load, mark: Callable[..., None]) -> None:
+    model = model_of("llama-gqa")
+    others = crowd(model)
+    quiet = alone(model, others)
+    plain = request(50, _words(), text(6))
+    written = alone(model, [plain])[50].tokens
+    # Its third token is the mark, so the step that reads it fails.
+    bias = np.zeros(model.config.vocab_size)
+    bias[MARK] = 1e4
+    change = Intervention(
+        stack="decoder",
+        layer=None,
+        point="logits",
+        op="add",
+        value=array(bias),
+        positions=(len(plain.prompt_token_ids) + 1,),
+    )
+    mark(model)
+    answers = run(build(model), [*others, replace(plain, interventions=(change,))])
+    assert answers[50].finish_reason == "error"
+    assert answers[50].tokens == [*written[:2], MARK]
+    assert_same(answers, quiet)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")]
+)
+def test_a_request_without_memory_ends_with_that_reason(
+    model_of: Load, mark: Callable[..., None], error: Exception
+) -> None:
+    model = model_of("gpt2")
+    others = crowd(model)
+    quiet = alone(model, others)
+    mark(model, error)
+    answers = run(build(model), [request(100, (5, MARK), generate(4)), *others])
+    assert answers[100].finish_reason == "memory"
+    assert_same(answers, quiet)
+
+
+def test_a_pass_that_is_too_large_only_together_fails_nobody(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("gpt2")
+    others = crowd(model)
+    quiet = alone(model, others)
+    forward = model.forward
+
+    def small_only(batch: Batch, *arguments: Any) -> torch.Tensor:
+        if len(batch.token_ids) > 100:
+            raise MemoryError
+        return forward(batch, *arguments)
+
+    monkeypatch.setattr(model, "forward", small_only)
+    assert_same(run(build(model), others), quiet)
+
+
+def test_an_answer_that_cannot_be_put_together_ends_its_own_request(
+    model_of: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_of("gpt2")
+    others = [each for each in crowd(model) if not isinstance(each.task, EmbedTask)]
+    quiet = alone(model, others)
+
+    def no_memory(*unused: Any, **options: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("server.engine.point_sinks.pool", no_memory)
+    engine = build(model)
+    answers = run(engine, [request(100, _words(), EmbedTask(pooling="mean")), *others])
+    assert answers[100].finish_reason == "memory"
+    assert_same(answers, quiet)
+
+
+def test_an_engine_whose_network_fails_for_everyone_says_so(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an error that poisons a GPU: the worker must end and be replaced, for nothing is anybody's fault."""
+    model = model_of("gpt2")
+    engine: Engine = build(model)
+    engine.add_request(request(0, _words(), generate(4)))
+    engine.add_request(request(1, _words(), generate(4)))
+
+    def broken(*unused: Any) -> torch.Tensor:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(model, "forward", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        engine.step()
