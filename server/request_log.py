@@ -37,6 +37,8 @@ class RequestRecord:
     """What the log line of one request will say, and what is left to do when it is over."""
 
     request_id: str
+    engine_requests: int = 0
+    """How many it handed to the engine."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     answer_id: str | None = None
@@ -54,7 +56,8 @@ class RequestRecord:
     """Called once the answer is sent, or its client gone."""
 
     def count_prompt(self, num_tokens: int) -> None:
-        """A prompt of so many tokens was admitted."""
+        """A prompt of so many tokens was admitted to the engine."""
+        self.engine_requests += 1
         self.prompt_tokens += num_tokens
         if self.use is not None:
             self.use.charge(num_tokens)
@@ -162,6 +165,7 @@ def _details(exchange: HttpExchange) -> dict[str, object]:
         "prompt_tokens": record.prompt_tokens,
         "generated_tokens": record.generated_tokens,
         "ms": _milliseconds(exchange.ended - exchange.started),
+        "engine_requests": record.engine_requests,
         "queue_ms": _milliseconds(max(queues)) if queues else None,
         "first_token_ms": _milliseconds(min(firsts)) if firsts else None,
         "finish": ",".join(dict.fromkeys(record.finish_reasons)) or None,
