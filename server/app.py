@@ -18,6 +18,7 @@ from model.registry import read_config
 from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
 from server import processes
+from server.browsers import BrowserHeaders
 from server.engine_client import EngineClient
 from server.errors import install_error_handlers
 from server.keys import KeyFileError, Keyring
@@ -111,7 +112,7 @@ def create_app(
     )
     install_error_handlers(app)
     app.include_router(build_router(context))
-    return RequestLog(HttpMetrics(app, metrics))
+    return RequestLog(HttpMetrics(BrowserHeaders(app, settings.cors_origin), metrics))
 
 
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:

@@ -18,6 +18,7 @@ from server.keys import hash_of
 ENV_PREFIX = "LIGHTWELL_"
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -81,6 +82,19 @@ def _texts(metavar: str) -> Kind:
         return values
 
     return Kind(parse, metavar, is_list=True)
+
+
+def _origins() -> Kind:
+    """Web origins: scheme, host, port unless it is the scheme's own."""
+    texts = _texts("ORIGIN")
+
+    def parse(text: str) -> tuple[str, ...]:
+        values = tuple(map(str.lower, texts.parse(text)))
+        if not all(map(_ORIGIN.fullmatch, values)):
+            raise ValueError("an origin such as https://notebook.example or http://localhost:3000 is accepted")
+        return values
+
+    return replace(texts, parse=parse)
 
 
 def _secrets(metavar: str) -> Kind:
@@ -148,6 +162,12 @@ class Settings:
         None,
         _text("FILE"),
         "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
+        shown_default="none",
+    )
+    cors_origin: tuple[str, ...] = _setting(
+        (),
+        _origins(),
+        "Origin whose web pages may call this server; repeat the flag for several (variable: commas between).",
         shown_default="none",
     )
     dtype: str = _setting(

@@ -71,7 +71,7 @@ class EventStream(StreamingResponse):
             _with_errors(events),
             media_type="text/event-stream",
             # Proxies that buffer would turn a stream into one late answer.
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
         self.on_close = on_close
 

@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "words of the wire",
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
-            "server.keys", "server.key_limits",
+            "server.keys", "server.key_limits", "server.browsers",
             "server.settings", "server.selectors", "server.web_assets", "server.tensors", "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
             "server.request_log", "server.logs", "server.version", "server.http_protocol",

@@ -14,9 +14,11 @@ from model.chat import ChatTemplate
 from model.config import ModelConfig
 from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
+from server.browsers import BrowserHeaders
 from server.errors import install_error_handlers
 from server.keys import Keyring, hash_of
 from server.metrics import HttpMetrics, Metrics
+from server.request_log import RequestLog
 from server.routes import build_router
 from server.routes.context import AppContext
 from server.settings import Settings
@@ -187,9 +189,9 @@ def build_site(
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.include_router(build_router(context))
-    counted = HttpMetrics(app, metrics)
-    transport = httpx.ASGITransport(app=counted, raise_app_exceptions=False)
-    return Site(counted, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
+    wrapped = RequestLog(HttpMetrics(BrowserHeaders(app, context.settings.cors_origin), metrics))
+    transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
+    return Site(wrapped, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
 
 
 @asynccontextmanager

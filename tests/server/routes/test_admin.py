@@ -1,0 +1,105 @@
+"""Keys over HTTP: limits of one key, and the operator's routes apart from the API."""
+
+import asyncio
+from pathlib import Path
+
+from server.keys import hash_of
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import Site, error_of, site
+
+BODY = {"prompt": "hi", "max_tokens": 2}
+
+
+def write_keys(folder: Path, **more: str) -> Path:
+    """A file with a key for each name, which is the key too."""
+    file = folder / "keys.toml"
+    file.write_text("".join(f'[{name}]\nhash = "{hash_of(name)}"\n{text}\n' for name, text in more.items()))
+    return file
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def complete(at: Site, key: str) -> int:
+    return (await at.post("/v1/completions", BODY, headers=bearer(key))).status_code
+
+
+async def test_the_file_decides_who_comes_in(tmp_path: Path) -> None:
+    file = write_keys(tmp_path, alice="", old="expires = 2020-01-01")
+    async with site(tmp_path, api_key_file=file) as at:
+        assert [await complete(at, key) for key in ("alice", "bob")] == [200, 401]
+        expired = await at.post("/v1/completions", BODY, headers=bearer("old"))
+    assert (expired.status_code, error_of(expired)["code"]) == (401, "expired_api_key")
+
+
+async def test_one_keys_requests_in_flight_leave_the_others_alone(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    engine = FakeEngine(gate=gate)
+    file = write_keys(tmp_path, alice="max_requests = 1", bob="")
+    async with site(tmp_path, engine, api_key_file=file) as at:
+        running = asyncio.create_task(complete(at, "alice"))
+        while not engine.submitted:
+            await asyncio.sleep(0.001)
+        refused = await at.post("/v1/completions", BODY, headers=bearer("alice"))
+        other = asyncio.create_task(complete(at, "bob"))
+        while len(engine.submitted) < 2:
+            await asyncio.sleep(0.001)
+        assert await at.metric('lightwell_key_requests_in_flight{key="alice"}') == 1
+        gate.set()
+        assert [await running, await other, await complete(at, "alice")] == [200, 200, 200]
+        assert await at.metric('lightwell_key_refusals_total{key="alice",limit="max_requests"}') == 1
+        assert await at.metric('lightwell_key_requests_total{key="alice"}') == 2
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert error_of(refused)["code"] == "key_requests_exceeded"
+
+
+async def test_a_key_in_flight_is_counted_out_whatever_becomes_of_its_request(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key_file=write_keys(tmp_path, alice="max_requests = 1")) as at:
+        headers = bearer("alice")
+        for _ in range(3):
+            assert (await at.post("/v1/completions", {"prompt": 1.5}, headers=headers)).status_code == 400
+            assert (await at.http.post("/v1/completions", content=b"{", headers=headers)).status_code == 415
+            assert (await at.http.get("/v1/models/none", headers=headers)).status_code == 404
+            streamed = await at.post("/v1/completions", {**BODY, "stream": True}, headers=headers)
+            assert streamed.text.endswith("data: [DONE]\n\n")
+        assert await at.metric('lightwell_key_requests_in_flight{key="alice"}') == 0
+
+
+async def test_admin_routes_do_not_exist_without_an_admin_key(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        assert (await at.http.get("/admin/keys")).status_code == 404
+        assert "/admin/keys" not in (await at.http.get("/openapi.json")).json()["paths"]
+    async with site(tmp_path, api_key=["one"]) as at:
+        for headers in ({}, bearer("one")):
+            unknown = await at.http.get("/admin/keys", headers=headers)
+            assert (unknown.status_code, error_of(unknown)["code"]) == (404, "route_not_found")
+
+
+async def test_admin_routes_want_an_admin_key(tmp_path: Path) -> None:
+    file = write_keys(tmp_path, alice="max_requests = 3", root="admin = true")
+    async with site(tmp_path, api_key_file=file) as at:
+        assert (await at.http.get("/admin/keys")).status_code == 401
+        normal = await at.http.get("/admin/keys", headers=bearer("alice"))
+        assert (normal.status_code, error_of(normal)["code"]) == (403, "admin_key_needed")
+        assert await complete(at, "root") == 200
+        answer = await at.http.get("/admin/keys", headers=bearer("root"))
+        assert "/admin/keys" in (await at.http.get("/openapi.json")).json()["paths"]
+    alice, root = answer.json()["data"]
+    assert (alice["name"], alice["max_requests"], alice["admin"]) == ("alice", 3, False)
+    assert (root["requests_total"], root["requests_in_flight"]) == (2, 1)
+    assert hash_of("alice") not in answer.text
+
+
+async def test_keys_are_rotated_by_reading_the_file_again(tmp_path: Path) -> None:
+    file = write_keys(tmp_path, alice="", root="admin = true")
+    async with site(tmp_path, api_key_file=file) as at:
+        write_keys(tmp_path, bob="", root="admin = true")
+        reloaded = await at.http.post("/admin/keys/reload", headers=bearer("root"))
+        assert [entry["name"] for entry in reloaded.json()["data"]] == ["bob", "root"]
+        assert [await complete(at, key) for key in ("alice", "bob")] == [401, 200]
+        file.write_text("broken")
+        broken = await at.http.post("/admin/keys/reload", headers=bearer("root"))
+        assert (broken.status_code, error_of(broken)["code"]) == (409, "key_file_invalid")
+        assert await complete(at, "bob") == 200
+        assert await at.metric("lightwell_key_file_errors_total") == 1

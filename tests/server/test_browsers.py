@@ -1,0 +1,111 @@
+"""What browsers are told with every answer, and whose pages may read one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from server.browsers import SECURITY_HEADERS, BrowserHeaders
+from server.settings import Settings, SettingsError
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import site
+
+ORIGIN = "https://notebook.example"
+PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-stainless-os"}
+
+
+@pytest.fixture
+async def with_cors(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with site(tmp_path, cors_origin=(ORIGIN, "http://localhost:3000")) as at:
+        yield at.http
+
+
+def cors_headers(answer: httpx.Response) -> dict[str, str]:
+    return {name: value for name, value in answer.headers.items() if name.startswith("access-control")}
+
+
+async def test_every_answer_carries_the_security_headers(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(), api_key=["key"]) as at:
+        paths = ("/", "/docs", "/health", "/metrics", "/v1/models", "/nowhere", "/openapi.json")
+        answers = [await at.http.get(path) for path in paths]
+        answers.append(await at.http.post("/v1/completions", content=b"x"))
+        answers.append(await at.http.request("BREW", "/v1/completions"))
+    for answer in answers:
+        assert SECURITY_HEADERS.keys() <= answer.headers.keys(), answer.url
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+        assert "server" not in answer.headers
+    assert "script-src 'self'" in answers[0].headers["content-security-policy"]  # the page's own rules stand
+
+
+async def test_answers_of_the_api_are_never_stored(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        for stream in (False, True):
+            answer = await at.post("/v1/completions", {"prompt": "hi", "stream": stream})
+            assert answer.headers["cache-control"] == "no-store"
+        assert (await at.http.get("/v1/models")).headers["cache-control"] == "no-store"
+
+
+async def test_without_named_origins_no_page_may_read(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.http.get("/v1/models", headers={"origin": ORIGIN})
+        preflight = await at.http.options("/v1/completions", headers={"origin": ORIGIN, **PREFLIGHT})
+    assert (answer.status_code, cors_headers(answer)) == (200, {})
+    assert (preflight.status_code, cors_headers(preflight)) == (405, {})
+
+
+async def test_a_named_origin_may_read_answers_and_errors(with_cors: httpx.AsyncClient) -> None:
+    for path, status in (("/v1/models", 200), ("/v1/nothing", 404)):
+        answer = await with_cors.get(path, headers={"origin": ORIGIN})
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-origin"] == ORIGIN
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+        assert "origin" in answer.headers["vary"].lower()
+
+
+async def test_a_named_origins_preflight_is_granted_with_the_headers_it_asks_for(with_cors: httpx.AsyncClient) -> None:
+    answer = await with_cors.options("/v1/completions", headers={"origin": ORIGIN, **PREFLIGHT})
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-origin"] == ORIGIN
+    assert answer.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
+    assert "POST" in answer.headers["access-control-allow-methods"]
+    assert "access-control-allow-credentials" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "https://notebook.example.evil", "http://notebook.example", "null", f"{ORIGIN}:8443", ""],
+)
+async def test_a_foreign_origin_gets_no_header_and_no_preflight(origin: str, with_cors: httpx.AsyncClient) -> None:
+    answer = await with_cors.get("/v1/models", headers={"origin": origin})
+    preflight = await with_cors.options("/v1/completions", headers={"origin": origin, **PREFLIGHT})
+    assert (answer.status_code, cors_headers(answer)) == (200, {})
+    assert (preflight.status_code, cors_headers(preflight)) == (405, {})
+    assert "origin" in answer.headers["vary"].lower()  # or a cache would hand the allowed origin's answer to others
+
+
+async def test_receive_stays_the_servers_own() -> None:
+    received = []
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        received.append(receive)
+
+    async def receive() -> dict[str, object]:
+        raise AssertionError
+
+    async def send(message: object) -> None:
+        raise AssertionError
+
+    await BrowserHeaders(app, [ORIGIN])({"type": "http", "method": "GET", "headers": []}, receive, send)
+    assert received == [receive]
+
+
+@pytest.mark.parametrize("value", ["*", "null", "notebook.example", "https://a.example/", "https://a.example/path", ""])
+def test_an_origin_is_a_scheme_a_host_and_a_port(value: str) -> None:
+    with pytest.raises(SettingsError, match="--cors-origin"):
+        Settings.from_sources({"cors_origin": [value]}, {})
+
+
+def test_origins_are_read() -> None:
+    settings = Settings.from_sources({"cors_origin": ["https://A.example", "http://[::1]:3000"]}, {})
+    assert settings.cors_origin == ("https://a.example", "http://[::1]:3000")

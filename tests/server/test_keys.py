@@ -1,0 +1,210 @@
+"""API keys: the file that holds them, its changes while the server runs, and what one key may use."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from server.key_limits import KeyLimits, KeyUse, LimitReached
+from server.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def entry(name: str, key: str, more: str = "") -> str:
+    return f'[{name}]\nhash = "{hash_of(key)}"\n{more}\n'
+
+
+def name_of(keys: Keyring, key: str) -> str | None:
+    known = keys.find(key.encode())
+    return None if known is None else known.key.name
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.toml"
+    path.write_text(entry("alice", "a" * 40) + entry("bob", "b" * 40))
+    return path
+
+
+def test_a_made_key_is_found_by_its_entry(file: Path) -> None:
+    key = new_key()
+    assert len(key) > 40
+    assert key != new_key()
+    file.write_text(key_entry("carol", key, is_admin=True))
+    keys = Keyring(file=file)
+    assert keys.has_admin
+    assert (name_of(keys, key), name_of(keys, key[:-1]), name_of(keys, "")) == ("carol", None, None)
+
+
+def test_keys_of_flags_and_file_open_together(file: Path) -> None:
+    keys = Keyring([hash_of("one"), hash_of("two")], file)
+    assert [name_of(keys, key) for key in ("one", "two", "a" * 40)] == ["key-1", "key-2", "alice"]
+    assert not keys.is_open
+    assert Keyring().is_open
+
+
+def test_the_file_is_read_again_when_it_changes_and_at_most_once_a_second(file: Path) -> None:
+    clock = Clock()
+    keys = Keyring(file=file, clock=clock)
+    replacement = file.with_suffix(".new")
+    replacement.write_text(entry("bob", "b" * 40) + entry("carol", "c" * 40))
+    os.replace(replacement, file)
+    clock.now += 0.5
+    assert (name_of(keys, "a" * 40), name_of(keys, "c" * 40)) == ("alice", None)
+    clock.now += 0.6
+    assert (name_of(keys, "a" * 40), name_of(keys, "b" * 40), name_of(keys, "c" * 40)) == (None, "bob", "carol")
+
+
+@pytest.mark.parametrize("content", ["", "not toml", '[alice]\nhash = "plain"\n', None])
+def test_a_broken_file_changes_nothing_and_is_told_once(
+    content: str | None, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    keys = Keyring(file=file, clock=clock)
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    for _ in range(3):
+        clock.now += 2
+        assert name_of(keys, "a" * 40) == "alice"
+    assert keys.file_errors == 1
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    file.write_text(entry("alice", "d" * 40))
+    clock.now += 2
+    assert (name_of(keys, "a" * 40), name_of(keys, "d" * 40)) == (None, "alice")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "holds 0 keys"),
+        ("alice = 1", "'alice' is no table"),
+        ('[alice]\nhash = "lw-secret"', "hash must be sha256:"),
+        (entry("alice", "a", "max_request = 3"), "'max_request'; accepted are hash, max_requests"),
+        (entry("alice", "a", "max_requests = 0"), "max_requests is 0; an integer of at least 1"),
+        (entry("alice", "a", "tokens_per_minute = true"), "tokens_per_minute is True"),
+        (entry("alice", "a", 'admin = "no"'), "admin is 'no'; true and false"),
+        (entry("alice", "a", 'expires = "soon"'), "expires is 'soon'; a day such as"),
+        (entry("key-1", "a"), "'key-1' is no name"),
+        ('["a b"]\n' + f'hash = "{hash_of("a")}"', "'a b' is no name"),
+        ("".join(entry(f"k{i}", str(i)) for i in range(MAX_KEYS + 1)), f"1 to {MAX_KEYS} are accepted"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(content: str, said: str) -> None:
+    with pytest.raises(KeyFileError, match=r"keys\.toml") as raised:
+        read_keys(content.encode(), "keys.toml")
+    assert said in str(raised.value)
+    assert "lw-secret" not in str(raised.value)
+
+
+def test_two_entries_of_one_key_are_refused(file: Path) -> None:
+    file.write_text(entry("alice", "same") + entry("bob", "same"))
+    with pytest.raises(KeyFileError, match="bob has the same hash as alice"):
+        Keyring(file=file)
+
+
+def test_a_server_does_not_start_without_its_key_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"keys\.toml cannot be read: No such file"):
+        Keyring(file=tmp_path / "keys.toml")
+
+
+@pytest.mark.parametrize(
+    ("expires", "is_over"),
+    [("2020-01-01", True), ("2020-01-01T00:00:00", True), ("2020-01-01T00:00:00+02:00", True), ("9999-01-01", False)],
+)
+def test_a_key_expires_at_its_day_or_time(expires: str, is_over: bool) -> None:
+    (key,) = read_keys(entry("alice", "a", f"expires = {expires}").encode(), "keys.toml")
+    assert key.is_expired == is_over
+
+
+def test_a_key_keeps_its_count_when_the_file_is_read_again(file: Path) -> None:
+    keys = Keyring(file=file)
+    alice = keys.find(b"a" * 40)
+    assert alice is not None
+    alice.use.begin(takes_tokens=True)
+    file.write_text(entry("alice", "new", "max_requests = 1"))
+    keys.reload()
+    again = keys.find(b"new")
+    assert again is not None
+    with pytest.raises(LimitReached, match="'alice' has 1 requests in flight; at most 1 are accepted"):
+        again.use.begin(takes_tokens=True)
+    alice.use.end()
+    again.use.begin(takes_tokens=True)
+
+
+# ---- limits
+
+
+def limited(clock: Clock, max_requests: int | None = None, tokens_per_minute: int | None = None) -> KeyUse:
+    use = KeyUse("alice", clock)
+    use.limits = KeyLimits(max_requests, tokens_per_minute)
+    return use
+
+
+def test_requests_in_flight_are_bounded() -> None:
+    use = limited(Clock(), max_requests=2)
+    use.begin(takes_tokens=False)
+    use.begin(takes_tokens=False)
+    with pytest.raises(LimitReached) as raised:
+        use.begin(takes_tokens=False)
+    assert (raised.value.code, raised.value.retry_after) == ("key_requests_exceeded", 1)
+    use.end()
+    use.begin(takes_tokens=False)
+    assert (use.num_requests, use.requests_total, use.refusals["max_requests"]) == (2, 3, 1)
+
+
+def test_a_key_in_debt_is_let_in_exactly_when_retry_after_is_over() -> None:
+    clock = Clock()
+    use = limited(clock, tokens_per_minute=600)
+    use.begin(takes_tokens=True)
+    use.charge(900)  # 600 were there: 300 in debt, and 10 come each second
+    with pytest.raises(LimitReached, match="'alice' has used its 600 tokens a minute") as raised:
+        use.begin(takes_tokens=True)
+    wait = raised.value.retry_after
+    assert (raised.value.code, wait) == ("key_tokens_exceeded", 31)
+    clock.now += wait - 1
+    with pytest.raises(LimitReached):
+        use.begin(takes_tokens=True)
+    use.begin(takes_tokens=False)  # what takes no tokens has nothing to wait for
+    clock.now += 1
+    use.begin(takes_tokens=True)
+
+
+def test_no_more_than_a_minutes_tokens_are_saved_up() -> None:
+    clock = Clock()
+    use = limited(clock, tokens_per_minute=60)
+    clock.now += 3600
+    use.charge(60)
+    with pytest.raises(LimitReached):
+        use.begin(takes_tokens=True)
+
+
+def test_over_time_a_key_gets_its_tokens_a_minute_and_no_more() -> None:
+    clock = Clock()
+    use = limited(clock, tokens_per_minute=1000)
+    for _ in range(60 * 60):
+        clock.now += 1
+        try:
+            use.begin(takes_tokens=True)
+        except LimitReached:
+            continue
+        use.charge(150)
+        use.end()
+    assert use.tokens_total == pytest.approx(61 * 1000, abs=300)
+
+
+def test_a_limit_that_comes_later_begins_with_a_full_bucket() -> None:
+    use = KeyUse("alice", Clock())
+    use.charge(10**6)
+    use.limits = KeyLimits(tokens_per_minute=10)
+    use.begin(takes_tokens=True)
