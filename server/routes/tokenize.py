@@ -23,7 +23,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages")
         strings = context.tokenizer.token_strings(prompt.ids) if body.return_token_strs else None
         return TokenizeAnswer(
-            count=len(prompt.ids), max_model_len=context.context_limit, tokens=list(prompt.ids), token_strs=strings
+            count=len(prompt.ids),
+            max_model_len=context.context_limit,
+            tokens=list(prompt.ids),
+            token_strs=strings,
+            offsets=list(prompt.offsets or ()) if body.return_offsets else None,
         )
 
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text")

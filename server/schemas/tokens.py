@@ -19,6 +19,7 @@ class TokenizeRequest(ModelField):
     )
     add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
     return_token_strs: bool | None = Field(False, description="Also give each token decoded alone.")
+    return_offsets: bool = Field(False, description="Also give each token's span in the text.")
 
     @model_validator(mode="after")
     def _prompt_or_messages(self) -> "TokenizeRequest":
@@ -34,6 +35,9 @@ class TokenizeAnswer(AnswerModel):
     max_model_len: int = Field(description="Most tokens of prompt and completion together.")
     tokens: list[int] = Field(description="Token ids.")
     token_strs: list[str] | None = Field(None, description="Each token decoded alone.")
+    offsets: list[tuple[int, int]] | None = Field(
+        None, description="Span [begin, end) of each token in the text, in characters."
+    )
 
 
 class DetokenizeRequest(ModelField):

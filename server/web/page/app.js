@@ -3,6 +3,7 @@ import { connection, whenReachable } from "./core/api.js";
 import { useJson } from "./core/fetching.js";
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./core/html.js";
 import { Capabilities } from "./core/model.js";
+import { restarts } from "./core/served.js";
 import { select, useSelection } from "./core/state.js";
 import { useStore } from "./core/store.js";
 import { theme, toggleTheme } from "./core/theme.js";
@@ -29,14 +30,16 @@ function App() {
 }
 
 /**
- * The answer of /v1/capabilities, asked again when the server is back: it may serve another model, of which `identity`
- * tells. The last answer holds until there is a new one.
+ * The answer of /v1/capabilities, asked again when the server is back or it was seen to have begun anew: it may serve another
+ * model, or other weights. `identity` tells one from another; the last answer holds until there is a new one.
  */
 function useServed() {
   const answer = useJson("v1/capabilities");
+  const run = useStore(restarts);
   useEffect(() => whenReachable(answer.retry), []);
+  useEffect(() => restarts.follow(answer.retry), []);
   const last = useRef({ data: null, identity: "" });
-  const identity = JSON.stringify(answer.data);
+  const identity = `${run} ${JSON.stringify(answer.data)}`;
   if (answer.data !== null && identity !== last.current.identity) last.current = { data: answer.data, identity };
   return { ...answer, ...last.current };
 }

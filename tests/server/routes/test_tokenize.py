@@ -16,6 +16,12 @@ async def test_tokenize_has_vllms_shape(tmp_path: Path) -> None:
     }
 
 
+async def test_spans_are_given_where_they_are_asked_for(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = (await at.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
+    assert answer["offsets"] == [[0, 1], [1, 2], [1, 2], [2, 3]]
+
+
 async def test_a_conversation_is_tokenised_as_the_template_writes_it(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         answer = (await at.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})).json()

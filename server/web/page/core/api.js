@@ -24,7 +24,7 @@ export class ApiError extends Error {
     this.status = status;
     this.code = code;
     this.param = param;
-    this.retryAfter = retryAfter;
+    this.retryAfter = retryAfter; // seconds
   }
 
   /** Whether the same request may succeed later without a change. */
@@ -50,7 +50,7 @@ export async function ask(route, body, { signal, accept = "application/json" } =
   if (response.ok) return response;
   const error = await readError(response);
   if (error.status === 401) connection.set("key");
-  if (error.status === 503) serverLost();
+  if (error.status === 503) serverLost(error.retryAfter);
   throw error;
 }
 
@@ -127,12 +127,12 @@ export async function* askStream(route, body, { signal } = {}) {
 
 let watching = false;
 
-/** Say that the server is lost, and ask until it is ready again. */
-async function serverLost() {
+/** Say that the server is lost, and ask until it is ready again: at first after the seconds that it asks for. */
+async function serverLost(retryAfter = null) {
   connection.set("lost");
   if (watching) return;
   watching = true;
-  for (let wait = 500; ; wait = Math.min(wait * 1.5, 5000)) {
+  for (let wait = retryAfter === null ? 500 : retryAfter * 1000; ; wait = Math.min(wait * 1.5, 5000)) {
     await new Promise((done) => setTimeout(done, wait));
     try {
       if ((await fetch(new URL("health/ready", root), { cache: "no-store" })).ok) break;

@@ -1,6 +1,8 @@
 // Fetching as components use it: one request at a time for each place, what is unwanted is cancelled, answers kept.
 import { askJson, askLook, connection, whenReachable } from "./api.js";
+import { named } from "./bytes.js";
 import { useEffect, useRef, useState } from "./html.js";
+import { checkServer, restarts } from "./served.js";
 
 const KEPT_BYTES = 64 * 1024 * 1024;
 
@@ -43,58 +45,115 @@ function sizeOf(answer) {
 }
 
 const cache = new AnswerCache();
+const underway = new Map(); // requests that are not answered yet, by the same keys
+
+function forget() {
+  cache.clear();
+  underway.clear(); // their answers go to those who asked, and no further
+}
 // A server that was away may be another one when it is back.
-connection.follow((now) => now === "lost" && cache.clear());
+connection.follow((now) => now === "lost" && forget());
+restarts.follow(forget);
 
 /** The answer of a look (see `askLook`), from memory where it was asked before. */
 export async function look(route, body, options) {
-  return remembered(`look ${route} ${JSON.stringify(body)}`, () => askLook(route, body, options));
+  const ask = async (mine) => withBytesNamed(await askLook(route, body, mine), body.input);
+  return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
+}
+
+/** Tokens that are parts of characters, under their bytes. */
+function withBytesNamed(entries, input) {
+  const texts = [input].flat();
+  return entries.map((entry, i) => {
+    return entry.tokens ? { ...entry, tokens: named(entry.tokens, entry.offsets, texts[i]) } : entry;
+  });
 }
 
 /** The JSON of a route that always answers the same, from memory where it was asked before. */
 export async function json(route, body = null, options = {}) {
-  return remembered(`json ${route} ${JSON.stringify(body)}`, () => askJson(route, body, options));
+  return remembered(`json ${route} ${JSON.stringify(body)}`, (mine) => askJson(route, body, mine), options);
 }
 
-async function remembered(key, fetchIt) {
+/**
+ * The kept answer of that key, or that of `fetchIt({signal})`. Those who ask the same at once share one request; it is
+ * cancelled when the last of them has given it up.
+ */
+async function remembered(key, fetchIt, { signal } = {}) {
+  checkServer();
   const kept = cache.get(key);
   if (kept !== undefined) return kept;
-  const answer = await fetchIt();
-  cache.set(key, answer);
-  return answer;
+  const flight = underway.get(key) ?? start(key, fetchIt);
+  flight.wanted += 1;
+  return new Promise((resolve, reject) => {
+    signal?.addEventListener("abort", () => {
+      flight.wanted -= 1;
+      if (flight.wanted === 0) flight.cancel();
+      reject(signal.reason);
+    });
+    flight.answer.then(resolve, reject);
+  });
 }
 
-const NOTHING = { data: null, asked: null, error: null, loading: false, isStale: false, retry: () => {} };
+function start(key, fetchIt) {
+  const abort = new AbortController();
+  const isListed = () => underway.get(key) === flight;
+  const flight = { wanted: 0, answer: null, cancel: null };
+  flight.cancel = () => {
+    if (isListed()) underway.delete(key);
+    abort.abort();
+  };
+  underway.set(key, flight);
+  flight.answer = fetchIt({ signal: abort.signal }).then((answer) => {
+    if (isListed()) cache.set(key, answer);
+    return answer;
+  });
+  flight.answer.catch(() => {}).then(() => isListed() && underway.delete(key));
+  return flight;
+}
+
+const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
+const BUSY_WAIT = 5; // seconds until a busy server that asks for no other wait is asked again
 
 /**
  * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
  * While a new answer comes, `data` stays the old one (`asked` is the body that it answers) and isStale is true, so
- * that nothing flickers. A request that is no longer wanted is cancelled. After the server or the key is back, what
- * failed is asked again.
+ * that nothing flickers. A request that is no longer wanted is cancelled. What a busy server refused is asked again
+ * after the wait it asks for (`error.again`, in seconds), and what failed, when the server or the key is back.
  */
 export function useAnswer(fetcher, route, body) {
   const [result, setResult] = useState(NOTHING);
   const [attempt, setAttempt] = useState(0);
   const request = route === null ? null : `${route} ${JSON.stringify(body)}`;
+  const retry = () => setAttempt((count) => count + 1);
   const hasFailed = useRef(false);
   hasFailed.current = Boolean(result.error && (result.error.isPassing || result.error.status === 401));
-  useEffect(() => whenReachable(() => hasFailed.current && setAttempt((count) => count + 1)), []);
+  useEffect(() => whenReachable(() => hasFailed.current && retry()), []);
   useEffect(() => {
-    if (route === null) {
+    if (request === null) {
       setResult(NOTHING);
       return undefined;
     }
     const abort = new AbortController();
-    setResult((old) => ({ ...old, loading: true, isStale: old.data !== null }));
-    fetcher(route, body, { signal: abort.signal }).then(
-      (data) => abort.signal.aborted || setResult({ data, asked: body, error: null, loading: false, isStale: false }),
-      (error) => {
-        if (!abort.signal.aborted) setResult({ data: null, asked: null, error, loading: false, isStale: false });
-      },
-    );
-    return () => abort.abort();
+    let timer = null;
+    const finish = (data, error) => {
+      if (abort.signal.aborted) return;
+      if (error?.status === 429) {
+        error.again = error.retryAfter ?? BUSY_WAIT;
+        timer = setTimeout(retry, error.again * 1000);
+      }
+      setResult({ request, data, asked: error ? null : body, error, loading: false, isStale: false });
+    };
+    setResult((old) => ({ ...old, request, loading: true, isStale: old.data !== null }));
+    fetcher(route, body, { signal: abort.signal }).then((data) => finish(data, null), (error) => finish(null, error));
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+    };
   }, [fetcher, request, attempt]);
-  return { ...result, retry: () => setAttempt((count) => count + 1) };
+  if (result.request === request) return { ...result, retry };
+  // drawn before its effect has run: what is here answers the request before
+  if (request === null) return { ...NOTHING, retry };
+  return { ...result, loading: true, isStale: result.data !== null, retry };
 }
 
 /** The first (or only) input's entry of a look, in `data`; see useAnswer. */

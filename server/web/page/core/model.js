@@ -1,4 +1,5 @@
 // What the loaded model can do, and the selection as positions and numbers that exist in it.
+import { named } from "./bytes.js";
 import { useJson } from "./fetching.js";
 import { createContext, useContext, useMemo } from "./html.js";
 import { useSelection } from "./state.js";
@@ -42,18 +43,20 @@ export function sidesOf(entry, part) {
   return { queries: part === "encoder" ? encoder : entry.tokens, keys: part === "decoder" ? entry.tokens : encoder };
 }
 
-/** {tokens, ids, error, loading} of a text; all of them empty for an empty one. */
+/** {tokens, ids, offsets, error, loading} of a text; all of them empty for an empty one. */
 export function useTokens(text) {
-  const { data, error, loading } = useJson(
+  const { data, asked, error, loading } = useJson(
     text === "" ? null : "tokenize",
-    useMemo(() => ({ prompt: text, return_token_strs: true }), [text]),
+    useMemo(() => ({ prompt: text, return_token_strs: true, return_offsets: true }), [text]),
   );
-  return { tokens: data?.token_strs ?? [], ids: data?.tokens ?? [], error, loading };
+  const tokens = useMemo(() => (data ? named(data.token_strs, data.offsets, asked.prompt) : []), [data]);
+  return { tokens, ids: data?.tokens ?? [], offsets: data?.offsets ?? [], error, loading };
 }
 
 /** A token as people can read it: spaces and line ends made visible where they are all there is. */
 export function shownToken(token) {
   if (token === "") return "∅";
+  if (token.includes("\ufffd")) return token.replaceAll("\ufffd", "◌").trim(); // parts of a character
   if (/^\s+$/.test(token)) return token.replace(/ /g, "␣").replace(/\n/g, "↵").replace(/\t/g, "⇥");
   return token.trim();
 }

@@ -1,5 +1,6 @@
 // An error where it happened, with what to do; and progress where something is awaited.
-import { classes, html } from "../core/html.js";
+import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
+import { Store } from "../core/store.js";
 
 const ADVICE = {
   0: "It is asked again as soon as it answers.",
@@ -8,11 +9,17 @@ const ADVICE = {
   429: "The server is busy; try again in a moment.",
   503: "It is asked again as soon as the server is ready.",
 };
+const ADVICE_BY_CODE = { context_length_exceeded: "Shorten the text." };
 
 const AGAIN_YOURSELF = "Try it again when the server answers.";
+const LASTING = new Set([400, 404, 413, 422]); // the same request is refused again
 
-function adviceOn({ status, isPassing }, isAction) {
-  return isAction && isPassing && status !== 429 ? AGAIN_YOURSELF : ADVICE[status];
+// What the server's words say of fields that this page has no place for.
+const UNOFFERED = / Set truncate to cut it\.$/;
+
+function adviceOn({ status, code, isPassing }, isAction) {
+  if (isAction && isPassing && status !== 429) return AGAIN_YOURSELF;
+  return ADVICE_BY_CODE[code] ?? ADVICE[status];
 }
 
 function titleOf(status) {
@@ -20,20 +27,63 @@ function titleOf(status) {
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }
 
+/** What is wrong on the page now: [{element, says, retry}], in no order. */
+const shown = new Store([]);
+
+/** {isRepeated, retryAll}: whether another problem before this one says the same, and what asks all of them again. */
+function useOthers(element, says, retry) {
+  const [isRepeated, setRepeated] = useState(false);
+  const own = useRef({});
+  Object.assign(own.current, { says, retry });
+  useLayoutEffect(() => {
+    own.current.element = element.current;
+    const compare = (all) =>
+      setRepeated(all.some((one) => one.says === own.current.says &&
+        one.element.compareDocumentPosition(element.current) & Node.DOCUMENT_POSITION_FOLLOWING));
+    const end = shown.follow(compare);
+    shown.set([...shown.value.filter((one) => one !== own.current), own.current]);
+    return () => {
+      end();
+      shown.set(shown.value.filter((one) => one !== own.current));
+    };
+  }, [says]);
+  const retryAll = () => shown.value.filter((one) => one.says === says).forEach((one) => one.retry?.());
+  return { isRepeated, retryAll };
+}
+
 /**
- * The error of a request, with what can be done about it. isAction: somebody's click asked it, so it is not asked again
- * when the server is back.
+ * The error of a request, with what can be done about it; where several say the same, the first one on the page.
+ * isAction: somebody's click asked it, so it is not asked again when the server is back.
  */
-export function Problem({ error, retry, isAction = false }) {
-  if (!error) return null;
+export const Problem = ({ error, ...more }) => (error ? html`<${OneProblem} error=${error} ...${more} />` : null);
+
+function OneProblem({ error, retry, isAction = false }) {
+  const element = useRef(null);
+  const message = error.message.replace(UNOFFERED, "");
+  const { isRepeated, retryAll } = useOthers(element, `${error.status} ${ADVICE_BY_CODE[error.code] ?? message}`, retry);
   const advice = adviceOn(error, isAction);
-  const wait = error.retryAfter ? ` The server asks to wait ${error.retryAfter} s.` : "";
-  return html`<div class="problem" role="alert">
+  const wait = error.retryAfter && isAction ? ` The server asks to wait ${error.retryAfter} s.` : "";
+  return html`<div class="problem" role="alert" ref=${element} hidden=${isRepeated}>
     <strong>${titleOf(error.status)}</strong>
-    <p>${error.message}</p>
-    ${advice && html`<p>${advice}${wait}</p>`}
-    ${retry && html`<button type="button" onClick=${retry}>Try again</button>`}
+    <p>${message}</p>
+    ${error.again
+      ? html`<p>The server is busy. It is asked again after ${error.again} s<${Countdown} error=${error} />.</p>`
+      : advice && html`<p>${advice}${wait}</p>`}
+    ${retry && !LASTING.has(error.status) && html`<button type="button" onClick=${retryAll}>Try again</button>`}
   </div>`;
+}
+
+/** The seconds until it is asked again; not read aloud, since it would be each second. */
+function Countdown({ error }) {
+  const [left, setLeft] = useState(error.again);
+  useEffect(() => {
+    const end = performance.now() + error.again * 1000;
+    const tell = () => setLeft(Math.max(0, Math.ceil((end - performance.now()) / 1000)));
+    tell();
+    const timer = setInterval(tell, 250);
+    return () => clearInterval(timer);
+  }, [error]);
+  return html`<span aria-hidden="true">${left > 0 ? ` (in ${left})` : " (now)"}</span>`;
 }
 
 /** A quiet line while something loads; its place is kept so that nothing jumps. */

@@ -78,7 +78,7 @@ export function DelayedText({ label, value, onText, rows = 2, keepsLines = false
 
 function TextTokens() {
   const { text, query, key } = useSelection();
-  const { tokens, error, loading } = useTokens(text);
+  const { tokens, offsets, error, loading } = useTokens(text);
   if (error) return html`<${Problem} error=${error} />`;
   if (text === "") return html`<p class="hint">Write something above.</p>`;
   if (tokens.length === 0) return html`<${Progress} active=${loading} />`;
@@ -87,8 +87,23 @@ function TextTokens() {
     <${Tokens} tokens=${tokens} query=${clamp(query, tokens.length)} key_=${clamp(key, tokens.length)} onPick=${pick}
       label="Tokens of the text" />
     <p class="hint">${tokens.length} tokens. <${PickRole} /></p>
+    <${TooLong} text=${text} offsets=${offsets} />
   </div>`;
 }
+
+/** Where the text is longer than the context: how much, and a button that cuts it to fit. */
+function TooLong({ text, offsets }) {
+  const { max_model_len: most } = useCapabilities();
+  const excess = offsets.length - most;
+  if (!most || excess <= 0) return null;
+  const own = offsets.filter(([begin, end]) => end > begin); // of the text: special tokens have no place in it
+  const end = own.at(-excess - 1)?.[1] ?? 0;
+  return html`<p class="hint"><button type="button" onClick=${() => select({ text: cut(text, end) }, { remember: true })}>
+    Keep the first ${most} tokens</button> The model reads no more.</p>`;
+}
+
+/** The first characters of a text, as the server counts them. */
+const cut = (text, count) => Array.from(text).slice(0, count).join("");
 
 /** Which part, layer and head; arrow keys walk them too. */
 export function HeadPicker() {

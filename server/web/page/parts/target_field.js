@@ -11,7 +11,8 @@ export const targetOf = (typed) => (typed === "" ? null : /^#\d+$/.test(typed) ?
 /** A token with its space shown, since " girl" and "girl" are two tokens. */
 export function spaced(token) {
   if (!token.trim()) return shownToken(token);
-  return token.replace(/^ +/, (spaces) => "·".repeat(spaces.length)).replace(/\n/g, "↵");
+  const spaces = token.replace(/^ +/, (found) => "·".repeat(found.length));
+  return spaces.replace(/\n/g, "↵").replace(/\ufffd/g, "◌");
 }
 
 /**

@@ -81,6 +81,11 @@ export function CopyMenu({ route, body }) {
   />`;
 }
 
+/** A file's name, of the picture's and, where it is saved with others, the array's. */
+function fileOf(name, label, isOnly) {
+  return isOnly ? name : `${name}-${label.replace(/\W+/g, "-").toLowerCase()}`;
+}
+
 /**
  * Save the picture (`picture.current` as parts/picture.js sets it) and the data: `arrays` is
  * [{label, array: {data, shape}, rows, columns}], names of rows and columns for the CSV.
@@ -92,13 +97,14 @@ export function SaveMenu({ picture, arrays = [], name }) {
     items=${[
       picture && { label: "picture (PNG)", run: async () => saveBlob(await picture.current.png(), `${name}.png`) },
       picture && { label: "picture (SVG)", run: async () => saveBlob(await picture.current.svg(), `${name}.svg`) },
-      ...arrays.flatMap(({ label, array, rows, columns }) => [
-        { label: `${label} (npy)`, run: () => saveBlob(npyBytes(array), `${name}.npy`) },
-        {
-          label: `${label} (CSV)`,
-          run: () => saveBlob(new Blob([csvOfArray(array, rows, columns)], { type: "text/csv" }), `${name}.csv`),
-        },
-      ]),
+      ...arrays.flatMap(({ label, array, rows, columns }) => {
+        const file = fileOf(name, label, arrays.length === 1);
+        const csv = () => new Blob([csvOfArray(array, rows, columns)], { type: "text/csv" });
+        return [
+          { label: `${label} (npy)`, run: () => saveBlob(npyBytes(array), `${file}.npy`) },
+          { label: `${label} (CSV)`, run: () => saveBlob(csv(), `${file}.csv`) },
+        ];
+      }),
     ]}
   />`;
 }

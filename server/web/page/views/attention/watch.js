@@ -2,6 +2,7 @@
 import { askStream } from "../../core/api.js";
 import { useEffect, useRef, useState } from "../../core/html.js";
 import { inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { gridOf, maskOf } from "./numbers.js";
 
@@ -89,10 +90,10 @@ export function useWatching() {
 function requestOf(selection, capabilities, { part, layer, head }) {
   const { input: prompt, ...others } = inputOf(selection, capabilities);
   const kind = selection.attention_kind === "norm" ? "pattern" : selection.attention_kind;
-  const { write_temperature: temperature, write_max_tokens: max_tokens, write_seed: seed } = selection;
-  const seeded = /^\d+$/.test(seed) ? { seed: Number(seed) } : {};
+  const seed = seedOf(selection);
+  const drawn = { ...samplingOf(selection), max_tokens: selection.write_max_tokens, ...(seed === null ? {} : { seed }) };
   const attention = { part, layers: layer, heads: head, kind, encoding_format: "base64" };
-  return { prompt, ...others, max_tokens, temperature, ...seeded, attention };
+  return { prompt, ...others, ...drawn, attention };
 }
 
 /** The rows so far: those of the text, then one for each new token. */

@@ -4,6 +4,9 @@ import { extent, format } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 
 const MARGIN = 26;
+const DOT = 4.5; // CSS pixels, the radius of a point
+const LINE = 15; // and the height of a name
+const LENGTHS = [34, 18, 11]; // characters of a name: what does not fit is tried shorter
 const NEAR = 24; // CSS pixels within which the pointer means a point
 
 function frameOf(points, width, height) {
@@ -25,15 +28,16 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
       place.current = at;
       context.font = "12px system-ui, sans-serif";
       context.textBaseline = "middle";
-      const taken = [];
-      points.forEach((point, i) => {
-        const [x, y] = at(point);
-        context.fillStyle = colours.query;
+      const dots = points.map(at);
+      context.fillStyle = colours.query;
+      for (const [x, y] of dots) {
         context.beginPath();
-        context.arc(x, y, 4.5, 0, 2 * Math.PI);
+        context.arc(x, y, DOT, 0, 2 * Math.PI);
         context.fill();
-        nameBeside(context, names[i], [x, y], width, taken, colours);
-      });
+      }
+      context.textAlign = "left";
+      context.fillStyle = colours.ink;
+      for (const { text, left, middle } of placeNames(context, names, dots, width, tall)) context.fillText(text, left, middle);
     },
     [points, names],
   );
@@ -77,19 +81,38 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
     readout=${`“${names[shown]}” at ${points[shown].map((value) => format(value, 3)).join(", ")}`} />`;
 }
 
-/** The name right, left, below or above of the point, wherever it covers no other; else it is left to the readout. */
-function nameBeside(context, name, [x, y], width, taken, colours) {
-  const shown = name.length > 34 ? `${name.slice(0, 33)}…` : name;
-  const long = context.measureText(shown).width;
-  const places = [[x + 9, y], [x - 9 - long, y], [x - long / 2, y + 15], [x - long / 2, y - 15]];
-  const free = places.find(
-    ([left, middle]) =>
-      left > 2 && left + long < width - 2 &&
-      !taken.some((box) => left < box[0] + box[2] && box[0] < left + long && Math.abs(middle - box[1]) < 15),
-  );
-  if (!free) return;
-  taken.push([free[0], free[1], long]);
-  context.textAlign = "left";
-  context.fillStyle = colours.ink;
-  context.fillText(shown, ...free);
+/**
+ * [{text, left, middle}]: names right, left, above or below of their points, in the first place that covers no point and
+ * no name before it. A name that fits nowhere is shortened, then left out: the readout has it.
+ */
+function placeNames(context, names, dots, width, height) {
+  const taken = dots.map(([x, y]) => ({ left: x - DOT, top: y - DOT, right: x + DOT, bottom: y + DOT }));
+  const isFree = (box) =>
+    box.left > 2 && box.right < width - 2 && box.top > 2 && box.bottom < height - 2 &&
+    !taken.some((one) => box.left < one.right && one.left < box.right && box.top < one.bottom && one.top < box.bottom);
+  const boxAt = ([left, middle], wide) => ({ left, right: left + wide, top: middle - LINE / 2, bottom: middle + LINE / 2 });
+  const placed = [];
+  for (const most of LENGTHS) {
+    dots.forEach((dot, i) => {
+      if (placed[i] || (most < LENGTHS[0] && names[i].length <= most)) return; // it has been tried
+      const text = names[i].length > most ? `${names[i].slice(0, most - 1).trimEnd()}…` : names[i];
+      const wide = context.measureText(text).width;
+      const place = placesBeside(dot, wide).find((one) => isFree(boxAt(one, wide)));
+      if (!place) return;
+      taken.push(boxAt(place, wide));
+      placed[i] = { text, left: place[0], middle: place[1] };
+    });
+  }
+  return placed.filter(Boolean);
+}
+
+/** Where a name of that width may begin, and the middle of its height, the best place first. */
+function placesBeside([x, y], wide) {
+  const [right, left, centre] = [x + 9, x - 9 - wide, x - wide / 2];
+  const [below, above] = [y + LINE, y - LINE];
+  return [
+    [right, y], [left, y], [centre, below], [centre, above],
+    [right, y + LINE / 2], [right, y - LINE / 2], [left, y + LINE / 2], [left, y - LINE / 2],
+    [x - 4, below], [x - 4, above], [x + 4 - wide, below], [x + 4 - wide, above],
+  ];
 }

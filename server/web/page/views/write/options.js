@@ -1,6 +1,7 @@
 // How tokens are chosen: the sampler's options, and whether the prompt goes through the chat template.
 import { html, useMemo } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
+import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { Temperature, TopK, TopP } from "../../parts/slider.js";
 
@@ -8,13 +9,12 @@ import { Temperature, TopK, TopP } from "../../parts/slider.js";
 export function useOptions() {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const { write_temperature: temperature, write_top_p: topP, write_top_k: topK, write_seed: seed } = selection;
   return useMemo(() => {
     return {
-      sampling: { temperature, top_p: topP, top_k: topK },
+      sampling: samplingOf(selection),
       maxTokens: Math.max(1, selection.write_max_tokens),
       maxModelLen: capabilities.max_model_len,
-      seed: /^-?\d{1,15}$/.test(seed) ? Number(seed) : null,
+      seed: seedOf(selection),
       isChat: capabilities.chat && selection.write_chat,
       isPair: capabilities.kind === "encoder-decoder",
     };

@@ -1,0 +1,56 @@
+// Tokens that are parts of a character: decoded alone they are no text (U+FFFD), so the text they are cut from tells
+// their bytes.
+
+const BROKEN = "\ufffd";
+const MOST_BYTES = 64; // of tokens that share characters
+const writer = new TextEncoder();
+const reader = new TextDecoder("utf-8", { ignoreBOM: true });
+
+/**
+ * The tokens of a text, those with parts of a character named by their bytes: "é" as two tokens is "<C3>", "<A9>".
+ * offsets: the span [begin, end) of each token in the text, in characters. Parts that are not told apart stay as they are.
+ */
+export function named(tokens, offsets, text) {
+  if (typeof text !== "string" || !offsets || !tokens.some((token) => token.includes(BROKEN))) return tokens;
+  const characters = Array.from(text);
+  const names = [...tokens];
+  for (let first = 0, end; first < tokens.length; first = end) {
+    end = first + 1;
+    while (end < tokens.length && offsets[end][0] < offsets[end - 1][1]) end += 1; // they share a character
+    const own = tokens.slice(first, end);
+    if (!own.some((token) => token.includes(BROKEN))) continue;
+    const [begin, stop] = [offsets[first][0], offsets[end - 1][1]];
+    const written = (from) => namesOf(own, writer.encode(characters.slice(from, stop).join("")));
+    // some tokenizers leave the space before a word out of its span
+    const found = written(begin) ?? (characters[begin - 1] === " " ? written(begin - 1) : null);
+    found?.forEach((name, i) => (names[first + i] = name));
+  }
+  return names;
+}
+
+/** What the tokens are called that these bytes are cut into; null where they cannot be. */
+function namesOf(tokens, bytes) {
+  const ends = bytes.length <= MOST_BYTES ? endsOf(tokens, bytes, 0) : null;
+  return ends && tokens.map((token, i) => nameOf(token, bytes.subarray(ends[i - 1] ?? 0, ends[i])));
+}
+
+/** Where each token ends, so that its bytes, decoded alone, are the token and none are left. */
+function endsOf(tokens, bytes, begin) {
+  if (tokens.length === 0) return begin === bytes.length ? [] : null;
+  for (let end = begin + 1; end <= bytes.length; end += 1) {
+    if (reader.decode(bytes.subarray(begin, end)) !== tokens[0]) continue;
+    const rest = endsOf(tokens.slice(1), bytes, end);
+    if (rest) return [end, ...rest];
+  }
+  return null;
+}
+
+/** A token's text, what is no character in it as bytes: <E2>. */
+function nameOf(token, bytes) {
+  if (!token.includes(BROKEN) || writer.encode(token).length === bytes.length) return token; // U+FFFD stands in the text
+  const parts = token.split(BROKEN);
+  const before = writer.encode(parts[0]).length;
+  const after = writer.encode(parts.at(-1)).length;
+  const hex = Array.from(bytes.subarray(before, bytes.length - after), (byte) => byte.toString(16).padStart(2, "0"));
+  return `${parts[0]}<${hex.join(" ").toUpperCase()}>${parts.at(-1)}`;
+}

@@ -1,0 +1,63 @@
+"""Tokens that are parts of a character: named by their bytes wherever the text tells them."""
+
+import json
+
+import pytest
+from playwright.sync_api import expect
+
+from benchmarks.processes import Server
+from tests.page.conftest import Open, ask, settle
+
+TEXT = "Ah, café “😀”"
+
+
+def bytes_of(character: str) -> list[str]:
+    return [f"<{byte:02X}>" for byte in character.encode()]
+
+
+@pytest.mark.parametrize("view", ["attention", "lens", "next"])
+def test_each_part_is_its_byte(open_view: Open, view: str) -> None:
+    page = open_view(view, text=TEXT)
+    chips = page.locator(".tokens").first.locator(".token").all_inner_texts()
+    assert chips[-10:] == bytes_of("“") + bytes_of("😀") + bytes_of("”")
+    assert [chip for chip in chips if chip in bytes_of("é")] == bytes_of("é")
+    expect(page.locator("#app")).not_to_contain_text("\ufffd")
+
+
+def test_the_names_stand_in_the_pictures_and_the_saved_data(open_view: Open) -> None:
+    page = open_view("attention", layer=1, head=3, text=TEXT, query=-1, key=0)
+    expect(page.locator(".head-pictures .readout").first).to_contain_text("<9D>")
+    card = page.locator(".head-pictures .card").first
+    card.get_by_role("button", name="Save…").click()
+    with page.expect_download() as saved:
+        card.get_by_role("button", name="(CSV)").click()
+    header = saved.value.path().read_text().splitlines()[0]
+    assert header.endswith(",".join(bytes_of("“") + bytes_of("😀") + bytes_of("”")))
+
+
+def test_tokens_of_several_bytes_are_cut_as_the_tokenizer_cut_them(open_view: Open, server: Server) -> None:
+    """As a vocabulary with longer pieces would give them: two thirds of a quotation mark, a space and half an é."""
+    page = open_view("lens")
+    found = ask(server, "/tokenize", {"prompt": "a\u201cb é", "return_token_strs": True})
+    asked = []
+
+    def merge(route) -> None:  # type: ignore[no-untyped-def]
+        asked.append(json.loads(route.request.post_data))
+        answer = {
+            **found,
+            "count": 6,
+            "tokens": [1, 2, 3, 4, 5, 6],
+            "token_strs": ["a", "\ufffd", "\ufffd", "b", " \ufffd", "\ufffd"],
+            "offsets": [[0, 1], [1, 2], [1, 2], [2, 3], [4, 5], [4, 5]],
+        }
+        route.fulfill(json=answer)
+
+    page.route("**/tokenize", merge)
+    page.get_by_label("Text", exact=True).fill("a\u201cb é")
+    expect(page.locator(".tokens .token")).to_have_count(6)
+    page.unroute_all(behavior="wait")
+    settle(page)
+    assert asked[0]["return_offsets"]
+    shown = page.locator(".tokens .token").all_inner_texts()
+    assert shown[1:3] == ["<E2 80>", "<9C>"]
+    assert [text.strip() for text in shown[4:]] == bytes_of("é")
