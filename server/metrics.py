@@ -165,6 +165,16 @@ class Metrics:
             "Connections ended since their client took nothing of its answer for --send-timeout seconds.",
             registry=self.registry,
         )
+        self.slow_clients = Counter(
+            "lightwell_slow_clients_total",
+            "Connections ended since their client did not send its request in time (--receive-timeout).",
+            registry=self.registry,
+        )
+        self.refused_connections = Counter(
+            "lightwell_refused_connections_total",
+            "Connections refused with 503 since --max-connections were open.",
+            registry=self.registry,
+        )
         for reason in ("stop", "length", "done", "abort"):
             self.request_success.labels(reason)
         for reason in ("answer_too_large", "budget_full"):

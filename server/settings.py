@@ -224,6 +224,15 @@ class Settings:
         30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
     )
     shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
+    max_connections: int = _setting(
+        4096, _integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
+    )
+    receive_timeout: float = _setting(
+        30.0,
+        _seconds(),
+        "Time for the head of a request to come, and for its body, which has a second more for each 16 KiB; then 408. "
+        "0 is no limit.",
+    )
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", _choice("text", "json"), "One line of text, or one JSON object, per event.")
 

@@ -11,13 +11,24 @@ from typing import Any
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from server.errors import BadRequest, Forbidden, PayloadTooLarge, RateLimited, Unauthorized, UnsupportedMediaType, shown
+from server.errors import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    PayloadTooLarge,
+    RateLimited,
+    Unauthorized,
+    UnsupportedMediaType,
+    shown,
+)
 from server.key_limits import LimitReached
 from server.keys import Keyring, KnownKey
+from server.metrics import CLIENT_CLOSED_REQUEST
 from server.request_log import current_record
 from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
 
@@ -134,12 +145,16 @@ async def read_body(request: Request, max_bytes: int) -> None:
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(int(announced), max_bytes)
     chunks, size, num_commas = [], 0, 0
-    async for chunk in request.stream():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(size, max_bytes)
-        num_commas += chunk.count(b",")  # a little of the event loop's time with each chunk
+    try:
+        async for chunk in request.stream():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > max_bytes:
+                raise _too_large(size, max_bytes)
+            num_commas += chunk.count(b",")  # a little of the event loop's time with each chunk
+    except ClientDisconnect:
+        message = f"The client left after {size} bytes of its request's body."
+        raise ApiError(CLIENT_CLOSED_REQUEST, message, "invalid_request_error", code="client_left") from None
     body = b"".join(chunks)
     if not body.strip():
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
