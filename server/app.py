@@ -21,10 +21,12 @@ from server import processes
 from server.browsers import BrowserHeaders
 from server.engine_client import EngineClient
 from server.errors import install_error_handlers
+from server.http_protocol import ConnectionEvents
 from server.keys import KeyFileError, Keyring
 from server.lit_api import ENGINE_FACTORY
 from server.logs import configure_logging
 from server.metrics import HttpMetrics, Metrics
+from server.model_fingerprint import Fingerprint, fingerprint
 from server.request_log import RequestLog
 from server.routes import build_router
 from server.routes.context import AppContext
@@ -46,6 +48,8 @@ class ModelFiles:
     """What the API process reads of a model."""
 
     folder: Path
+    fingerprint: Fingerprint
+    """Of the folder, taken before anything was read."""
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -56,6 +60,7 @@ class ModelFiles:
 def load_model_files(settings: Settings) -> ModelFiles:
     """Find and read the model's folder, weights apart. Raises ValueErrors of one line."""
     folder = model_folder.resolve(settings.model)
+    before = fingerprint(folder)
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
     asked = settings.max_model_len
@@ -64,6 +69,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
     source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)
     return ModelFiles(
         folder=folder,
+        fingerprint=before,
         config=config,
         tokenizer=tokenizer,
         chat_template=None if source is None else ChatTemplate(source, tokenizer),
@@ -127,7 +133,12 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
             settings.engine_config(files.folder),
             lambda client, lifespan: create_app(settings, keys, files, client, lifespan, metrics),
             name=files.model_id,
-            on_stalled_client=metrics.stalled_clients.inc,
+            model_files=files.fingerprint,
+            events=ConnectionEvents(
+                on_stalled=metrics.stalled_clients.inc,
+                on_slow=metrics.slow_clients.inc,
+                on_refused=metrics.refused_connections.inc,
+            ),
             engine_factory=engine_factory,
         )
     except (KeyFileError, ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:

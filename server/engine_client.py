@@ -7,6 +7,7 @@ workers. Starts no process (`server.supervisor`) and knows nothing of routes. Al
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -44,6 +45,8 @@ class EngineClient:
     def __init__(self, settings: Settings, num_workers: int = 1) -> None:
         self.live = True
         """False once the workers were given up."""
+        self.end_reason = ""
+        """Why they were."""
         self.draining = False
         self.worker_restarts = 0
         self.requests_submitted = 0
@@ -73,11 +76,13 @@ class EngineClient:
 
     async def start(self) -> None:
         """Take the workers' connections; they may have been waiting in the listener's queue."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
+        await self._accept()
+        self._watch = asyncio.create_task(self._watch_workers(), name="worker-watch")
+
+    async def _accept(self) -> None:
+        self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: link.LinkProtocol(self._on_frame, self._on_lost), sock=self._listener
         )
-        self._watch = asyncio.create_task(self._watch_workers(), name="worker-watch")
 
     async def stop(self) -> None:
         """End every connection: the workers leave by themselves when they see it."""
@@ -90,6 +95,21 @@ class EngineClient:
             protocol.abort("the server is shutting down")
         if self._server is not None:
             self._server.close()
+
+    async def ensure_listening(self) -> None:
+        """Listen in a new folder where the socket's is gone, as when /tmp was cleaned: a worker that starts must find
+        it. Connections that stand are not touched. Raises OSError.
+        """
+        if os.path.exists(self.socket_path):
+            return
+        logger.warning("%s is gone: listening anew", self.socket_path)
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
+        self._folder = tempfile.mkdtemp(prefix="lightwell-")
+        self._listener = link.listen(self._folder)
+        self.socket_path = self._listener.getsockname()
+        await self._accept()
 
     def remove_socket(self) -> None:
         """Close the listener and remove its folder. Needs no event loop; idempotent."""
@@ -117,7 +137,7 @@ class EngineClient:
     def reason(self) -> str:
         """Why `ready` is False, in a few words; "ready" when it is True."""
         if not self.live:
-            return "the workers failed too often"
+            return self.end_reason
         if self.draining:
             return "draining"
         return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")

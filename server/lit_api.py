@@ -16,9 +16,11 @@ import litserve as ls
 
 from server import messages
 from server.engine.config import EngineConfig
+from server.engine.memory_limit import limit_memory
 from server.link import WorkerLink, is_listened_to
 from server.logs import configure_logging
 from server.loop import EngineLike, EngineLoop
+from server.model_fingerprint import Fingerprint, difference
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
 class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
     """What LitServe pickles to the worker: how to make the engine and where the API process listens.
 
-    `engine_factory` is "module:attribute.path" of a callable (EngineConfig, progress) -> engine.
+    `model_files` are those that the API process has read: the worker serves no others. `engine_factory` is
+    "module:attribute.path" of a callable (EngineConfig, progress) -> engine.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         config: EngineConfig,
         socket_path: str,
         *,
+        model_files: Fingerprint,
         engine_factory: str = ENGINE_FACTORY,
         log_level: str = "info",
         log_format: str = "text",
@@ -43,6 +47,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         super().__init__(api_path="/engine", stream=True, loop=EngineLoop())
         self.config = config
         self.socket_path = socket_path
+        self.model_files = model_files
         self.engine_factory = engine_factory
         self.log_level = log_level
         self.log_format = log_format
@@ -66,6 +71,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
         try:
             self.engine = self._make_engine(link)
+            limit_memory(self.config.worker_memory)
         except BaseException as error:
             if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
                 logger.exception("the engine could not be made")
@@ -92,7 +98,12 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         def progress(done: int, total: int) -> None:
             link.send(messages.encode(messages.Loading(done, total)))
 
-        return cast("EngineLike", factory(self.config, progress))
+        engine = cast("EngineLike", factory(self.config, progress))
+        # Afterwards, so that a file that changes while it is read is noticed.
+        changed = difference(self.model_files, self.config.model)
+        if changed is not None:
+            raise ValueError(changed)
+        return engine
 
 
 def freeze_garbage() -> None:

@@ -11,8 +11,10 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -23,8 +25,9 @@ from starlette.types import ASGIApp
 from server.drain import DrainServer
 from server.engine.config import EngineConfig
 from server.engine_client import EngineClient
-from server.http_protocol import http_protocol
+from server.http_protocol import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lit_api import ENGINE_FACTORY, EngineApi, freeze_garbage
+from server.model_fingerprint import Fingerprint, difference
 from server.settings import Settings, SettingsError
 from server.supervisor import Process, Supervisor, prepare_environment
 
@@ -33,6 +36,11 @@ logger = logging.getLogger(__name__)
 _LAST_WRITES = 5
 """Seconds that answers already made have to reach slow clients at the end."""
 _REAP_TIMEOUT = 2.0
+
+_PROBES = (b"/health", b"/metrics")
+"""Paths that are answered also when there are too many connections."""
+_OTHER_FILES = 128
+"""File descriptors that are no client's: libraries, sockets, workers, the log."""
 
 Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 AppFactory = Callable[[EngineClient, Lifespan], ASGIApp]
@@ -51,7 +59,8 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         config: EngineConfig,
         engine_factory: str,
         build_app: AppFactory,
-        on_stalled_client: Callable[[], None],
+        events: ConnectionEvents,
+        model_files: Fingerprint,
     ) -> None:
         self.client = EngineClient(settings)
         self.settings = settings
@@ -60,6 +69,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         api = EngineApi(
             config,
             self.client.socket_path,
+            model_files=model_files,
             engine_factory=engine_factory,
             log_level=settings.log_level,
             log_format=settings.log_format,
@@ -70,9 +80,17 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         self.workers_setup_status: dict[str, str] = {}
         self._transport = None
         self.litapi_request_queues = {api.api_path: None}
-        self.supervisor = Supervisor(self.client, self._launch, self._give_up)
+        self.supervisor = Supervisor(
+            self.client, self._launch, self._give_up, lambda: difference(model_files, config.model)
+        )
         self._http: DrainServer | None = None
-        self._protocol = http_protocol(settings.send_timeout, on_stalled_client)
+        limits = ConnectionLimits(
+            send_timeout=settings.send_timeout,
+            receive_timeout=settings.receive_timeout,
+            max_connections=possible_connections(settings.max_connections),
+            spare_paths=_PROBES,
+        )
+        self._protocol = http_protocol(limits, events)
 
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it; the exit status."""
@@ -111,6 +129,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             await self.client.stop()
 
     def _launch(self, worker_id: int) -> Process:
+        self.lit_api.socket_path = self.client.socket_path  # another one where the first was cleaned away
         process: Process = self.launch_single_inference_worker(self.lit_api, worker_id)
         return process
 
@@ -118,6 +137,28 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         self.error = message
         if self._http is not None:
             self._http.stop_now()
+
+
+def possible_connections(wanted: int) -> int:
+    """As many connections as wanted, or as this process may have files open; its limit is raised as far as it can be.
+
+    Over that limit the kernel would give no connection to anybody, probes included.
+    """
+    needed = wanted + SPARE_CONNECTIONS + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            possible = max(1, soft - SPARE_CONNECTIONS - _OTHER_FILES)
+            logger.warning(
+                "--max-connections %d is lowered to %d: this process may have %d files open (ulimit -n)",
+                wanted,
+                possible,
+                soft,
+            )
+            return possible
+    return wanted
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -151,24 +192,30 @@ def run(
     build_app: AppFactory,
     *,
     name: str,
-    on_stalled_client: Callable[[], None],
+    events: ConnectionEvents,
+    model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
 ) -> int:
-    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address cannot be had.
+    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address cannot be had,
+    ServerGaveUp when the workers cannot run.
 
-    `on_stalled_client` is called for each connection that ends as its client takes nothing of its answer.
+    `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
+    find others do not start.
     """
     listener = bind(settings.host, settings.port)
     # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
     # at its end, when these are back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    server = LightwellServer(settings, config, engine_factory, build_app, on_stalled_client)
+    try:
+        server = LightwellServer(settings, config, engine_factory, build_app, events, model_files)
+    except OSError as error:
+        raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
     greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
     if settings.log_format == "json":  # then all that is written is an event
         logger.info(greeting)
     else:
-        print(greeting, flush=True)
+        _tell(greeting)
     status = server.serve(listener)
     if server.error is not None:
         raise ServerGaveUp(server.error)
@@ -177,6 +224,16 @@ def run(
 
 class ServerGaveUp(RuntimeError):
     """The workers cannot run; the message is one line for the operator."""
+
+
+def _tell(line: str) -> None:
+    """A line on stdout. Where nobody takes it, as on a full disk, the server goes on without."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        logger.warning("stdout takes nothing: %s", error)
+        # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(number: int, frame: object) -> None:

@@ -198,6 +198,13 @@ class Settings:
     kv_cache_memory: int | None = _setting(
         None, _bytes(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"
     )
+    worker_memory: int | None = _setting(
+        None,
+        _bytes(),
+        "Memory the worker may take, weights and KV cache included; a request for which there is none left is answered "
+        "503.",
+        shown_default="what the container leaves it; else no limit",
+    )
     block_size: int = _setting(32, _integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = _setting(False, _switch(), "Do not reuse the KV cache of shared prefixes.")
     no_batch_invariant: bool = _setting(
@@ -217,13 +224,6 @@ class Settings:
     )
     max_body_bytes: int = _setting(32 << 20, _bytes(), "Largest request body; larger ones are refused with 413.")
     request_timeout: float = _setting(600.0, _seconds(), "Time a request may take, then 504; 0 is no limit.")
-    send_timeout: float = _setting(
-        60.0, _seconds(), "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit."
-    )
-    worker_timeout: float = _setting(
-        30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
-    )
-    shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
     max_connections: int = _setting(
         4096, _integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
     )
@@ -233,6 +233,13 @@ class Settings:
         "Time for the head of a request to come, and for its body, which has a second more for each 16 KiB; then 408. "
         "0 is no limit.",
     )
+    send_timeout: float = _setting(
+        60.0, _seconds(), "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit."
+    )
+    worker_timeout: float = _setting(
+        30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
+    )
+    shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", _choice("text", "json"), "One line of text, or one JSON object, per event.")
 
@@ -274,6 +281,7 @@ class Settings:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_look_tokens=self.max_look_tokens,
             kv_cache_bytes=self.kv_cache_memory,
+            worker_memory=self.worker_memory,
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=not self.no_batch_invariant,

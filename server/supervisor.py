@@ -32,17 +32,22 @@ _LAST_WORDS = 2.0
 
 
 class Supervisor:
-    """`launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the server should end."""
+    """`launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the server should end.
+
+    `why_not()` is asked before a worker is started again: what it answers, if anything, ends the server.
+    """
 
     def __init__(
         self,
         client: EngineClient,
         launch: Callable[[int], Process],
         on_give_up: Callable[[str], None],
+        why_not: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._client = client
         self._launch = launch
         self._on_give_up = on_give_up
+        self._why_not = why_not
         self._processes: dict[int, Process] = {}
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
         self._failures_in_a_row = 0
@@ -116,14 +121,21 @@ class Supervisor:
             delay = self._backoff()
             if delay:
                 logger.warning("worker %d is started again in %.1f s", worker_id, delay)
+                worker.restart_note = f"ended ({how}), {len(self._failures)} times lately, and is to be started again"
                 await asyncio.sleep(delay)
+            refusal = self._why_not()
+            if refusal is not None:
+                self._give_up(refusal)
+                return
             try:
+                await self._client.ensure_listening()
                 self._processes[worker_id] = launch_shielded(self._launch, worker_id)
             except OSError as error:  # no memory, files or processes left, perhaps for a moment
                 how = str(error)
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 self._count_failure(was_ready=False)
                 continue
+            worker.restart_note = None
             self._client.worker_restarts += 1
             self._watch(worker_id)
             return
@@ -144,6 +156,7 @@ class Supervisor:
 
     def _give_up(self, message: str) -> None:
         self._client.live = False
+        self._client.end_reason = message
         self._on_give_up(message)
 
 

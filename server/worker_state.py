@@ -28,6 +28,8 @@ class WorkerState:
         self.was_ready = False
         """This or an earlier process of the slot was ready once."""
         self._process_was_ready = False
+        self.restart_note: str | None = None
+        """What is known of it while it waits for its next start."""
         self.is_hung = False
         self.silent_for = 0.0
         self.stats = EngineStats()
@@ -56,6 +58,8 @@ class WorkerState:
         """Why it is not ready."""
         if self.is_hung:
             return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
+        if self.restart_note is not None:
+            return f"worker {self.worker_id} {self.restart_note}"
         if self.was_ready and self.info is None:
             return f"worker {self.worker_id} was lost and is being restarted"
         if self.progress is not None and self.progress[1]:

@@ -38,7 +38,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "server.keys", "server.key_limits", "server.browsers",
             "server.settings", "server.selectors", "server.web_assets", "server.tensors", "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
-            "server.request_log", "server.logs", "server.version", "server.http_protocol",
+            "server.request_log", "server.logs", "server.version", "server.http_protocol", "server.model_fingerprint",
         ),
     ),
     ("server", ("server",)),

@@ -8,6 +8,7 @@ from model.config import ModelConfig
 from model.folder import ModelLoadError
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
+from server.engine.memory_limit import data_bytes, free_in_container
 
 CPU_SHARE = 0.4
 """Of the memory that is free once the weights are loaded; the rest is for activations, captures and other processes."""
@@ -33,7 +34,10 @@ def num_cache_blocks(
         available = config.kv_cache_bytes
         blocks = available // block_bytes
     else:
-        available = int(free_memory(device) * (CPU_SHARE if device.type == "cpu" else GPU_SHARE))
+        free = free_memory(device)
+        if config.worker_memory is not None and device.type == "cpu":
+            free = max(0, min(free, config.worker_memory - data_bytes()))
+        available = int(free * (CPU_SHARE if device.type == "cpu" else GPU_SHARE))
         blocks = min(config.max_num_seqs * one_context, available // block_bytes)
     if blocks < one_context:
         given = config.kv_cache_bytes
@@ -50,8 +54,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     free = int(_meminfo("MemAvailable"))
-    limit, used = (_read_int(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
-    return free if limit is None or used is None else max(0, min(free, limit - used))
+    in_container = free_in_container()
+    return free if in_container is None else min(free, in_container)
 
 
 def _meminfo(field: str) -> int:
@@ -60,10 +64,3 @@ def _meminfo(field: str) -> int:
         if name == field:
             return int(value.split()[0]) * 1024
     raise ModelLoadError(f"/proc/meminfo has no {field}; set --kv-cache-memory")
-
-
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # no such file, or "max"
-        return None

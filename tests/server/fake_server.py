@@ -17,6 +17,7 @@ from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import ApiError, error_json, install_error_handlers
+from server.http_protocol import ConnectionEvents
 from server.logs import configure_logging
 from server.request_handle import RequestHandle
 from server.request_log import RequestLog
@@ -117,8 +118,9 @@ def main() -> int:
         configure_logging(settings.log_level, settings.log_format)
         factory = "tests.server.fake_engine:FakeEngine.from_folder"
         config = settings.engine_config(Path("no-folder"))
+        events = ConnectionEvents(on_stalled=note_stall)
         return processes.run(
-            settings, config, build_app, name="the fake", on_stalled_client=note_stall, engine_factory=factory
+            settings, config, build_app, name="the fake", events=events, model_files={}, engine_factory=factory
         )
     except (SettingsError, processes.ServerGaveUp) as error:
         return fail(str(error), 1)

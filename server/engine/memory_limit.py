@@ -1,0 +1,69 @@
+"""How much memory a worker may take: an allocation beyond it fails, and with it one request, before the kernel's killer
+of processes ends them all. Linux; standard library only.
+"""
+
+import logging
+import resource
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_CGROUP = Path("/sys/fs/cgroup")
+_SHARE = 0.9
+"""Of what the container has left once the model is loaded; the rest is for the API process."""
+
+
+def limit_memory(limit: int | None) -> None:
+    """Bound this process's memory at `limit` bytes, or, with None, at what its container has left, if it has a limit.
+
+    What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Raises ValueError
+    for a limit that is taken up already.
+    """
+    taken = data_bytes()
+    if limit is None:
+        free = free_in_container()
+        if free is None:
+            return
+        limit = taken + int(free * _SHARE)
+    elif limit <= taken:
+        raise ValueError(
+            f"--worker-memory {limit} (bytes) is not enough: {taken} are taken once the model is loaded; more is "
+            "accepted, as is a smaller --kv-cache-memory"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    logger.info("the worker has taken %d MiB of memory and may take %d", taken >> 20, limit >> 20)
+
+
+def data_bytes() -> int:
+    """What counts now: VmData of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "VmData":
+            return int(value.split()[0]) * 1024
+    raise ValueError("/proc/self/status has no VmData")
+
+
+def free_in_container(folder: Path = _CGROUP) -> int | None:
+    """Bytes that the container's limit leaves, files that are only cached counted as free; None without a limit."""
+    limit, used = (_read_int(folder / name) for name in ("memory.max", "memory.current"))
+    if limit is None or used is None:
+        return None
+    return max(0, limit - used + _cached(folder / "memory.stat"))
+
+
+def _cached(path: Path) -> int:
+    try:
+        lines = dict(line.split() for line in path.read_text().splitlines())
+        return max(0, int(lines["file"]) - int(lines["shmem"]))
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def _read_int(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None

@@ -1,0 +1,52 @@
+"""What the files of a model folder are, in short: would a process that reads them now serve what the others serve?
+
+Cheap: small files by their content, of large ones the size, the times, the file's number and the first mebibyte, which
+holds a safetensors file's header. Standard library only.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+Fingerprint = Mapping[str, str]
+"""By the file's name in the folder."""
+
+_READ_BY_A_MODEL = (".json", ".safetensors", ".bin", ".txt", ".model", ".jinja")
+_WHOLE = 1 << 24
+_HEAD = 1 << 20
+"""Bytes: files up to the first are read whole, of others the second."""
+
+
+def fingerprint(folder: Path) -> Fingerprint:
+    """Of the files that a model is read from, also those of a sentence-transformers folder's modules."""
+    files = [*folder.glob("*"), *folder.glob("*/config.json")]
+    return {
+        str(path.relative_to(folder)): _of_file(path)
+        for path in sorted(files)
+        if path.suffix in _READ_BY_A_MODEL and path.is_file()
+    }
+
+
+def difference(before: Fingerprint, folder: Path) -> str | None:
+    """One line that says what has become of the folder's files since `before`; None when they are the same."""
+    try:
+        now = fingerprint(folder)
+    except OSError as error:
+        return f"model_changed: {error}"
+    changes = [
+        f"{name} was {'added' if name not in before else 'removed' if name not in now else 'changed'}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+    if not changes:
+        return None
+    return f"model_changed: since the server started, in {folder} {', '.join(changes)}; start it anew to serve that"
+
+
+def _of_file(path: Path) -> str:
+    stat = path.stat()
+    with path.open("rb") as file:
+        if stat.st_size <= _WHOLE:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        head = hashlib.sha256(file.read(_HEAD)).hexdigest()
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino} {head}"
