@@ -109,11 +109,19 @@ async def ask(client: httpx.AsyncClient, question: Question) -> object:
     answer = await client.post(question.path, json=question.body, headers={"Accept": question.accept})
     if answer.status_code != 200:
         raise RuntimeError(f"{answer.status_code}: {answer.text[:300]}")
+    return meaning(question, answer.content)
+
+
+def meaning(question: Question, content: bytes) -> object:
+    """What must be the same in every answer to the question: all of it but what is new each time.
+
+    Raises RuntimeError for a stream without its end.
+    """
     if question.body.get("stream"):
-        return joined_stream(answer.text)
+        return joined_stream(content.decode())
     if question.accept != "application/json":
-        return answer.content
-    body = {key: value for key, value in answer.json().items() if key not in PER_ANSWER}
+        return content
+    body = {key: value for key, value in json.loads(content).items() if key not in PER_ANSWER}
     body.get("usage", {}).pop("prompt_tokens_details", None)  # how much came from the prefix cache
     return body
 

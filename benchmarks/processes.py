@@ -37,15 +37,19 @@ class Server:
 
 
 @contextmanager
-def serve(arguments: Sequence[str], ready_within: float = 180.0, port: int | None = None) -> Iterator[Server]:
+def serve(
+    arguments: Sequence[str], ready_within: float = 180.0, port: int | None = None, log_file: Path | None = None
+) -> Iterator[Server]:
     """`lightwell serve ARGUMENTS` on the loopback interface, on a free port unless one is named.
+
+    What it writes goes to `log_file`, if one is given.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
     host, port = "127.0.0.1", port or free_port()
     command = [sys.executable, "-m", "server", "serve", *arguments, "--host", host, "--port", str(port)]
-    with TemporaryFile() as log:
+    with TemporaryFile() if log_file is None else log_file.open("w+b") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
         try:
             server = Server(host, port, process.pid)
@@ -92,6 +96,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def num_open_files(pid: int) -> int:
+    """File descriptors of a process; 0 when it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
 
 
 def descendants(pid: int) -> list[int]:

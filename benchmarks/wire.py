@@ -66,9 +66,14 @@ class Wire:
         self, method: str, path: str, content: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> None:
         """The whole request, its length announced."""
-        own = {"Host": "lightwell", "Content-Length": str(len(content))}
-        lines = [f"{name}: {value}\r\n" for name, value in {**own, **(headers or {})}.items()]
-        self.writer.write(f"{method} {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + content)
+        self.writer.write(_request_head(method, path, content, headers) + content)
+        await self.writer.drain()
+
+    async def send_part(
+        self, method: str, path: str, content: bytes, headers: Mapping[str, str] | None, part: float
+    ) -> None:
+        """The head, and of the body the first `part` (below 1): the rest never comes."""
+        self.writer.write(_request_head(method, path, content, headers) + content[: int(part * len(content))])
         await self.writer.drain()
 
     async def read_head(self) -> Head:
@@ -112,6 +117,12 @@ class Wire:
         if connection is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
+
+
+def _request_head(method: str, path: str, content: bytes, headers: Mapping[str, str] | None) -> bytes:
+    own = {"Host": "lightwell", "Content-Length": str(len(content))}
+    lines = [f"{name}: {value}\r\n" for name, value in {**own, **(headers or {})}.items()]
+    return f"{method} {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
 
 
 JSON_HEADERS = {"Content-Type": "application/json"}

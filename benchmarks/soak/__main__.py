@@ -1,0 +1,195 @@
+"""Many clients that behave in every way clients do, on one server whose worker is killed now and then.
+
+Asks each question of a pool alone first; then the clients ask them in any order for `--minutes`: some read slowly,
+some leave, some send nonsense. At the end every request must be accounted for (`benchmarks.soak.books`), every whole
+answer must be the quiet one bit for bit, memory and open files must be flat, and all that was held given back. Prints
+Markdown tables; ends with status 1, and says why, when anything is wrong.
+
+    python -m benchmarks.soak --minutes 30 --clients 64
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.mixed_load import Question, first_difference, meaning
+from benchmarks.processes import Server, num_open_files, serve
+from benchmarks.soak import books
+from benchmarks.soak.acts import headers_of, pool
+from benchmarks.soak.books import Findings
+from benchmarks.soak.clients import Client, Outcome
+from benchmarks.soak.faults import Fault, inflict, worker_pid
+from benchmarks.soak.watch import Watch
+from benchmarks.wire import Wire, json_content, samples
+
+SERVE = ["--max-num-seqs", "24", "--kv-cache-memory", "16MiB", "--log-format", "json", "--send-timeout", "30"]
+"""Few places and little cache, so that requests queue and are preempted."""
+_SETTLE_WITHIN = 30.0
+_FILES_SLACK = 2
+
+
+@dataclass(frozen=True)
+class Soak:
+    """What a soak gathered."""
+
+    outcomes: Sequence[Outcome]
+    faults: Sequence[Fault]
+    watch: Watch
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    found: Findings
+
+
+async def ask_alone(server: Server, questions: Sequence[Question]) -> list[object]:
+    """The answer to each question, on a server with nothing else to do."""
+    answers = []
+    wire = await Wire.open(server.host, server.port)
+    for question in questions:
+        answer = await wire.ask("POST", question.path, json_content(question.body), headers_of(question))
+        if answer.head.status != 200:
+            raise RuntimeError(f"{question.kind}: {answer.head.status} {answer.body[:300]!r}")
+        answers.append(meaning(question, answer.body))
+    wire.close()
+    return answers
+
+
+async def settled(server: Server) -> dict[str, float]:
+    """All values of /metrics once nothing is held any more, or as they are when that does not come."""
+    give_up = time.monotonic() + _SETTLE_WITHIN
+    while True:
+        wire = await Wire.open(server.host, server.port)
+        values = samples((await wire.ask("GET", "/metrics")).body.decode())
+        wire.close()
+        if not any(values[name] for name in books.HELD) or time.monotonic() > give_up:
+            return values
+        await asyncio.sleep(0.1)
+
+
+async def soak(server: Server, log: Path, *, seconds: float, clients: int, seed: int, kill_every: float) -> Soak:
+    """Everything, on a server that logs JSON into `log`."""
+    found, questions = Findings(), pool()
+    expected = await ask_alone(server, questions)
+    before, files = await settled(server), _open_files(server)
+    num_lines = len(books.read_log(log))
+    outcomes: list[Outcome] = []
+    faults: list[Fault] = []
+    watch = Watch(server)
+    watching = asyncio.create_task(watch.run())
+    until = time.monotonic() + seconds
+    breaking = asyncio.create_task(inflict(server, seed, seconds, kill_every, faults))
+    everybody = [Client(server, questions, expected, outcomes.append) for _ in range(clients)]
+    await asyncio.gather(*(client.run(seed, number, until) for number, client in enumerate(everybody)))
+    await breaking
+    watching.cancel()
+    after = await settled(server)
+    lines = books.read_log(log)[num_lines:]
+    books.check_idle(after, found)
+    books.check_outcomes(outcomes, faults, found)
+    books.check_log(outcomes, lines, found)
+    books.check_counters(lines, before, after, found)
+    books.check_faults(faults, before, after, found)
+    await _check_quiet_again(server, questions, expected, found)
+    for growth in watch.growths():
+        for problem in growth.problems:
+            found.add("not flat", problem)
+    for name, count in _open_files(server).items():
+        if count > files[name] + _FILES_SLACK:
+            found.add("not flat", f"open files of {name}: {files[name]} before, {count} after")
+    return Soak(outcomes, faults, watch, before, after, found)
+
+
+async def _check_quiet_again(
+    server: Server, questions: Sequence[Question], expected: Sequence[object], found: Findings
+) -> None:
+    answers = await ask_alone(server, questions)
+    for question, one, other in zip(questions, expected, answers, strict=True):
+        if one != other:
+            found.add("answers that differ after the soak", f"{question.kind}: {first_difference(one, other)}")
+
+
+def _open_files(server: Server) -> dict[str, int]:
+    worker = worker_pid(server)
+    return {
+        "the API process": num_open_files(server.pid),
+        "the worker": 0 if worker is None else num_open_files(worker),
+    }
+
+
+def report(result: Soak, seconds: float) -> bool:
+    """Prints the tables; True when nothing is wrong."""
+    print("| client | requests | 200 | refused | 429, 503 | failed streams | left | broken |")
+    print("|---|---|---|---|---|---|---|---|")
+    by_behaviour: dict[str, list[Outcome]] = {}
+    for outcome in result.outcomes:
+        by_behaviour.setdefault(outcome.behaviour, []).append(outcome)
+    for behaviour, mine in sorted(by_behaviour.items()):
+        print(f"| {behaviour} | {_counts(mine)} |")
+    print(f"| **all** | {_counts(result.outcomes)} |")
+    print("\n| fault | at s | ready again after s |\n|---|---|---|")
+    begun = min(outcome.began for outcome in result.outcomes)
+    for fault in result.faults:
+        print(f"| {fault.kind} | {fault.began - begun:.0f} | {fault.ready - fault.began:.1f} |")
+    print("\n| process | lived s | MiB at half its life | then | at most | open files | then |")
+    print("|---|---|---|---|---|---|---|")
+    for growth in result.watch.growths():
+        memory = f"{growth.num_bytes / 2**20:.0f} | {growth.more_bytes / 2**20:+.1f} | {growth.most_bytes / 2**20:.0f}"
+        files = f"{growth.num_files:.0f} | {growth.more_files:+.1f}"
+        print(f"| {growth.name} {growth.pid} | {growth.seconds:.0f} | {memory} | {files} |")
+    ends = books.engine_ends(result.before, result.after)
+    submitted = books.delta("lightwell_requests_submitted_total", result.before, result.after)
+    preempted = books.delta("lightwell_num_preemptions_total", result.before, result.after)
+    print(
+        f"\nEngine: {submitted} requests; {', '.join(f'{name} {count}' for name, count in sorted(ends.items()))};",
+        end=" ",
+    )
+    print(f"{preempted} preemptions. {len(result.outcomes) / seconds:.0f} HTTP requests a second.")
+    for kind, count in result.found.counts.items():
+        print(f"\nWRONG: {kind}: {count}")
+        for example in result.found.examples[kind]:
+            print(f"  {example}")
+    if not result.found.counts:
+        print("\nNothing is wrong: clients, log and counters agree on every request.")
+    return not result.found.counts
+
+
+def _counts(outcomes: Sequence[Outcome]) -> str:
+    ends = Counter(outcome.end for outcome in outcomes)
+    whole = [outcome for outcome in outcomes if outcome.end == "whole"]
+    good = sum(outcome.status == 200 and outcome.error_code is None for outcome in whole)
+    failed = sum(outcome.status == 200 and outcome.error_code is not None for outcome in whole)
+    later = sum(outcome.status in (429, 503) for outcome in whole)
+    refused = len(whole) - good - failed - later
+    return f"{len(outcomes)} | {good} | {refused} | {later} | {failed} | {ends['left']} | {ends['broken']}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kill-every", type=float, default=60, help="mean seconds between two faults (at least 20)")
+    parser.add_argument("--log", type=Path, help="where the server's log is kept; else it is thrown away")
+    parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        log = options.log or Path(folder) / "log"
+        with serve([*SERVE, *options.serve], log_file=log) as server:
+            seconds = 60 * options.minutes
+            result = asyncio.run(
+                soak(
+                    server, log, seconds=seconds, clients=options.clients, seed=options.seed,
+                    kill_every=options.kill_every,
+                )
+            )  # fmt: skip
+    print(f"{options.minutes:g} minutes, {options.clients} clients, seed {options.seed}\n")
+    sys.exit(0 if report(result, seconds) else 1)
+
+
+if __name__ == "__main__":
+    main()

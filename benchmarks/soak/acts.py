@@ -1,0 +1,98 @@
+"""What the soak's clients do: a pool of questions with one right answer each, wrong requests, and ways to behave.
+
+Everything is drawn from seeds: two soaks with the same seed send the same requests, only their timing differs.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from benchmarks.mixed_load import STORIES, Question, questions
+from benchmarks.wire import JSON_HEADERS, json_content
+
+Behaviour = Literal["patient", "slow", "leaves early", "leaves midway", "leaves unsent", "wrong"]
+WEIGHTS: dict[Behaviour, int] = {
+    "patient": 54, "slow": 8, "leaves early": 12, "leaves midway": 8, "leaves unsent": 4, "wrong": 14,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A request that must be refused with this status."""
+
+    name: str
+    content: bytes
+    status: int
+    path: str = "/v1/completions"
+    method: str = "POST"
+    content_type: str = "application/json"
+    accept: str = "*/*"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Content-Type": self.content_type, "Accept": self.accept}
+
+
+@dataclass(frozen=True)
+class Act:
+    """One request and how its client behaves."""
+
+    behaviour: Behaviour
+    index: int
+    """Of the question in the pool; of the wrong request in `wrong_requests`."""
+    patience: float
+    """From 0 to 1: how late a client leaves."""
+    is_rude: bool
+    """Leaves with a reset."""
+
+
+def pool() -> list[Question]:
+    """The questions of the mixed load, and a tensor large enough for a slow reader to be waited for."""
+    large = {"input": " ".join(STORIES) * 3, "layers": "all", "heads": "all"}
+    return [*questions(), Question("attention, large", "/v1/attention", large, "application/vnd.safetensors")]
+
+
+def acts(seed: int, number: int, num_questions: int) -> Iterator[Act]:
+    """What client `number` does, without end."""
+    draw = random.Random(f"{seed}/{number}")
+    behaviours, weights = list(WEIGHTS), list(WEIGHTS.values())
+    num_wrong = len(wrong_requests())
+    while True:
+        behaviour = draw.choices(behaviours, weights)[0]
+        index = draw.randrange(num_wrong if behaviour == "wrong" else num_questions)
+        yield Act(behaviour, index, draw.random() ** 2, draw.random() < 0.5)
+
+
+def wrong_requests() -> list[Wrong]:
+    """Malformed bodies, wrong fields, over-long prompts, wrong routes, methods and types."""
+    prompt = {"prompt": "Once upon a time"}
+    looks = Wrong("", b"", 400, "/v1/attention")
+    return [
+        Wrong("no JSON", b'{"prompt": "Once', 400),
+        Wrong("empty body", b"", 400),
+        Wrong("a list", b"[1, 2]", 400),
+        Wrong("no UTF-8", b'{"prompt": "\xff\xfe"}', 400),
+        Wrong("deep nesting", b'{"prompt": ' + b"[" * 100_000, 400),
+        Wrong("NaN", b'{"prompt": "x", "temperature": NaN}', 400),
+        Wrong("huge number", b'{"prompt": "x", "max_tokens": 1e400}', 400),
+        Wrong("unknown field", json_content({**prompt, "max_token": 5}), 400),
+        Wrong("text for a number", json_content({**prompt, "max_tokens": "many"}), 400),
+        Wrong("negative temperature", json_content({**prompt, "temperature": -1}), 400),
+        Wrong("over-long prompt", json_content({"prompt": "Once upon a time " * 400}), 400),
+        Wrong("over-long answer", json_content({**prompt, "max_tokens": 100_000}), 400),
+        Wrong("no such token", json_content({"prompt": [1, 10**9]}), 400),
+        Wrong("no prompt", b"{}", 400),
+        Wrong("no such model", json_content({**prompt, "model": "gpt-17"}), 404),
+        Wrong("no such route", json_content(prompt), 404, "/v1/complete"),
+        Wrong("wrong method", b"", 405, method="GET"),
+        Wrong("text/plain", json_content(prompt), 415, content_type="text/plain"),
+        replace(looks, name="no such layer", content=json_content({"input": "x", "layers": 99})),
+        replace(looks, name="no such format", content=json_content({"input": "x"}), status=406, accept="image/png"),
+        replace(looks, name="no such head", content=json_content({"input": "x", "heads": [0, "one"]})),
+    ]
+
+
+def headers_of(question: Question) -> dict[str, str]:
+    """What is sent with a question."""
+    return {**JSON_HEADERS, "Accept": question.accept}

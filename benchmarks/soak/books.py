@@ -1,0 +1,195 @@
+"""Closes the books of a soak: what the clients saw, what the log says and what the counters count must be one story.
+
+Every request has an id, so the clients' side and the log's are compared one by one; the counters have none, and must
+equal the log's lines, summed. Where a client left, several ends are right: those rules stand here, in words. Knows
+nothing of how requests are sent.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.soak.clients import Outcome
+from benchmarks.soak.faults import Fault
+
+SETTLING = 1.0
+"""Seconds around a fault in which its failures are still its own."""
+FAULT_CODES = ("worker_lost", "worker_hung", "not_ready")
+CROWDED = 429
+GONE = 499
+"""How the counters name the end of a request whose client left before an answer began; the log says 0."""
+_HTTP_COUNTER = re.compile(r'lightwell_http_requests_total\{method="(\w+)",route="([^"]*)",status="(\d+)"\}')
+_PROBES = ("/health", "/metrics")
+"""Routes whose requests are not logged."""
+MAX_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """What the server's log says of one request."""
+
+    request_id: str
+    method: str
+    path: str
+    status: int
+    engine_requests: int
+    generated_tokens: int
+
+
+@dataclass
+class Findings:
+    """What does not agree, or must not be: counts by kind, with a few examples of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, kind: str, example: str) -> None:
+        self.counts[kind] += 1
+        if len(self.examples[kind]) < MAX_EXAMPLES:
+            self.examples[kind].append(example)
+
+
+def read_log(path: Path) -> list[LogLine]:
+    """The lines about requests, of a log in JSON. Other lines (warnings, a worker's) are passed over."""
+    lines = []
+    for text in path.read_text(errors="replace").splitlines():
+        event = _as_json(text)
+        if "request_id" in event and "status" in event and "path" in event:
+            lines.append(
+                LogLine(
+                    str(event["request_id"]), str(event["method"]), str(event["path"]), int(event["status"]) or GONE,
+                    int(event["engine_requests"]), int(event["generated_tokens"]),
+                )
+            )  # fmt: skip
+    return lines
+
+
+def _as_json(text: str) -> dict[str, Any]:
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+def check_outcomes(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: Findings) -> None:
+    """What the clients saw, by itself: no hang, no broken answer, no wrong status, no wrong number."""
+    for outcome in outcomes:
+        said = (
+            f"{outcome.request_id} ({outcome.behaviour}, {outcome.kind}): {outcome.status} {outcome.error_code or ''}"
+        )
+        if outcome.note:
+            found.add("hangs, broken answers and wrong ids", f"{said} {outcome.note}")
+        if outcome.difference:
+            found.add("answers that differ from the quiet ones", f"{said} {outcome.difference}")
+        if outcome.status is None or outcome.end != "whole":
+            continue
+        is_excused = outcome.error_code in FAULT_CODES and any(_overlaps(outcome, fault) for fault in faults)
+        if outcome.status in (CROWDED, 503) and not outcome.has_retry_after:
+            found.add("refusals without Retry-After", said)
+        if outcome.status == 200 and outcome.error_code is not None and not is_excused:
+            found.add("streams that failed without a fault", said)
+        elif outcome.status not in (outcome.expected_status, CROWDED) and not is_excused:
+            found.add("statuses that nothing explains", f"{said}; expected {outcome.expected_status}")
+
+
+def _overlaps(outcome: Outcome, fault: Fault) -> bool:
+    return outcome.ended >= fault.began - SETTLING and outcome.began <= fault.ready + SETTLING
+
+
+def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Findings) -> None:
+    """One line for each request, with the status that its client saw.
+
+    A client that left before the head of its answer may have been told anything. One that left with a reset, or
+    before its request was whole, may have been gone before the server knew of it: then there may be no line.
+    """
+    by_id: dict[str, list[LogLine]] = defaultdict(list)
+    for line in lines:
+        by_id[line.request_id].append(line)
+    for outcome in outcomes:
+        mine = by_id.pop(outcome.request_id, [])
+        said = f"{outcome.request_id} ({outcome.behaviour}, {outcome.kind}): client {outcome.status} {outcome.end}"
+        may_be_unknown = outcome.end == "left" and outcome.status is None and (outcome.is_rude or not outcome.is_sent)
+        if len(mine) != 1 and not (may_be_unknown and not mine):
+            found.add("requests without their one line in the log", f"{said}, {len(mine)} lines")
+        elif mine and outcome.status is not None and mine[0].status != outcome.status:
+            found.add("statuses on which client and log differ", f"{said}, log {mine[0].status}")
+    for request_id in by_id:
+        found.add("lines of the log that no client knows", request_id)
+
+
+def check_counters(
+    lines: Sequence[LogLine], before: Mapping[str, float], after: Mapping[str, float], found: Findings
+) -> None:
+    """The counters against the lines of the log, to the last one: HTTP by route and status, and the engine's.
+
+    `before` and `after` are all values of /metrics at an idle server, around what the lines are of.
+    """
+    counted: Counter[tuple[str, str, int]] = Counter()
+    for name, value in after.items():
+        match = _HTTP_COUNTER.fullmatch(name)
+        if match is not None and not match[2].startswith(_PROBES):
+            counted[match[1], match[2], int(match[3])] = round(value - before.get(name, 0))
+    routes = {route for _, route, _ in counted}
+    logged = Counter((line.method, line.path if line.path in routes else "unmatched", line.status) for line in lines)
+    for key in sorted((counted | logged).keys()):
+        if counted[key] != logged[key]:
+            found.add("HTTP counters that differ from the log", f"{key}: counted {counted[key]}, logged {logged[key]}")
+    ends = engine_ends(before, after)
+    submitted = delta("lightwell_requests_submitted_total", before, after)
+    logged_requests = sum(line.engine_requests for line in lines)
+    if not sum(ends.values()) == submitted == logged_requests:
+        sums = f"submitted {submitted}, ended {sum(ends.values())} ({dict(ends)}), logged {logged_requests}"
+        found.add("engine requests that are not accounted for", sums)
+    generated = delta("lightwell_generation_tokens_total", before, after)
+    told = sum(line.generated_tokens for line in lines)
+    if told > generated:
+        found.add("more tokens logged than generated", f"logged {told}, counted {generated}")
+
+
+def engine_ends(before: Mapping[str, float], after: Mapping[str, float]) -> Counter[str]:
+    """How the engine's requests ended between two looks: finish reasons, and codes of failures."""
+    ends: Counter[str] = Counter()
+    for name in after:
+        match = re.fullmatch(r'lightwell_request_(success|failed)_total\{\w+="(\w+)"\}', name)
+        if match is not None:
+            ends[match[2]] += delta(name, before, after)
+    return +ends
+
+
+def delta(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> int:
+    """What a counter counted between two looks."""
+    return round(after[name] - before.get(name, 0))
+
+
+HELD = (
+    "lightwell_num_requests_running",
+    "lightwell_num_requests_waiting",
+    "lightwell_kv_cache_usage_ratio",
+    "lightwell_inflight_capture_bytes",
+)
+"""Gauges that an idle server shows as 0."""
+
+
+def check_idle(values: Mapping[str, float], found: Findings) -> None:
+    """Everything that requests held is given back."""
+    for name in HELD:
+        if values[name] != 0:
+            found.add("held by an idle server", f"{name} {values[name]:g}")
+
+
+def check_faults(
+    faults: Sequence[Fault], before: Mapping[str, float], after: Mapping[str, float], found: Findings
+) -> None:
+    """Each killed worker was started again, and no other."""
+    kills = sum(fault.kind == "kill" for fault in faults)
+    restarts = delta("lightwell_worker_restarts_total", before, after)
+    if kills != restarts:
+        found.add("restarts that no kill explains", f"{kills} kills, {restarts} restarts")
+    for fault in faults:
+        if not fault.is_healed:
+            found.add("faults that did not heal", f"a {fault.kind}: not ready for {fault.ready - fault.began:.0f} s")

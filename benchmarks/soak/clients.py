@@ -1,0 +1,207 @@
+"""One client of the soak: does what it is told, act after act, and notes what became of each request.
+
+Judges nothing but whether a whole answer is the right one: the books are closed elsewhere.
+"""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.mixed_load import Question, first_difference, meaning
+from benchmarks.processes import Server
+from benchmarks.soak.acts import Act, Behaviour, Wrong, acts, headers_of, wrong_requests
+from benchmarks.wire import Head, Wire, WireError, json_content
+
+PATIENCE = 120.0
+"""Seconds after which a request counts as hung."""
+_SLOW_SECONDS = 4.0
+"""A slow reader takes about so long, and at most PATIENCE."""
+_LATEST_LEAVE = 0.6
+_REST = 0.25
+"""Seconds of rest after a refusal that asks to come back later."""
+
+
+@dataclass
+class Outcome:
+    """What a client saw of one request. Times are on CLOCK_MONOTONIC."""
+
+    request_id: str
+    behaviour: Behaviour
+    kind: str
+    began: float
+    path: str = ""
+    ended: float = 0.0
+    is_sent: bool = True
+    """False when the client left before all of it was sent."""
+    is_rude: bool = False
+    status: int | None = None
+    """None when no head came."""
+    end: Literal["whole", "left", "broken"] = "broken"
+    """The answer came whole; the client left; or it ended, or hung, where it must not."""
+    error_code: str | None = None
+    """Of an error body, or of the error event that ended a stream."""
+    has_retry_after: bool = False
+    expected_status: int = 200
+    difference: str = ""
+    """Where a whole answer differs from the quiet one."""
+    note: str = ""
+
+
+class Client:
+    """Sends requests one after another; keeps its connection while everybody behaves."""
+
+    def __init__(
+        self, server: Server, pool: Sequence[Question], expected: Sequence[object], note: Callable[[Outcome], None]
+    ) -> None:
+        self._server = server
+        self._pool = pool
+        self._contents = [json_content(question.body) for question in pool]
+        self._expected = expected
+        self._wrong = wrong_requests()
+        self._note = note
+        self._kept: Wire | None = None
+
+    async def run(self, seed: int, number: int, until: float) -> None:
+        """Act until that moment (CLOCK_MONOTONIC)."""
+        for count, act in enumerate(acts(seed, number, len(self._pool))):
+            if time.monotonic() >= until:
+                break
+            outcome = await self.perform(act, f"soak-{number}-{count}")
+            self._note(outcome)
+            if outcome.status in (429, 503):
+                await asyncio.sleep(_REST)
+        self._drop()
+
+    async def perform(self, act: Act, request_id: str) -> Outcome:
+        """One act from its beginning to its end."""
+        target: Question | Wrong = self._wrong[act.index] if act.behaviour == "wrong" else self._pool[act.index]
+        kind = target.name if isinstance(target, Wrong) else target.kind
+        outcome = Outcome(request_id, act.behaviour, kind, time.monotonic(), target.path, is_rude=act.is_rude)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._act(act, target, outcome)
+        except TimeoutError:
+            outcome.note = f"no end within {PATIENCE:.0f} s"
+        except (WireError, OSError) as error:
+            outcome.note = f"{type(error).__name__}: {error}"
+        outcome.ended = time.monotonic()
+        if outcome.end != "whole":
+            self._drop()
+        return outcome
+
+    async def _act(self, act: Act, target: Question | Wrong, outcome: Outcome) -> None:
+        if isinstance(target, Wrong):
+            outcome.expected_status = target.status
+            wire = await self._connection()
+            await wire.send(target.method, target.path, target.content, _named(target.headers, outcome))
+            await self._read(wire, None, outcome)
+            return
+        content, headers = self._contents[act.index], _named(headers_of(target), outcome)
+        if act.behaviour == "patient":
+            wire = await self._connection()
+            await wire.send("POST", target.path, content, headers)
+            await self._read(wire, act.index, outcome)
+            return
+        async with self._own_connection(act) as wire:
+            if act.behaviour == "leaves unsent":
+                outcome.is_sent, outcome.end = False, "left"
+                await wire.send_part("POST", target.path, content, headers, act.patience)
+                await asyncio.sleep(_LATEST_LEAVE * act.patience)
+                return
+            await wire.send("POST", target.path, content, headers)
+            if act.behaviour == "slow":
+                await self._read(wire, act.index, outcome, slowness=act.patience)
+            elif act.behaviour == "leaves early":
+                outcome.end = "left"
+                await asyncio.sleep(_LATEST_LEAVE * act.patience)
+            else:
+                head = await self._head(wire, outcome)
+                await _read_some(wire, head, act)
+                outcome.end = "left"
+
+    async def _head(self, wire: Wire, outcome: Outcome) -> Head:
+        head = await wire.read_head()
+        outcome.status, outcome.has_retry_after = head.status, "retry-after" in head.headers
+        answered = head.headers.get("x-request-id")
+        if answered != outcome.request_id:
+            outcome.note = f"the answer bears the id {answered}"
+        return head
+
+    async def _read(self, wire: Wire, index: int | None, outcome: Outcome, slowness: float | None = None) -> None:
+        """The whole answer, compared with the right one."""
+        head = await self._head(wire, outcome)
+        body = await (wire.read_body(head) if slowness is None else _read_slowly(wire, head, slowness))
+        outcome.end = "whole"
+        outcome.error_code = _error_code(head, body)
+        if index is not None and outcome.status == 200 and outcome.error_code is None:
+            try:
+                answer = meaning(self._pool[index], body)
+            except (RuntimeError, ValueError, KeyError) as error:
+                outcome.difference = f"unreadable: {error!r:.300}"
+                return
+            if answer != self._expected[index]:
+                outcome.difference = first_difference(self._expected[index], answer)
+        if head.headers.get("connection") == "close":
+            self._drop()
+
+    async def _connection(self) -> Wire:
+        if self._kept is None:
+            self._kept = await Wire.open(self._server.host, self._server.port)
+        return self._kept
+
+    def _drop(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    @contextlib.asynccontextmanager
+    async def _own_connection(self, act: Act) -> AsyncIterator[Wire]:
+        buffer = 1 << 12 if act.behaviour == "slow" else 1 << 16
+        wire = await Wire.open(self._server.host, self._server.port, receive_buffer=buffer)
+        try:
+            yield wire
+        finally:
+            if act.is_rude and act.behaviour != "slow":
+                wire.reset()
+            else:
+                wire.close()
+
+
+def _named(headers: Mapping[str, str], outcome: Outcome) -> dict[str, str]:
+    return {**headers, "X-Request-Id": outcome.request_id}
+
+
+async def _read_slowly(wire: Wire, head: Head, slowness: float) -> bytes:
+    """With rests between the first pieces, so that the server has to wait for its reader."""
+    pieces, rested, longest = [], 0.0, _SLOW_SECONDS * slowness
+    async for piece in wire.pieces(head):
+        pieces.append(piece)
+        if rested < longest:
+            rested += longest / 20
+            await asyncio.sleep(longest / 20)
+    return b"".join(pieces)
+
+
+async def _read_some(wire: Wire, head: Head, act: Act) -> None:
+    """The first pieces of the answer; all of it where there are no more."""
+    count = 0
+    async for _ in wire.pieces(head):
+        count += 1
+        if count > 12 * act.patience:
+            break
+
+
+def _error_code(head: Head, body: bytes) -> str | None:
+    if head.status != 200:
+        try:
+            return str(json.loads(body)["error"]["code"])
+        except (ValueError, KeyError, TypeError):
+            return f"not the one shape: {body!r:.80}"
+    before, marker, event = body.partition(b"event: error\ndata: ")
+    if not marker or not (before.endswith(b"\n") or not before):
+        return None
+    return str(json.loads(event.partition(b"\n")[0])["error"]["code"])

@@ -1,0 +1,89 @@
+"""What is done to the server while the soak runs: its worker is killed, or stopped for a moment, at random times.
+
+Kills are spaced so that the supervisor goes on restarting (`server.supervisor` gives up at five ends within a minute).
+"""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks.processes import Server, descendants
+from benchmarks.wire import Wire
+
+LEAST_SPACING = 20.0
+"""Seconds from the beginning of one fault to the next: three in a minute."""
+_POLL = 0.05
+_READY_WITHIN = 120.0
+
+
+@dataclass
+class Fault:
+    """One fault. Times are on CLOCK_MONOTONIC."""
+
+    kind: Literal["kill", "stop"]
+    began: float
+    ready: float
+    """When /health/ready answered 200 again (kill), or the worker was let go on (stop)."""
+    is_healed: bool = True
+
+
+def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tuple[float, Literal["kill", "stop"]]]:
+    """Seconds from the beginning at which a fault is due, and its kind; the first is a kill, soon."""
+    draw = random.Random(f"faults {seed}")
+    moment, kind = min(LEAST_SPACING, seconds / 3), "kill"
+    while moment < seconds - 1:
+        yield moment, ("kill" if kind == "kill" else "stop")
+        moment += LEAST_SPACING + draw.expovariate(1 / max(1.0, mean_spacing - LEAST_SPACING))
+        kind = draw.choice(("kill", "kill", "stop"))
+
+
+def worker_pid(server: Server) -> int | None:
+    """The process that runs the engine, of the API process's children; None while there is none."""
+    for pid in descendants(server.pid):
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"multiprocessing.spawn" in command:
+            return pid
+    return None
+
+
+async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float, faults: list[Fault]) -> None:
+    """Every fault of the plan, each noted in `faults` once it is healed; returns after the last."""
+    draw, begun = random.Random(f"stops {seed}"), time.monotonic()
+    for moment, kind in fault_times(seed, seconds, mean_spacing):
+        await asyncio.sleep(begun + moment - time.monotonic())
+        pid = worker_pid(server)
+        if pid is None:  # not there yet since the last fault: that one is not healed, which is told there
+            continue
+        fault = Fault(kind, time.monotonic(), float("inf"))
+        faults.append(fault)
+        if kind == "stop":
+            os.kill(pid, signal.SIGSTOP)
+            await asyncio.sleep(draw.uniform(0.3, 3))
+            os.kill(pid, signal.SIGCONT)
+        else:
+            os.kill(pid, signal.SIGKILL)
+            fault.is_healed = await _is_ready_again(server)
+        fault.ready = time.monotonic()
+
+
+async def _is_ready_again(server: Server) -> bool:
+    """Waits until the server has noticed, and is ready again; False when it is not in time."""
+    give_up, was_unready = time.monotonic() + _READY_WITHIN, False
+    while time.monotonic() < give_up:
+        wire = await Wire.open(server.host, server.port)
+        status = (await wire.ask("GET", "/health/ready")).head.status
+        wire.close()
+        was_unready |= status == 503
+        if was_unready and status == 200:
+            return True
+        await asyncio.sleep(_POLL)
+    return False

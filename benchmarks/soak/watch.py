@@ -1,0 +1,110 @@
+"""Memory and file descriptors of the server's processes over time, and whether they stay flat.
+
+Each process is judged over the second half of its own life: a worker that was just started is still growing into its
+work, and a killed one leaves nothing to compare with.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.processes import Server, num_open_files, proportional_bytes
+from benchmarks.processes import descendants as descendants_of
+
+INTERVAL = 2.0
+"""Seconds between two samples."""
+MIN_LIFE = 120.0
+"""Seconds: over a shorter life a line says nothing of a leak."""
+MEMORY_GROWTH, MEMORY_SLACK = 0.05, 16 << 20
+"""What memory may grow in half a life and still be called flat: this part, or so many bytes."""
+FILES_SLACK = 16
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One process at one moment."""
+
+    at: float
+    num_bytes: int
+    num_files: int
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Of one process over the second half of its life, along a fitted line."""
+
+    pid: int
+    name: str
+    seconds: float
+    num_bytes: float
+    """At the half of its life."""
+    more_bytes: float
+    most_bytes: int
+    num_files: float
+    more_files: float
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not flat, in words."""
+        found = []
+        if self.more_bytes > max(MEMORY_GROWTH * self.num_bytes, MEMORY_SLACK):
+            found.append(
+                f"the memory of {self.name} {self.pid} grows: {self.more_bytes / 2**20:+.1f} MiB in half its life"
+            )
+        if self.more_files > FILES_SLACK:
+            found.append(f"the open files of {self.name} {self.pid} grow: {self.more_files:+.1f} in half its life")
+        return found
+
+
+class Watch:
+    """Samples until it is cancelled."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.samples: dict[int, list[Sample]] = defaultdict(list)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.to_thread(self._take)
+            await asyncio.sleep(INTERVAL)
+
+    def _take(self) -> None:
+        for pid in descendants_of(self._server.pid):
+            num_bytes = proportional_bytes(pid)
+            if num_bytes:
+                self.samples[pid].append(Sample(time.monotonic(), num_bytes, num_open_files(pid)))
+
+    def growths(self) -> list[Growth]:
+        """Of each process that lived long enough, the API process first."""
+        return [
+            growth_of(pid, "the API process" if pid == self._server.pid else "worker", samples)
+            for pid, samples in self.samples.items()
+            if samples[-1].at - samples[0].at >= MIN_LIFE
+        ]
+
+
+def growth_of(pid: int, name: str, samples: Sequence[Sample]) -> Growth:
+    """Lines fitted to the second half of the samples."""
+    half = samples[len(samples) // 2 :]
+    times = [sample.at for sample in half]
+    seconds = times[-1] - times[0]
+    memory, files = [float(sample.num_bytes) for sample in half], [float(sample.num_files) for sample in half]
+    return Growth(
+        pid=pid,
+        name=name,
+        seconds=samples[-1].at - samples[0].at,
+        num_bytes=sum(memory) / len(memory) - slope(times, memory) * seconds / 2,
+        more_bytes=slope(times, memory) * seconds,
+        most_bytes=max(sample.num_bytes for sample in samples),
+        num_files=sum(files) / len(files) - slope(times, files) * seconds / 2,
+        more_files=slope(times, files) * seconds,
+    )
+
+
+def slope(times: Sequence[float], values: Sequence[float]) -> float:
+    """Of the line of least squares; 0 for fewer than two moments."""
+    middle, mean = sum(times) / len(times), sum(values) / len(values)
+    spread = sum((time - middle) ** 2 for time in times)
+    return sum((t - middle) * (v - mean) for t, v in zip(times, values, strict=True)) / spread if spread else 0.0
