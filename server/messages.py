@@ -79,12 +79,21 @@ class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
     weights: WireWeights | None = None
     encoder_token_ids: tuple[int, ...] = ()
     interventions: tuple[WireIntervention, ...] = ()
+    priority: int = 0
+    client: str = ""
+    request_id: str = ""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
     """API to worker: nobody waits for this request any more."""
 
     uid: int
+
+
+class Describe(msgspec.Struct, tag="describe", array_like=True, frozen=True):
+    """API to worker: say what you are doing, in a `Described` with the same number."""
+
+    number: int
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
@@ -115,6 +124,19 @@ class LoadFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
 
 class Heartbeat(msgspec.Struct, tag="beat", array_like=True, frozen=True):
     """Worker to API: the engine loop turns, with nothing to do."""
+
+
+class Described(msgspec.Struct, tag="described", array_like=True, frozen=True):
+    """Worker to API: the engine's state between two steps (`server.engine.state`)."""
+
+    number: int
+    state: dict[str, Any]
+
+
+class IntegrityFailed(msgspec.Struct, tag="broken", array_like=True, frozen=True):
+    """Worker to API, last: the engine's books contradict each other. One line."""
+
+    message: str
 
 
 class WireArray(msgspec.Struct, array_like=True, frozen=True):
@@ -158,8 +180,8 @@ class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
     """False when no engine step stands behind it, only a change of the gauges."""
 
 
-ToWorker = NewRequest | Abort
-FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | Step
+ToWorker = NewRequest | Abort | Describe
+FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | Step | Described | IntegrityFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
@@ -204,6 +226,9 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
         weights=WireWeights(task.question, task.options) if isinstance(task, WeightsTask) else None,
         encoder_token_ids=request.encoder_token_ids,
         interventions=tuple(_wire_intervention(wish, buffers) for wish in request.interventions),
+        priority=request.priority,
+        client=request.client,
+        request_id=request.request_id,
     )
     return message, buffers
 
@@ -218,6 +243,9 @@ def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequ
         deadline=message.deadline,
         encoder_token_ids=message.encoder_token_ids,
         interventions=tuple(_intervention(wire, buffers) for wire in message.interventions),
+        priority=message.priority,
+        client=message.client,
+        request_id=message.request_id,
     )
 
 

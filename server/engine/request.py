@@ -171,5 +171,11 @@ class EngineRequest:
     """On the same clock; past it the request ends with finish_reason "deadline"."""
     encoder_token_ids: tuple[int, ...] = ()
     """Of an encoder-decoder: what the encoder reads."""
+    priority: int = 0
+    """Lower is earlier."""
+    client: str = ""
+    """Whose it is, by the name of the API key: clients take turns."""
+    request_id: str = ""
+    """Of the HTTP request it is a part of, for the log."""
     interventions: tuple[Intervention, ...] = ()
     """Applied in this order. Such a request neither takes from the prefix cache nor gives to it."""

@@ -2,13 +2,17 @@
 
 Decides and keeps the books; never sees a tensor, a clock or a socket. Standard library only.
 
-The order of arrival is the order of priority, always:
+Every sequence has a rank, and rank decides everything: first the request's priority (lower is earlier, the default is
+0), then the turn of its client (clients take turns, one sequence each a round, so nobody's queue holds up another's
+first request), then the order of arrival.
 
-- `running` and `waiting` are each ordered by arrival, and everything running arrived before everything waiting, but for
-  the looks that text has overtaken (below).
-- A step gives one token to every running sequence that has just one left (decode), then the rest of its token budget
-  to running prefills, then to new admissions, each first come, first served. So a long prompt never stalls running
-  streams.
+- A step gives one token to every running sequence that has just one left (decode), and the rest of its token budget to
+  prompts, running and waiting, in the order of rank. So a long prompt never stalls running streams.
+- A prompt may be overtaken by those at most half as long as what is left of it. Together they get at most half of the
+  tokens that it would have had, shared by the same rule. So a short prompt does not wait until a long one is read, and
+  the first in line gets at least half of what a step has for prompts: it needs at most twice the steps, and then the
+  next one is the first.
+- Seats and blocks are given in the order of rank, and nobody is admitted past a sequence that does not fit yet.
 - While text is being generated, what only looks inside (traces, attention, lenses, head scores) gets as many tokens of
   a step as `schedule` is told, and a quarter of the seats; text overtakes the looks that wait for more. So neither one
   client that looks without pause nor a flood of looks takes the streams' time, and looks still end in their order.
@@ -17,23 +21,28 @@ The order of arrival is the order of priority, always:
   at an encoder may make one step of the streams longer, by a pass over all that it reads; while text is being
   generated it begins only in a step that has tokens left for looks, and takes them all.
 - A sequence gets the blocks of all its known tokens at admission, also those of the encoder's output, so only growth
-  by generation can run out of blocks. Then the latest arrival is preempted: it gives up its blocks, goes to the front
-  of `waiting`, and is computed again.
-- The oldest sequence is never preempted for another, and `add` refuses what could not finish alone, so every step makes
-  progress and everything ends.
+  by generation can run out of blocks. Then the last running in rank is preempted: it gives up its blocks, waits again
+  in its old rank, and is computed again.
+- Nobody who arrives ranks before a sequence of the same priority that has run, and the first in rank is never preempted
+  for another, and `add` refuses what could not finish alone. So every step makes progress, and everything ends, unless
+  earlier priorities keep coming for ever.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 
 from server.engine.block_manager import BlockManager
+from server.engine.line import Line, Turns
 from server.engine.look_budget import StepWork
 from server.engine.outputs import FinishReason
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
 __all__ = ["Chunk", "Schedule", "Scheduler", "SchedulerConfig"]
+
+_LOOKAHEAD = 128
+"""Most waiting sequences that one step considers: the rest is too far behind to be admitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +75,7 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The work of one step, in order of priority."""
+    """The work of one step."""
 
     chunks: list[Chunk]
     num_tokens: int
@@ -91,6 +100,22 @@ class Schedule:
         return list((found | {seq.uid: seq for seq in self.encodes}).values())
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step while it is being filled."""
+
+    chunks: list[Chunk]
+    look_room: int | None
+    """Tokens that looks may still have; None where nothing bounds them."""
+    encodes: list[Sequence] = field(default_factory=list)
+    served: set[int] = field(default_factory=set)
+    """Uids of prompts that had their turn in this step."""
+    is_open: bool = True
+    """No one was turned away yet, for want of a seat or of blocks: until then others are admitted."""
+    is_whole: bool = True
+    """Only decodes have taken from the budget yet."""
+
+
 class Scheduler:
     """The queues. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between steps."""
 
@@ -98,13 +123,12 @@ class Scheduler:
         self.config = config
         self.block_manager = block_manager
         self.num_preemptions = 0
-        self._running: OrderedDict[int, Sequence] = OrderedDict()
-        self._waiting: OrderedDict[int, Sequence] = OrderedDict()
+        self._running = Line()
+        self._waiting = Line()
+        self._turns = Turns()
         self._deadlines: list[tuple[float, int]] = []
         self._num_texts = 0
         """Unfinished sequences that generate."""
-        self._look_room: int | None = None
-        """What is left of `max_look_tokens` in the step that is being scheduled; None where nothing bounds it."""
 
     @property
     def num_running(self) -> int:
@@ -116,19 +140,19 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._running or self._waiting)
+        return bool(len(self._running) or len(self._waiting))
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Every unfinished sequence in order of arrival."""
-        return [*self._running.values(), *self._waiting.values()]
+        """Every unfinished sequence, those that run first, each kind in order of rank."""
+        return [*self._running, *self._waiting]
 
     def get(self, uid: int) -> Sequence | None:
         """The unfinished sequence of that name, if there is one."""
         return self._running.get(uid) or self._waiting.get(uid)
 
     def add(self, seq: Sequence) -> None:
-        """Queue `seq` behind everything that came before.
+        """Queue `seq` behind what its client has queued, and rank it among the others.
 
         Raises:
             ValueError: it could not fit into an empty cache, or its uid is in use.
@@ -144,7 +168,8 @@ class Scheduler:
                 f"{blocks.block_size}), but the KV cache holds {blocks.num_usable_blocks * blocks.block_size} tokens "
                 f"({blocks.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
             )
-        self._waiting[seq.uid] = seq
+        seq.rank = self._turns.rank(seq.request.priority, seq.request.client, self._waiting)
+        self._waiting.add(seq)
         self._num_texts += seq.sampling_params is not None
         if seq.request.deadline is not None:
             heappush(self._deadlines, (seq.request.deadline, seq.uid))
@@ -172,14 +197,15 @@ class Scheduler:
         """Take `seq` out of its queue and free its blocks at once. A finished sequence keeps its first reason."""
         if seq.status is SequenceStatus.FINISHED:
             return
-        self._running.pop(seq.uid, None)
-        self._waiting.pop(seq.uid, None)
+        self._running.discard(seq)
+        self._waiting.discard(seq)
         self._num_texts -= seq.sampling_params is not None
         self.block_manager.free(seq)
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
         if not self.has_work:
             self._deadlines.clear()
+            self._turns.forget()
 
     def schedule(self, look_tokens: int | None = None) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
@@ -190,15 +216,12 @@ class Scheduler:
         running = [*(chunk.sequence for chunk in chunks), *prefills]
         has_text = any(seq.sampling_params is not None for seq in running)
         allowed = self.config.max_look_tokens if look_tokens is None else look_tokens
-        self._look_room = allowed if has_text else None
-        whole = budget = self.config.max_num_batched_tokens - len(chunks)
-        for seq in prefills:
-            if not budget:
-                break
-            budget -= self._append_chunk(chunks, seq, budget)
-        encodes = self._admit(chunks, budget, budget == whole)
-        num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in encodes)
-        return Schedule(chunks, num_tokens, encodes, has_text)
+        step = _Step(chunks, allowed if has_text else None)
+        budget = self.config.max_num_batched_tokens - len(chunks)
+        if budget:
+            self._share(step, self._line(step, prefills), budget)
+        num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in step.encodes)
+        return Schedule(chunks, num_tokens, step.encodes, has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
         """Book a step that has run.
@@ -252,9 +275,9 @@ class Scheduler:
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
         block_size = self.block_manager.block_size
-        for seq in list(self._running.values()):
+        for seq in list(self._running):
             if seq.status is not SequenceStatus.RUNNING:
-                break  # preempted by one before it, and so is all that follows
+                break  # preempted for one before it, and so is all that follows
             num_tokens = len(seq.token_ids)
             if num_tokens - seq.num_computed_tokens > 1:
                 prefills.append(seq)
@@ -263,11 +286,11 @@ class Scheduler:
         return chunks, prefills
 
     def _grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Get `seq` its next block, by preempting later arrivals if need be. False when `seq` itself had to go."""
+        """Get `seq` its next block, by preempting those after it if need be. False when `seq` itself had to go."""
         while not self.block_manager.allocate(seq, num_tokens):
-            _, latest = self._running.popitem()
-            self._preempt(latest)
-            if latest is seq:
+            last = self._running.pop_last()
+            self._preempt(last)
+            if last is seq:
                 return False
         return True
 
@@ -277,52 +300,71 @@ class Scheduler:
         seq.encoder_is_computed = not seq.encoder_token_ids
         seq.num_preemptions += 1
         seq.status = SequenceStatus.WAITING
-        self._waiting[seq.uid] = seq
-        self._waiting.move_to_end(seq.uid, last=False)
+        self._waiting.add(seq)
         self.num_preemptions += 1
 
-    def _admit(self, chunks: list[Chunk], budget: int, is_whole: bool) -> list[Sequence]:
-        """Let in waiting sequences, oldest first, while budget, seats and blocks allow. `is_whole`: only decodes have
-        taken from the budget yet. Returns whose encoder part runs.
+    def _line(self, step: _Step, prefills: list[Sequence]) -> list[Sequence]:
+        """Who may have tokens of this step after the decodes, in order of rank."""
+        if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
+            return prefills
+        looks_may = self._looks_have_room(step)
+        waiting = (seq for seq in self._waiting if looks_may or not seq.only_looks)
+        line = [*prefills, *islice(waiting, _LOOKAHEAD)]
+        line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken looks, rank before some that run
+        return line
+
+    def _share(self, step: _Step, line: Iterable[Sequence], budget: int) -> int:
+        """Hand out `budget` tokens in the order of the line, to the shorter ones first where one would take all; what
+        is left.
         """
-        encodes: list[Sequence] = []
-        while budget and len(self._running) < self.config.max_num_seqs:
-            seq = self._next_waiting()
-            if seq is None:
+        rest = [seq for seq in line if seq.uid not in step.served]
+        for place, seq in enumerate(rest):
+            if not budget:
                 break
-            num_encoded = 0 if seq.encoder_is_computed else len(seq.encoder_token_ids)
-            # No one overtakes a sequence that does not fit yet: it would wait for ever behind smaller ones.
-            if (num_encoded > budget and not is_whole) or not self._allocate_admitted(seq):
-                break
-            del self._waiting[seq.uid]
-            self._running[seq.uid] = seq
-            seq.status = SequenceStatus.RUNNING
-            is_whole = False
-            if num_encoded:
-                encodes.append(seq)
-                budget = max(0, budget - num_encoded)
-                if seq.only_looks and self._look_room is not None:
-                    self._look_room = max(0, self._look_room - num_encoded)
-            if budget and seq.num_uncomputed_tokens:
-                budget -= self._append_chunk(chunks, seq, budget)
-        return encodes
+            if seq.uid in step.served or not self._takes_part(step, seq, budget):
+                continue
+            step.served.add(seq.uid)
+            if not seq.encoder_is_computed:
+                budget = self._append_encode(step, seq, budget)
+            num_left = seq.num_uncomputed_tokens
+            if 1 < budget <= num_left:
+                shorter = [
+                    other
+                    for other in rest[place + 1 :]
+                    if 2 * other.num_uncomputed_tokens <= num_left and other.encoder_is_computed
+                ]
+                half = budget // 2
+                budget -= half - self._share(step, shorter, half)
+            budget -= self._append_chunk(step, seq, budget)
+        return budget
 
-    def _next_waiting(self) -> Sequence | None:
-        """The oldest that may come in; while looks have all the seats they may, the oldest that does not only look."""
-        seq = next(iter(self._waiting.values()), None)
-        if seq is None or not seq.only_looks or self._looks_have_room():
-            return seq
-        return next((other for other in self._waiting.values() if not other.only_looks), None)
+    def _takes_part(self, step: _Step, seq: Sequence, budget: int) -> bool:
+        """Whether it runs, or is admitted now."""
+        if seq.status is SequenceStatus.RUNNING:
+            return True
+        if not step.is_open or (seq.only_looks and not self._looks_have_room(step)):
+            return False
+        has_seat = len(self._running) < self.config.max_num_seqs
+        must_wait = not seq.encoder_is_computed and len(seq.encoder_token_ids) > budget and not step.is_whole
+        # No one overtakes a sequence that does not fit yet: it would wait for ever behind smaller ones.
+        if not has_seat or must_wait or not self._allocate_admitted(seq):
+            step.is_open = False
+            return False
+        self._waiting.discard(seq)
+        self._running.add(seq)
+        self._turns.note_admitted(seq.rank)
+        seq.status = SequenceStatus.RUNNING
+        return True
 
-    def _looks_have_room(self) -> bool:
+    def _looks_have_room(self, step: _Step) -> bool:
         """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats, and not in
         a step that has no tokens for it.
         """
-        if self._look_room == 0:
+        if step.look_room == 0:
             return False
         if self.config.max_look_tokens is None or not self._num_texts:
             return True
-        return sum(seq.only_looks for seq in self._running.values()) < max(1, self.config.max_num_seqs // 4)
+        return sum(seq.only_looks for seq in self._running) < max(1, self.config.max_num_seqs // 4)
 
     def _allocate_admitted(self, seq: Sequence) -> bool:
         blocks = self.block_manager
@@ -330,9 +372,7 @@ class Scheduler:
         num_hit_tokens = blocks.match_prefix(seq) if caching else 0
         # One block stays free for each running sequence that has yet to grow, or an admission would soon be undone.
         keep_free = sum(
-            1
-            for other in self._running.values()
-            if len(other.block_table) * blocks.block_size < other.max_num_computed_tokens
+            1 for other in self._running if len(other.block_table) * blocks.block_size < other.max_num_computed_tokens
         )
         if not blocks.allocate(seq, seq.num_tokens, num_hit_tokens=num_hit_tokens, keep_free=keep_free):
             return False
@@ -344,11 +384,22 @@ class Scheduler:
             seq.num_cached_tokens = num_hit_tokens
         return True
 
-    def _append_chunk(self, chunks: list[Chunk], seq: Sequence, budget: int) -> int:
+    def _append_encode(self, step: _Step, seq: Sequence, budget: int) -> int:
+        """Let the encoder read for `seq`, all at once; what is left of the budget."""
+        num_encoded = len(seq.encoder_token_ids)
+        step.encodes.append(seq)
+        step.is_whole = False
+        if seq.only_looks and step.look_room is not None:
+            step.look_room = max(0, step.look_room - num_encoded)
+        return max(0, budget - num_encoded)
+
+    def _append_chunk(self, step: _Step, seq: Sequence, budget: int) -> int:
+        """Give `seq` as many of its tokens as it may have; how many these are."""
         num_tokens = min(seq.num_uncomputed_tokens, budget)
-        if seq.only_looks and self._look_room is not None:
-            num_tokens = min(num_tokens, self._look_room)
-            self._look_room -= num_tokens
+        if seq.only_looks and step.look_room is not None:
+            num_tokens = min(num_tokens, step.look_room)
+            step.look_room -= num_tokens
         if num_tokens:
-            chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
+            step.is_whole = False
+            step.chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
         return num_tokens

@@ -30,6 +30,15 @@ class SequenceStatus(Enum):
     FINISHED = "finished"
 
 
+class Rank(NamedTuple):
+    """The order in which sequences are served: the smaller one first."""
+
+    priority: int
+    turn: int
+    """Clients of one priority take turns."""
+    arrival: int
+
+
 class Sequence:
     """The state of one request. Only the scheduler and the block manager change it.
 
@@ -58,6 +67,7 @@ class Sequence:
         "num_published_blocks",
         "only_looks",
         "publishes_prefix",
+        "rank",
         "request",
         "sampling_params",
         "status",
@@ -81,6 +91,8 @@ class Sequence:
         task = request.task
         self.request = request
         self.uid = request.uid
+        self.rank = Rank(request.priority, 0, 0)
+        """Its place among others; the scheduler gives it when it is added."""
         self.sampling_params: SamplingParams | None = task.sampling if isinstance(task, GenerateTask) else None
         params = self.sampling_params
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()

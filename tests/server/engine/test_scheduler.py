@@ -116,6 +116,115 @@ def test_prompts_are_prefilled_in_order_of_arrival() -> None:
     assert [chunk_sizes(runner) for _ in range(3)] == [{1: 6, 2: 2}, {2: 4, 3: 4}, {3: 2}]
 
 
+def test_a_short_prompt_does_not_wait_until_a_long_one_is_read() -> None:
+    sched = scheduler(budget=8)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(100, 180)))
+    runner.step()
+    sched.add(sequence(2, range(4), generate(max_tokens=3)))
+    assert [chunk_sizes(runner) for _ in range(3)] == [{2: 4, 1: 4}, {2: 1, 1: 7}, {2: 1, 1: 7}]
+
+
+def test_of_several_prompts_the_shortest_is_read_first_and_the_longest_goes_on() -> None:
+    sched = scheduler(budget=16, num_blocks=200)
+    runner = ToyRunner(sched)
+    for uid, length in [(1, 300), (2, 100), (3, 6)]:
+        sched.add(sequence(uid, range(1000 * uid, 1000 * uid + length), generate(max_tokens=1)))
+    assert chunk_sizes(runner) == {3: 4, 2: 4, 1: 8}
+    assert chunk_sizes(runner) == {3: 2, 2: 6, 1: 8}
+
+
+def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_beginning_is_read_once() -> None:
+    sched = scheduler(budget=16)
+    runner = ToyRunner(sched)
+    seqs = [sequence(uid, [*range(30), uid], EmbedTask()) for uid in (1, 2)]
+    for seq in seqs:
+        sched.add(seq)
+    assert [chunk_sizes(runner) for _ in range(2)] == [{1: 16}, {1: 15, 2: 1}]
+    assert seqs[1].num_cached_tokens == 16
+
+
+@given(length=st.integers(1, 120), shorts=st.lists(st.integers(1, 9), max_size=60), budget=st.integers(4, 16))
+def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its_steps(
+    length: int, shorts: list[int], budget: int
+) -> None:
+    sched = scheduler(budget=budget, max_num_seqs=3, num_blocks=400)
+    runner = ToyRunner(sched)
+    long = sequence(0, range(length), EmbedTask())
+    sched.add(long)
+    num_steps = 0
+    while not long.is_finished:
+        for uid, size in enumerate(shorts, start=1000 * (num_steps + 1)):
+            sched.add(sequence(uid, [uid] * size, EmbedTask()))
+        runner.step()
+        num_steps += 1
+    assert num_steps <= 2 * -(-length // budget)
+
+
+def test_clients_take_turns_however_much_one_has_queued() -> None:
+    sched = scheduler(max_num_seqs=1)
+    runner = ToyRunner(sched)
+    for uid in range(5):
+        sched.add(sequence(uid, [uid] * 4, EmbedTask(), client="a"))
+    ended = [seq.uid for seq in runner.step()]
+    for uid, client in [(10, "b"), (11, "b"), (20, "c"), (12, "b")]:
+        sched.add(sequence(uid, [uid] * 4, EmbedTask(), client=client))
+    ended += [seq.uid for seq in runner.drain()]
+    assert ended == [0, 10, 20, 1, 11, 2, 12, 3, 4]
+
+
+@given(arrivals=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), min_size=1, max_size=40))
+def test_nobody_waits_for_two_requests_of_another_client_that_came_after_it(arrivals: list[tuple[str, int]]) -> None:
+    sched = scheduler(max_num_seqs=1)
+    runner = ToyRunner(sched)
+    ended: list[str] = []
+    waited: dict[str, int] = {}
+    """By the client of a first request: how many had ended when it came."""
+    for uid, (client, num_steps) in enumerate(arrivals):
+        if not any(seq.request.client == client for seq in sched.sequences):
+            waited[client] = len(ended)
+        sched.add(sequence(uid, [uid] * 3, EmbedTask(), client=client))
+        for _ in range(num_steps):
+            for seq in runner.step():
+                ended.append(seq.request.client)
+                check_turns(ended, seq.request.client, waited)
+    for seq in runner.drain():
+        ended.append(seq.request.client)
+        check_turns(ended, seq.request.client, waited)
+
+
+def check_turns(ended: list[str], client: str, waited: dict[str, int]) -> None:
+    """The first request of a client since it had none: every other client had at most one turn in the meantime, and
+    one that was under way.
+    """
+    if client in waited:
+        between = ended[waited.pop(client) : -1]
+        assert all(between.count(other) <= 2 for other in set(between)), between
+
+
+def test_a_lower_priority_is_served_earlier_and_goes_to_those_who_run_last() -> None:
+    sched = scheduler(max_num_seqs=1)
+    runner = ToyRunner(sched)
+    for uid, priority in [(1, 5), (2, 5), (3, 0), (4, -1), (5, 0)]:
+        sched.add(sequence(uid, [uid] * 4, EmbedTask(), priority=priority))
+    assert [seq.uid for seq in runner.drain()] == [4, 3, 5, 1, 2]
+
+
+def test_who_came_first_is_preempted_for_one_of_an_earlier_priority_and_still_ends() -> None:
+    sched = scheduler(num_blocks=7)
+    runner = ToyRunner(sched)
+    seqs = [
+        sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12), priority=priority)
+        for uid, priority in [(1, 1), (2, 0)]
+    ]
+    for seq in seqs:
+        sched.add(seq)
+    assert [seq.uid for seq in runner.drain()] == [2, 1]
+    assert [seq.num_preemptions for seq in seqs] == [1, 0]
+    for seq in seqs:
+        assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
+
+
 def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
     sched = scheduler(max_num_seqs=2)
     runner = ToyRunner(sched)

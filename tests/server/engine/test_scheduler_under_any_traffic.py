@@ -74,11 +74,25 @@ class AnyTraffic(RuleBasedStateMachine):
         task=tasks,
         encoded=st.just(()) | st.sampled_from([(1, 2, 3), (1, 2), tuple(range(30))]),
         changed=st.booleans(),
+        priority=st.sampled_from([0, 0, 0, -1, 2]),
+        client=st.sampled_from("abc"),
     )
-    def arrive(self, num_shared: int, tail: list[int], task: Task, encoded: tuple[int, ...], changed: bool) -> None:
+    def arrive(
+        self,
+        num_shared: int,
+        tail: list[int],
+        task: Task,
+        encoded: tuple[int, ...],
+        changed: bool,
+        priority: int,
+        client: str,
+    ) -> None:
         prompt = [*SHARED_TEXT[:num_shared], *tail]
-        seq = sequence(len(self.seqs), prompt, task, encoded=encoded, interventions=(CHANGE,) if changed else ())
-        self._add(seq)
+        interventions = (CHANGE,) if changed else ()
+        uid = len(self.seqs)
+        self._add(
+            sequence(uid, prompt, task, encoded=encoded, interventions=interventions, priority=priority, client=client)
+        )
 
     @rule(length=st.integers(1, 40), task=st.sampled_from([EmbedTask(), attend_encoder()]))
     def arrive_at_an_encoder(self, length: int, task: Task) -> None:
@@ -95,6 +109,10 @@ class AnyTraffic(RuleBasedStateMachine):
         else:
             self.scheduler.add(seq)
             self.seqs[seq.uid] = seq
+            for other in self.scheduler.sequences:
+                has_run = other.status is SequenceStatus.RUNNING or other.num_preemptions
+                if has_run and other.rank.priority == seq.rank.priority:
+                    assert other.rank < seq.rank, "who comes now ranks before one that has run"
 
     @precondition(lambda self: self.scheduler.has_work)
     @rule(data=st.data())
@@ -112,6 +130,7 @@ class AnyTraffic(RuleBasedStateMachine):
         decodes = [
             seq for seq in self.scheduler.sequences if seq.status.value == "running" and seq.num_uncomputed_tokens == 1
         ]
+        first = next((seq for seq in self.scheduler.sequences if seq.status is SequenceStatus.RUNNING), None)
         schedule = self.scheduler.schedule()
         chunked = [chunk.sequence for chunk in schedule.chunks]
         scheduled = schedule.sequences
@@ -122,8 +141,8 @@ class AnyTraffic(RuleBasedStateMachine):
         assert len(scheduled) <= self.scheduler.config.max_num_seqs
         assert all(chunk.num_tokens > 0 for chunk in schedule.chunks)
         assert all(seq in scheduled or seq.status is SequenceStatus.WAITING for seq in decodes), "a stream was stalled"
-        oldest = next(iter(self.scheduler.sequences), None)
-        assert oldest is None or oldest.status is SequenceStatus.RUNNING, "the oldest request was preempted"
+        assert first is None or first.status is SequenceStatus.RUNNING, "the first in rank was preempted"
+        self.check_shares(schedule)
         for seq in self.scheduler.commit(schedule, self.runner.run(schedule)):
             self.check_answer(seq)
             self.ended.add(seq.uid)
@@ -137,6 +156,17 @@ class AnyTraffic(RuleBasedStateMachine):
         if schedule.num_tokens > self.scheduler.config.max_num_batched_tokens:
             assert len(encoded) == 1, "an oversized step holds more than it must"
             assert all(chunk.num_tokens == 1 for chunk in schedule.chunks)
+
+    def check_shares(self, schedule: Schedule) -> None:
+        """The first in rank of those that read their prompts has at least half of what is left for prompts."""
+        read = [chunk for chunk in schedule.chunks if chunk.sequence.num_uncomputed_tokens > 1]
+        if not read or schedule.encodes:
+            return
+        first = min(read, key=lambda chunk: chunk.sequence.rank)
+        budget = self.scheduler.config.max_num_batched_tokens - (len(schedule.chunks) - len(read))
+        if not (first.sequence.only_looks and schedule.has_text):
+            least = min(first.sequence.num_uncomputed_tokens, -(-budget // 2))
+            assert first.num_tokens >= least, "the first in line was starved"
 
     def check_answer(self, seq: Sequence) -> None:
         task = seq.task
@@ -159,10 +189,10 @@ class AnyTraffic(RuleBasedStateMachine):
             self.scheduler.check_integrity()
 
     @invariant()
-    def arrival_is_priority(self) -> None:
+    def everyone_is_running_or_waiting(self) -> None:
         if hasattr(self, "scheduler"):
             uids = [seq.uid for seq in self.scheduler.sequences]
-            assert uids == sorted(uids)
+            assert len(uids) == len(set(uids))
             assert set(uids) == set(self.seqs) - self.ended
 
     def teardown(self) -> None:

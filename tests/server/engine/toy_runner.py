@@ -46,6 +46,8 @@ def sequence(
     encoded: Iterable[int] = (),
     interventions: tuple[Intervention, ...] = (),
     is_encoder: bool = False,
+    priority: int = 0,
+    client: str = "",
 ) -> Sequence:
     """On a decoder; on an encoder-decoder, when `encoded` is what its encoder reads; or on an encoder."""
     encoder_token_ids = tuple(encoded)
@@ -62,6 +64,8 @@ def sequence(
             deadline=deadline,
             encoder_token_ids=encoder_token_ids,
             interventions=interventions,
+            priority=priority,
+            client=client,
         ),
         stacks,
     )
