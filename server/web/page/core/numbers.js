@@ -34,6 +34,19 @@ export function descending(values) {
   return order.sort((a, b) => values[b] - values[a] || a - b);
 }
 
+/** The places of the `count` largest finite numbers, the largest first. */
+export function largest(values, count) {
+  const best = [];
+  for (let i = 0; i < values.length; i += 1) {
+    if (!Number.isFinite(values[i]) || (best.length === count && values[i] <= values[best[count - 1]])) continue;
+    let place = best.length;
+    while (place > 0 && values[best[place - 1]] < values[i]) place -= 1;
+    best.splice(place, 0, i);
+    if (best.length > count) best.pop();
+  }
+  return best;
+}
+
 /** The smallest and largest finite value, or [0, 0]. */
 export function extent(values) {
   let low = Infinity;

@@ -15,7 +15,7 @@ export function Bars({ rows, columns, caption, largest, onPick, write = format }
   const share = (value) => (Math.min(Math.abs(value), Math.max(high, -low)) / (high - low)) * 100;
   const zero = share(low);
   const hasNotes = rows.some((row) => row.note !== undefined);
-  return html`<table class="bars">
+  return html`<table class="bars" aria-label=${caption ? undefined : columns.filter(Boolean).join(", ")}>
     ${caption && html`<caption>${caption}</caption>`}
     <thead><tr>
       <th scope="col">${columns[0]}</th><th scope="col"><span class="unseen">bar</span></th>

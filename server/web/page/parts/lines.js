@@ -1,6 +1,6 @@
 // A few lines over a common axis: steps of a trajectory, ranks through the layers.
 import { html, useCallback, useState } from "../core/html.js";
-import { extent, format } from "../core/numbers.js";
+import { extent, format, largest } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 
 const MARGIN = { left: 52, right: 24, top: 12, bottom: 34 };
@@ -62,8 +62,9 @@ export function Lines(props) {
   const nearest = (x, width) => Math.round(((x - MARGIN.left) / roomOf(width)) * (points.length - 1));
   const move = (index) => setHovered(Math.max(0, Math.min(points.length - 1, index)));
   const values = series.map((line) => `${line.name} ${write(line.values[hovered])}`).join(", ");
+  const summary = series.map((line) => inWords(line, points, write)).join("; ");
   return html`<div class="lines">
-    <${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} handle=${handle}
+    <${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary} handle=${handle}
       readout=${hovered === null ? "" : `${points[hovered]}: ${values}`}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(nearest(x, width)))}
       onPick=${onPick && (() => hovered !== null && onPick(hovered))}
@@ -77,6 +78,13 @@ export function Lines(props) {
     <ul class="legend">${series.map((line, place) =>
       html`<li><i class=${`dash-${place % STYLES.length}`}></i>${line.name}</li>`)}</ul>
   </div>`;
+}
+
+/** A line in words: how it begins and ends, and where it is highest. */
+function inWords({ name, values }, points, write) {
+  const [best = 0] = largest(values, 1);
+  const ends = `from ${write(values[0])} at ${points[0]} to ${write(values.at(-1))} at ${points.at(-1)}`;
+  return `${name}: ${ends}, highest ${write(values[best])} at ${points[best]}`;
 }
 
 /** Round places for the axis: powers of ten, or 1, 2 or 5 times one, so that there are four to eight. */

@@ -2,7 +2,7 @@
 import { colourIndex, colourOf, colourTable } from "../core/colour.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { shownToken } from "../core/model.js";
-import { extent, format } from "../core/numbers.js";
+import { extent, format, largest } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 import { fitted, Picture } from "./picture.js";
@@ -11,6 +11,7 @@ import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.j
 const FONT = 12;
 const SMALLEST_LABELLED = 11; // CSS pixels of a cell below which names no longer fit
 const SHORTEST = 480; // CSS pixels that a matrix of many rows may always be high
+const MOST_TOLD = 4; // of the largest cells, in words
 const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices are seen well as they are
 
 /** A canvas of one pixel a cell. Numbers that are not finite (masked) stay transparent. */
@@ -71,7 +72,7 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
-  const { selected, hovered, onHover, onPick, label, describe, handle } = props;
+  const { selected, hovered, onHover, onPick, kind, label, describe, handle } = props;
   const [rows, columns] = [rowNames.length, columnNames.length];
   const bitmap = useBitmap(props, rows, columns);
   const { seen, zoom, follow, setWindow } = useWindow(rows, columns, selected);
@@ -121,10 +122,12 @@ export function Matrix(props) {
   };
   const plain = (row, column) => `${rowNames[row]} · ${columnNames[column]}: ${format(values[row * columns + column])}`;
   const said = describe ?? plain;
+  const largestCells = useMemo(() => largest(kind === "diverging" ? values.map(Math.abs) : values, MOST_TOLD), [values, kind]);
+  const told = largestCells.map((place) => said(Math.floor(place / columns), place % columns)).join("; ");
   return html`${canZoom &&
   html`<${ZoomButtons} seen=${seen} rows=${rows} columns=${columns}
     onZoom=${(factor) => zoom(factor, shown)} onSee=${setWindow} />`}
-  <${Picture} draw=${draw} overlay=${overlay} label=${label} handle=${handle}
+  <${Picture} draw=${draw} overlay=${overlay} label=${label} summary=${told && `Largest: ${told}.`} handle=${handle}
     height=${(width) => layoutOf(width).height}
     onPoint=${onHover && ((x, y) => onHover(cellAt(x, y)))}
     onPick=${onPick && ((x, y) => cellAt(x, y) && onPick(cellAt(x, y)))}

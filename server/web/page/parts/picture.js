@@ -4,17 +4,25 @@ import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
 
+let lastId = 0;
+function newId() {
+  lastId += 1;
+  return `picture-${lastId}`;
+}
+
 /**
  * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with what SvgContext has alone.
  * overlay(context, size) paints what changes while pointing, on a canvas of its own above it: keep it small.
- * height: CSS pixels, or a function of the width. label: what the picture is, for those who do not see it.
+ * height: CSS pixels, or a function of the width. label: what the picture is, and summary: what its numbers say, for those
+ * who do not see it.
  * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a
  * click; onKey(key) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for
  * wheels; onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
  * readout: text about what is pointed at; shown below and read aloud. handle: a ref that gets {png(), svg()}.
  */
 export function Picture(props) {
-  const { draw, overlay, height, label, readout, handle } = props;
+  const { draw, overlay, height, label, summary, readout, handle } = props;
+  const [summaryId] = useState(newId);
   const { onPoint, onPick, onKey, onWheel, onDrag } = props;
   const box = useRef(null);
   const below = useRef(null);
@@ -77,8 +85,9 @@ export function Picture(props) {
     <div class="canvases" ref=${box} style=${{ height: `${tall}px` }}>
       <canvas ref=${below} aria-hidden="true" />
       <canvas ref=${above} role=${isActive ? "application" : "img"} aria-roledescription="picture"
-        aria-label=${label} ...${events || {}} />
+        aria-label=${label} aria-describedby=${summary ? summaryId : undefined} ...${events || {}} />
     </div>
+    ${summary && html`<p class="unseen" id=${summaryId}>${summary}</p>`}
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
 }

@@ -1,11 +1,12 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
 import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
-import { extent, format } from "../core/numbers.js";
+import { extent, format, largest } from "../core/numbers.js";
 import { fitted, Picture } from "./picture.js";
 import { SaveMenu } from "./tools.js";
 
 const MARGIN = 8;
 const GAP = 8;
+const MOST_TOLD = 6; // rows, in words
 
 /**
  * rows: [{name, values, tone, note, height, sums}], all of one length: tone names a colour of the page ("query", "key",
@@ -61,7 +62,8 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
   };
   const index = at && (order ? order[at.column] : at.column);
   const says = describe ?? ((_, i) => rows.map((row) => `${row.name} ${format(row.values[i])}`).join(", "));
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${tops.at(-1)} label=${label} handle=${handle}
+  const summary = useMemo(() => rows.slice(0, MOST_TOLD).map(inWords).join("; "), [rows]);
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${tops.at(-1)} label=${label} summary=${summary} handle=${handle}
     readout=${at === null ? "" : `number ${index}: ${says(at.row, index, at.column)}`}
     onPoint=${point}
     onPick=${onPickRow && (() => at && onPickRow(at.row))}
@@ -73,6 +75,13 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
       else return false;
       return true;
     }} />`;
+}
+
+/** A row in words: where it ends, or its largest number in size. */
+function inWords({ name, values, sums }) {
+  if (sums) return `${name} ends at ${format(values.at(-1))}`;
+  const [place] = largest(Array.from(values, Math.abs), 1);
+  return `${name}: largest ${format(values[place])}, number ${place} of ${values.length}`;
 }
 
 /** Strips with the menu that saves them: the picture, and its numbers in the order in which they stand there. */

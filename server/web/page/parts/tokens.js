@@ -1,9 +1,11 @@
 // The text as its tokens, each one a place that can be chosen.
 import { colourOf, inkOn } from "../core/colour.js";
-import { classes, html, useLayoutEffect, useRef } from "../core/html.js";
+import { classes, html, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
 import { format, percent } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
+
+const RUN = 64; // tokens that are drawn again together
 
 /**
  * tokens: strings; query: the position of the one that looks, and key_, of the one looked at (null: none; `key` is
@@ -13,8 +15,10 @@ import { theme } from "../core/theme.js";
 export function Tokens(props) {
   const { tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false } = props;
   const { onPick, label, write = percent } = props;
-  const mode = useStore(theme);
-  const scale = isSigned ? [-largest, largest, "diverging", mode] : [0, largest, "sequential", mode];
+  const latest = useRef(null);
+  latest.current = onPick;
+  const pick = useCallback((position, event) => latest.current?.(position, event), []);
+  const shown = { tokens, weights, largest, isSigned, write, pick };
   const onKeyDown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!step) return;
@@ -23,33 +27,41 @@ export function Tokens(props) {
     event.preventDefault();
     event.stopPropagation();
   };
-  const focusable = query ?? 0;
   const box = useRef(null);
   // A long text scrolls in its box, and what is chosen may be far down.
   useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
   useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
+  const begins = Array.from({ length: Math.ceil(tokens.length / RUN) }, (_, i) => i * RUN);
+  const within = (position, begin) => (position !== null && position >= begin && position < begin + RUN ? position : null);
   return html`<div class="tokens" ref=${box} role="group" aria-label=${label} onKeyDown=${onKeyDown}>
-    ${tokens.map((token, position) => {
-      const weight = weights?.[position];
-      const isWeighed = weights !== null && Number.isFinite(weight);
-      const ground = isWeighed
-        ? { background: colourOf(weight, ...scale), color: inkOn(weight, ...scale) }
-        : {};
-      const note = isWeighed ? `, ${write(weight)}` : "";
+    ${begins.map((begin) => html`<${Run} key=${begin} begin=${begin} ...${shown} query=${within(query, begin)}
+      key_=${within(key_, begin)} focusable=${within(query ?? 0, begin)} />`)}
+  </div>`;
+}
+
+/** A part of the tokens, drawn again only when something of it changes: a text may have thousands. */
+function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick }) {
+  const mode = useStore(theme);
+  return useMemo(() => {
+    const scale = isSigned ? [-largest, largest, "diverging", mode] : [0, largest, "sequential", mode];
+    return tokens.slice(begin, begin + RUN).map((token, i) => {
+      const position = begin + i;
+      const weight = Number.isFinite(weights?.[position]) ? weights[position] : null;
+      const ground = weight === null ? {} : { background: colourOf(weight, ...scale), color: inkOn(weight, ...scale) };
       const marks = [position === query && "is-query", position === key_ && "is-key", token.includes("\n") && "breaks"];
       return html`<button
         type="button"
         key=${position}
         class=${classes("token", ...marks)}
         style=${ground}
-        title=${`${position}: ${JSON.stringify(token)}${isWeighed ? ` ${format(weight)}` : ""}`}
-        aria-label=${`token ${position}, ${token.trim() || "space"}${note}`}
+        title=${`${position}: ${JSON.stringify(token)}${weight === null ? "" : ` ${format(weight)}`}`}
+        aria-label=${`token ${position}, ${token.trim() || "space"}${weight === null ? "" : `, ${write(weight)}`}`}
         aria-pressed=${position === query}
         tabIndex=${position === focusable ? 0 : -1}
-        onClick=${onPick && ((event) => onPick(position, event))}
+        onClick=${(event) => pick(position, event)}
       >${token.replace(/\n/g, "↵").replace(/\t/g, "⇥") || "∅"}</button>`;
-    })}
-  </div>`;
+    });
+  }, [begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick, mode]);
 }
 
 /** Scroll the box, and nothing around it, so far that the token is seen. */

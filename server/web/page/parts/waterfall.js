@@ -1,10 +1,11 @@
 // Parts and their sum: each bar begins where the one before ended, the last one is the whole.
 import { html, useCallback, useState } from "../core/html.js";
-import { extent, format } from "../core/numbers.js";
+import { extent, format, largest } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 import { ticksOf } from "./lines.js";
 
 const MARGIN = { left: 46, right: 8, top: 14, bottom: 74 };
+const MOST_TOLD = 5; // parts, in words
 const FONT = "11px ui-monospace, monospace";
 
 /** steps: [{name, value, ...}]; total: {name, value}, their sum; onPick(step): a click on a bar. Bars below 0 are hollow. */
@@ -36,7 +37,10 @@ export function Waterfall({ steps, total, label, height = 270, onPick, handle })
   const move = (index) => setHovered(Math.max(0, Math.min(bars.length - 1, index)));
   const pick = () => hovered !== null && hovered < steps.length && onPick?.(steps[hovered]);
   const at = hovered === null ? null : bars[hovered];
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} handle=${handle} onPick=${onPick && pick}
+  const told = largest(steps.map(({ value }) => Math.abs(value)), MOST_TOLD);
+  const parts = told.map((index) => `${steps[index].name} ${format(steps[index].value)}`).join(", ");
+  const summary = `${total.name}: ${format(total.value)}. Largest parts: ${parts}.`;
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary} handle=${handle} onPick=${onPick && pick}
     readout=${at ? `${at.name}: ${format(at.value)}${at.isTotal ? "" : `, sum so far ${format(at.to)}`}` : ""}
     onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(Math.floor((x - MARGIN.left) / place(width))))}
     onKey=${(key) => {

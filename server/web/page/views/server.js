@@ -135,7 +135,7 @@ function Totals({ last }) {
     ...COUNTS.map(([title, name]) => [title, grouped(last.sum(name) ?? 0)]),
     ["Memory of the API process", bytes(last.sum("process_resident_memory_bytes") ?? 0)],
   ];
-  return html`<section class="card"><h2>Since the start</h2><table class="plain-table"><tbody>${rows.map(
+  return html`<section class="card"><h2>Since the start</h2><table class="plain-table" aria-label="Since the start"><tbody>${rows.map(
     ([title, value]) => html`<tr key=${title}><th scope="row">${title}</th><td class="number">${value}</td></tr>`,
   )}</tbody></table></section>`;
 }
@@ -155,7 +155,7 @@ function Routes({ readings }) {
   return html`<section class="card"><h2>Answers by route</h2>
     ${rows.length === 0 && html`<p class="hint">Nothing was asked yet.</p>`}
     ${rows.length > 0 && html`<div class="wide-table" role="region" aria-label="Answers by route" tabindex="0">
-      <table class="plain-table">
+      <table class="plain-table" aria-label="Answers by route">
         <${Headings} names=${["route", "status", "answers", "a second, last two minutes"]} />
         <tbody>${rows.map(({ labels, count, speed }) => html`<tr key=${Object.values(labels).join(" ")}>
           <th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>

@@ -28,7 +28,8 @@ function Census() {
       <p><b>${grouped(census.total)}</b> parameters, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
       <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
-      <details><summary>As a table</summary><table class="plain-table">
+      <details aria-label="Parameters in a table"><summary>As a table</summary>
+      <table class="plain-table" aria-label="Parameters by component">
         <${Headings} names=${["component", "weight", "shape", "count", "parameters", "share"]} />
         <tbody>${census.rows.map((row) => html`<tr>
           <th scope="row">${row.component}</th><td><code>${row.weight}</code></td>
@@ -103,7 +104,7 @@ function GeometryResult({ entry, handle }) {
       ${grouped(entry.num_compared)} pairs compared${entry.sampled ? ", drawn at random" : ", all there are"}. The
       nearer to orthogonal, the more directions a space can keep apart.</p>
     <${CosineHistogram} counts=${entry.arrays.histogram.data} dimension=${entry.dimension} handle=${handle} />
-    <table class="plain-table"><tbody>${facts.map(([name, value, note]) =>
+    <table class="plain-table" aria-label="Figures of the cosines"><tbody>${facts.map(([name, value, note]) =>
       html`<tr><th scope="row">${name}</th><td class="number">${value}</td><td class="hint">${note}</td></tr>`,
     )}</tbody></table>`;
 }

@@ -1,14 +1,14 @@
 // One head: its matrix, its words with lines, and what the chosen word looks at. All follow what is pointed at.
 import { html, useMemo, useRef } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
-import { format } from "../../core/numbers.js";
+import { format, largest } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
 import { Bars } from "../../parts/bars.js";
 import { Choices } from "../../parts/choices.js";
 import { ColourScale, Matrix } from "../../parts/matrix.js";
 import { CopyMenu, SaveMenu } from "../../parts/tools.js";
-import { largest, rowOf, rowSum, transposed } from "./numbers.js";
+import { rowOf, rowSum, transposed } from "./numbers.js";
 import { Words, isInColumns, sideOf } from "./words.js";
 
 const NUM_BARS = 10;

@@ -85,19 +85,6 @@ export function columnOf(values, grid, key) {
   return Float32Array.from(grid.queries, (_, query) => values[query * grid.keys.length + key]);
 }
 
-/** The places of the `count` largest finite numbers, the largest first. */
-export function largest(values, count) {
-  const best = [];
-  for (let i = 0; i < values.length; i += 1) {
-    if (!Number.isFinite(values[i]) || (best.length === count && values[i] <= values[best[count - 1]])) continue;
-    let place = best.length;
-    while (place > 0 && values[best[place - 1]] < values[i]) place -= 1;
-    best.splice(place, 0, i);
-    if (best.length > count) best.pop();
-  }
-  return best;
-}
-
 /** [keys, queries] of [queries, keys]. */
 export function transposed(values, rows, columns) {
   const turned = new Float32Array(values.length);

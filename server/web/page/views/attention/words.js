@@ -1,8 +1,9 @@
 // The text itself with lines from the word that looks to the words it looks at: two columns, or one running text.
 import { html, useCallback, useEffect, useMemo, useRef } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
+import { largest } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
-import { columnOf, largest, rowOf } from "./numbers.js";
+import { columnOf, rowOf } from "./numbers.js";
 
 const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
 const PITCH = 23; // CSS pixels from line to line of the columns

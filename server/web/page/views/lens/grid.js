@@ -78,7 +78,7 @@ export function Grid({ entry, query, state }) {
       html`<li style=${{ height: `${CELL.height}px` }}>${stateName(layer, states)}</li>`)}</ol>
     <div class="lens-canvas" style=${{ minWidth: `${LEFT + 4 + columns * CELL.width}px` }}>
       <${Picture} draw=${draw} overlay=${overlay} height=${TOP + states * CELL.height + 4} handle=${picture}
-        label="The word that each layer would say next, at each position"
+        label="The word that each layer would say next, at each position" summary=${inWords(entry, selected.column)}
         onPoint=${(x, y, width) => setHovered(at(x, y, width))}
           onPick=${(x, y, width) => at(x, y, width) && pick(at(x, y, width))} onKey=${onKey} />
     </div></div>
@@ -103,6 +103,16 @@ function said(entry, { state, column }) {
   const position = entry.positions[column];
   return `${stateName(state,
     entry.layers.length)} at ${shownToken(entry.tokens[position])} (${position}): ${list}; entropy ${format(entropy)} nats`;
+}
+
+/** One position in words: what each state would say. */
+function inWords(entry, column) {
+  const { length } = entry.layers;
+  const says = entry.layers.map((_, state) => {
+    const { words, chances } = cellOf(entry, state, column);
+    return `${stateName(state, length)}: ${spaced(words[0])} ${percent(chances[0])}`;
+  });
+  return `After ${shownToken(entry.tokens[entry.positions[column]])}: ${says.join("; ")}`;
 }
 
 function savedArrays(entry) {

@@ -16,7 +16,7 @@ export function Likeliest({ row, drawn, found, onPick }) {
       <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>what is drawn from</li>
         <li><i class="swatch cut"></i>cut</li></ul>
     </header>
-    <table class="likeliest">
+    <table class="likeliest" aria-label="The likeliest tokens">
       <thead><tr><th scope="col">#</th><th scope="col">token</th><th scope="col"><span class="unseen">bars</span></th>
         <th scope="col">softmax</th><th scope="col">drawn</th></tr></thead>
       <tbody>${tokens.map((token, place) => html`<${Line} key=${token} row=${row} drawn=${drawn} token=${token}

@@ -24,7 +24,7 @@ export function TextScore() {
 function Score({ tokens, values, query }) {
   const scored = values.filter((value) => value !== null);
   const mean = scored.reduce((sum, value) => sum + value, 0) / Math.max(scored.length, 1);
-  const chances = values.map((value) => (value === null ? NaN : Math.exp(value)));
+  const chances = useMemo(() => values.map((value) => (value === null ? NaN : Math.exp(value))), [values]);
   const perplexity = html`<b class="number">${format(Math.exp(-mean))}</b>`;
   return html`<p>
       ${scored.length > 0 && html`Perplexity of the text ${perplexity}: ${format(-mean)} nats of surprise a token. `}

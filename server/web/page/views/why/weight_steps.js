@@ -55,7 +55,7 @@ export function Softmax({ pair }) {
     says=${html`Each score, less the largest one so that nothing overflows, becomes a positive number; divided by their sum
       they are shares of 1. Two points more of score are ${format(Math.E ** 2, 2)} times the weight. Click a key to see why
         it has its share.`}>
-    <div class="scroll"><table class="softmax">
+    <div class="scroll"><table class="softmax" aria-label="From scores to weights">
       <thead><tr>
         <th scope="col">key</th><th scope="col">q · k</th><th scope="col">score</th><th scope="col">exp(score − max)</th>
         <th scope="col" colspan="2">weight</th>
