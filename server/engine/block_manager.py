@@ -61,6 +61,11 @@ class BlockManager:
         return len(self._blank) + len(self._cached)
 
     @property
+    def num_cached_blocks(self) -> int:
+        """Free blocks that still hold a prefix."""
+        return len(self._cached)
+
+    @property
     def usage(self) -> float:
         """The share of usable blocks that sequences hold, 0 to 1."""
         return 1 - self.num_free_blocks / self.num_usable_blocks
@@ -159,7 +164,10 @@ class BlockManager:
         Raises:
             AssertionError: with the blocks and figures that disagree.
         """
+        sizes = (len(self._num_holders), len(self._hash_of_block))
+        _require(sizes == (self.num_blocks,) * 2, f"books of {sizes} blocks for {self.num_blocks}")
         _require(self._num_holders[NULL_BLOCK] == 0, "the null block is held")
+        _require(self._hash_of_block[NULL_BLOCK] is None, "the null block has a prefix")
         _require(all(count >= 0 for count in self._num_holders), f"negative reference count: {self._num_holders}")
         held = [block for block, count in enumerate(self._num_holders) if count > 0]
         places = Counter([*self._blank, *self._cached, *held])
@@ -167,15 +175,38 @@ class BlockManager:
         _require(places == expected, f"lost: {expected - places}, in two places or out of range: {places - expected}")
         indexed = {block: digest for digest, block in self._block_of_hash.items()}
         noted = {block: digest for block, digest in enumerate(self._hash_of_block) if digest is not None}
-        _require(indexed == noted, f"prefix index and blocks differ: {sorted(indexed)} against {sorted(noted)}")
+        _require(
+            indexed == noted and len(self._block_of_hash) == len(noted),
+            f"prefix index and blocks differ: {sorted(self._block_of_hash.values())} against {sorted(noted)}",
+        )
         nameless = [block for block in self._cached if block not in noted]
         _require(not nameless, f"kept as cached without a prefix: {nameless}")
         named = [block for block in self._blank if block in noted]
         _require(not named, f"kept as blank with a prefix: {named}")
-        if holders is not None:
-            counts = Counter(block for seq in holders for block in seq.block_table + seq.cross_block_table)
-            actual = Counter({block: self._num_holders[block] for block in held})
-            _require(counts == actual, f"reference counts {dict(actual)}, but block tables hold {dict(counts)}")
+        found, looked_up = self.prefix_cache_hits, self.prefix_cache_queries
+        _require(0 <= found <= looked_up, f"{found} of {looked_up} tokens were found in the prefix cache")
+        if holders is None:
+            return
+        holders = list(holders)
+        counts = Counter(block for seq in holders for block in seq.block_table + seq.cross_block_table)
+        actual = Counter({block: self._num_holders[block] for block in held})
+        _require(counts == actual, f"reference counts {dict(actual)}, but block tables hold {dict(counts)}")
+        for seq in holders:
+            self._check_tables(seq)
+
+    def _check_tables(self, seq: Sequence) -> None:
+        """Check that a sequence writes to nobody else's block, and shares what it says it shares."""
+        table, num_shared = seq.block_table, seq.num_published_blocks
+        private = table[num_shared:] + seq.cross_block_table
+        _require(len({*table, *seq.cross_block_table}) == len(table + seq.cross_block_table), f"a block twice: {seq}")
+        _require(num_shared <= len(table), f"{num_shared} blocks are published: {seq}")
+        num_computed = seq.num_computed_tokens if table else 0
+        _require(num_shared * self.block_size <= num_computed, f"published before it was computed: {seq}")
+        _require(num_computed <= len(table) * self.block_size, f"computed without a block: {seq}")
+        shared = [block for block in private if self._num_holders[block] != 1 or self._hash_of_block[block] is not None]
+        _require(not shared, f"it writes to {shared}, which others may read: {seq}")
+        for block, digest in zip(table[:num_shared], seq.block_hashes, strict=False):
+            _require(self._hash_of_block[block] in (None, digest), f"block {block} holds another prefix: {seq}")
 
     def _take_free_block(self) -> int:
         if self._blank:

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from model.config import ModelConfig
 from model.inside import weights
@@ -29,6 +30,7 @@ from server.engine.inspector import Inspector
 from server.engine.isolation import run_isolated
 from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
+from server.engine.memory_limit import give_back_memory
 from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.needs import Stacks
 from server.engine.outputs import (
@@ -44,6 +46,7 @@ from server.engine.outputs import (
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
+from server.engine.state import engine_state
 from server.engine.threads import use_threads
 from server.engine.warm_up import warm_up
 
@@ -148,6 +151,7 @@ class Engine:
             tracked.findings = Findings.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             self._tracked[request.uid] = tracked
+            give_back_memory()
             self._scheduler.finish(seq, "memory")
             self._pending.append(self._ending(request.uid, "memory", f"no memory for what it captures: {error}"))
         except Exception:

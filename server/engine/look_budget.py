@@ -12,6 +12,7 @@ library only.
 
 from collections import deque
 from dataclasses import dataclass
+from math import isfinite
 from statistics import median
 
 SHARE = 0.08
@@ -54,6 +55,17 @@ class LookBudget:
     def tokens(self) -> int:
         """Most tokens of looks in the next step; 0 while they wait."""
         return 0 if self._just_looked or self._credit < 0 else int(self._size)
+
+    def state(self) -> dict[str, float]:
+        """For a debug dump: most tokens of looks at once, and the seconds they may still take."""
+        return {"tokens": int(self._size), "credit_seconds": round(self._credit, 6)}
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError, with the figures, when looks could be let in without bound or never again."""
+        is_bounded = 1 <= self._size <= self._max_tokens
+        if not (is_bounded and isfinite(self._credit) and all(isfinite(s) and s >= 0 for s in self._plain)):
+            figures = f"{self._size} of {self._max_tokens} tokens, credit {self._credit}, steps of {list(self._plain)}"
+            raise AssertionError(f"the budget of looks makes no sense: {figures}")
 
     def note(self, seconds: float, work: StepWork) -> None:
         """Book a step in which text ran."""
