@@ -50,8 +50,9 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
     """The answer to each question, on a server with nothing else to do."""
     answers = []
     wire = await Wire.open(server.host, server.port)
-    for question in questions:
-        answer = await wire.ask("POST", question.path, json_content(question.body), headers_of(question))
+    for number, question in enumerate(questions):
+        headers = {**headers_of(question), "X-Request-Id": f"{books.QUIET}{number}"}
+        answer = await wire.ask("POST", question.path, json_content(question.body), headers)
         if answer.head.status != 200:
             raise RuntimeError(f"{question.kind}: {answer.head.status} {answer.body[:300]!r}")
         answers.append(meaning(question, answer.body))
@@ -59,24 +60,29 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
     return answers
 
 
-async def settled(server: Server) -> dict[str, float]:
-    """All values of /metrics once nothing is held any more, or as they are when that does not come."""
-    give_up = time.monotonic() + _SETTLE_WITHIN
+async def settled(server: Server, log: Path) -> dict[str, float]:
+    """All values of /metrics once nothing is held any more and nothing new is counted or logged.
+
+    As they are when that does not come.
+    """
+    give_up, last, num_bytes = time.monotonic() + _SETTLE_WITHIN, dict[str, float](), 0
     while True:
         wire = await Wire.open(server.host, server.port)
         values = samples((await wire.ask("GET", "/metrics")).body.decode())
         wire.close()
-        if not any(values[name] for name in books.HELD) or time.monotonic() > give_up:
+        counted = {name: value for name, value in values.items() if books.is_logged(name)}
+        is_still = counted == last and num_bytes == log.stat().st_size
+        if (is_still and not any(values[name] for name in books.HELD)) or time.monotonic() > give_up:
             return values
-        await asyncio.sleep(0.1)
+        last, num_bytes = counted, log.stat().st_size
+        await asyncio.sleep(0.5)
 
 
 async def soak(server: Server, log: Path, *, seconds: float, clients: int, seed: int, kill_every: float) -> Soak:
     """Everything, on a server that logs JSON into `log`."""
     found, questions = Findings(), pool()
     expected = await ask_alone(server, questions)
-    before, files = await settled(server), _open_files(server)
-    num_lines = len(books.read_log(log))
+    before, files = await settled(server, log), _open_files(server)
     outcomes: list[Outcome] = []
     faults: list[Fault] = []
     watch = Watch(server)
@@ -87,8 +93,8 @@ async def soak(server: Server, log: Path, *, seconds: float, clients: int, seed:
     await asyncio.gather(*(client.run(seed, number, until) for number, client in enumerate(everybody)))
     await breaking
     watching.cancel()
-    after = await settled(server)
-    lines = books.read_log(log)[num_lines:]
+    after = await settled(server, log)
+    lines = books.read_log(log)
     books.check_idle(after, found)
     books.check_outcomes(outcomes, faults, found)
     books.check_log(outcomes, lines, found)

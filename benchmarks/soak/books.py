@@ -22,6 +22,8 @@ FAULT_CODES = ("worker_lost", "worker_hung", "not_ready")
 CROWDED = 429
 GONE = 499
 """How the counters name the end of a request whose client left before an answer began; the log says 0."""
+QUIET = "quiet-"
+"""Begins the ids of what was asked before and after the soak, of which no books are kept."""
 _HTTP_COUNTER = re.compile(r'lightwell_http_requests_total\{method="(\w+)",route="([^"]*)",status="(\d+)"\}')
 _PROBES = ("/health", "/metrics")
 """Routes whose requests are not logged."""
@@ -54,11 +56,11 @@ class Findings:
 
 
 def read_log(path: Path) -> list[LogLine]:
-    """The lines about requests, of a log in JSON. Other lines (warnings, a worker's) are passed over."""
+    """The lines about requests, of a log in JSON. All other lines are passed over, the quiet ones too."""
     lines = []
     for text in path.read_text(errors="replace").splitlines():
         event = _as_json(text)
-        if "request_id" in event and "status" in event and "path" in event:
+        if "status" in event and "path" in event and not str(event.get("request_id", QUIET)).startswith(QUIET):
             lines.append(
                 LogLine(
                     str(event["request_id"]), str(event["method"]), str(event["path"]), int(event["status"]) or GONE,
@@ -89,7 +91,7 @@ def check_outcomes(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: 
         if outcome.status is None or outcome.end != "whole":
             continue
         is_excused = outcome.error_code in FAULT_CODES and any(_overlaps(outcome, fault) for fault in faults)
-        if outcome.status in (CROWDED, 503) and not outcome.has_retry_after:
+        if outcome.status in (CROWDED, 503) and outcome.retry_after is None:
             found.add("refusals without Retry-After", said)
         if outcome.status == 200 and outcome.error_code is not None and not is_excused:
             found.add("streams that failed without a fault", said)
@@ -122,6 +124,12 @@ def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Find
         found.add("lines of the log that no client knows", request_id)
 
 
+def is_logged(name: str) -> bool:
+    """Whether a value of /metrics counts HTTP requests that stand in the log."""
+    match = _HTTP_COUNTER.fullmatch(name)
+    return match is not None and not match[2].startswith(_PROBES)
+
+
 def check_counters(
     lines: Sequence[LogLine], before: Mapping[str, float], after: Mapping[str, float], found: Findings
 ) -> None:
@@ -132,7 +140,7 @@ def check_counters(
     counted: Counter[tuple[str, str, int]] = Counter()
     for name, value in after.items():
         match = _HTTP_COUNTER.fullmatch(name)
-        if match is not None and not match[2].startswith(_PROBES):
+        if match is not None and is_logged(name):
             counted[match[1], match[2], int(match[3])] = round(value - before.get(name, 0))
     routes = {route for _, route, _ in counted}
     logged = Counter((line.method, line.path if line.path in routes else "unmatched", line.status) for line in lines)

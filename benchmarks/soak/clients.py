@@ -21,8 +21,10 @@ PATIENCE = 120.0
 _SLOW_SECONDS = 4.0
 """A slow reader takes about so long, and at most PATIENCE."""
 _LATEST_LEAVE = 0.6
-_REST = 0.25
-"""Seconds of rest after a refusal that asks to come back later."""
+_LONGEST_REST = 2.0
+"""Seconds of rest after a refusal that asks to come back later, at most."""
+_LONGEST_IDLE = 1.0
+"""Seconds after which a kept connection is not trusted: the server ends idle ones, perhaps just as a request comes."""
 
 
 @dataclass
@@ -44,7 +46,8 @@ class Outcome:
     """The answer came whole; the client left; or it ended, or hung, where it must not."""
     error_code: str | None = None
     """Of an error body, or of the error event that ended a stream."""
-    has_retry_after: bool = False
+    retry_after: float | None = None
+    """Seconds."""
     expected_status: int = 200
     difference: str = ""
     """Where a whole answer differs from the quiet one."""
@@ -64,6 +67,7 @@ class Client:
         self._wrong = wrong_requests()
         self._note = note
         self._kept: Wire | None = None
+        self._kept_at = 0.0
 
     async def run(self, seed: int, number: int, until: float) -> None:
         """Act until that moment (CLOCK_MONOTONIC)."""
@@ -72,8 +76,8 @@ class Client:
                 break
             outcome = await self.perform(act, f"soak-{number}-{count}")
             self._note(outcome)
-            if outcome.status in (429, 503):
-                await asyncio.sleep(_REST)
+            if outcome.retry_after is not None:
+                await asyncio.sleep(min(outcome.retry_after, _LONGEST_REST))
         self._drop()
 
     async def perform(self, act: Act, request_id: str) -> Outcome:
@@ -89,7 +93,8 @@ class Client:
         except (WireError, OSError) as error:
             outcome.note = f"{type(error).__name__}: {error}"
         outcome.ended = time.monotonic()
-        if outcome.end != "whole":
+        self._kept_at = outcome.ended
+        if outcome.end == "broken":
             self._drop()
         return outcome
 
@@ -125,7 +130,9 @@ class Client:
 
     async def _head(self, wire: Wire, outcome: Outcome) -> Head:
         head = await wire.read_head()
-        outcome.status, outcome.has_retry_after = head.status, "retry-after" in head.headers
+        outcome.status = head.status
+        if "retry-after" in head.headers:
+            outcome.retry_after = float(head.headers["retry-after"])
         answered = head.headers.get("x-request-id")
         if answered != outcome.request_id:
             outcome.note = f"the answer bears the id {answered}"
@@ -149,6 +156,8 @@ class Client:
             self._drop()
 
     async def _connection(self) -> Wire:
+        if time.monotonic() - self._kept_at > _LONGEST_IDLE:
+            self._drop()
         if self._kept is None:
             self._kept = await Wire.open(self._server.host, self._server.port)
         return self._kept

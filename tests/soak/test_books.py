@@ -100,7 +100,7 @@ def test_what_no_client_should_see_is_found(outcome: Outcome, finding: str) -> N
 
 
 def test_a_lost_worker_explains_the_failures_of_its_own_time_only() -> None:
-    lost = replace(WHOLE, status=503, error_code="worker_lost", has_retry_after=True)
+    lost = replace(WHOLE, status=503, error_code="worker_lost", retry_after=1.0)
     assert not outcome_findings(lost, [KILL])
     assert not outcome_findings(replace(WHOLE, error_code="worker_lost"), [KILL])
     assert outcome_findings(replace(lost, began=20.0, ended=21.0), [KILL])

@@ -1,0 +1,1 @@
+"""Broken, odd and hostile HTTP over raw sockets: `python -m benchmarks.fuzz`."""
