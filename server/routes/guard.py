@@ -32,6 +32,9 @@ from server.metrics import CLIENT_CLOSED_REQUEST
 from server.request_log import current_record
 from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
 
+MAX_BODY_VALUES = 1 << 21
+"""Commas of a body: parsing takes about a second of the event loop for so many lists, and no request needs them."""
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -152,6 +155,12 @@ async def read_body(request: Request, max_bytes: int) -> None:
             if size > max_bytes:
                 raise _too_large(size, max_bytes)
             num_commas += chunk.count(b",")  # a little of the event loop's time with each chunk
+            if num_commas > MAX_BODY_VALUES:
+                raise PayloadTooLarge(
+                    f"The body holds more than {MAX_BODY_VALUES} commas and would be parsed for too long; send fewer or "
+                    "shorter inputs, and arrays as base64.",
+                    code="body_too_large",
+                )
     except ClientDisconnect:
         message = f"The client left after {size} bytes of its request's body."
         raise ApiError(CLIENT_CLOSED_REQUEST, message, "invalid_request_error", code="client_left") from None

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 MAX_TOKEN_ID = 2**31 - 1
@@ -39,10 +39,24 @@ Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, m
 """Layers, heads or positions; negative ones count from the end."""
 
 
+MAX_FIELDS = 256
+MAX_MESSAGES = 4096
+MAX_PARTS = 256
+"""Of one message's content."""
+
+
 class RequestModel(BaseModel):
     """Base of request bodies: JSON types as they are ("1" is no number, NaN is none either), unknown fields refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_object_has_that_many_fields(cls, data: Any) -> Any:
+        """Or each unknown one of a million would be named."""
+        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+            raise ValueError(f"an object of {len(data)} fields; at most {MAX_FIELDS} are accepted")
+        return data
 
 
 class AnswerModel(BaseModel):
@@ -82,7 +96,9 @@ class ChatMessage(RequestModel):
     """One message of a conversation."""
 
     role: Text = Field(min_length=1, description="Who speaks: the roles are those the model's chat template knows.")
-    content: Text | list[TextPart] | None = Field(None, description="The text, or a list of text parts.")
+    content: Text | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
+        None, description="The text, or a list of text parts."
+    )
     name: Text | None = Field(None, description="Name of the speaker, for templates that use it.")
 
     def as_template_input(self) -> dict[str, str]:
@@ -92,6 +108,10 @@ class ChatMessage(RequestModel):
         if self.name is not None:
             message["name"] = self.name
         return message
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+"""A conversation."""
 
 
 class Usage(AnswerModel):

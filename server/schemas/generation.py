@@ -8,8 +8,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from server.schemas.attention import AttentionFields
 from server.schemas.base import (
     AnswerModel,
-    ChatMessage,
     Ignored,
+    Messages,
     ModelField,
     PromptInput,
     RequestModel,
@@ -201,7 +201,7 @@ class ChatCompletionRequest(GenerationFields):
         "verbosity": "this model has no such setting; leave it out",
     }
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] = Field(description="The conversation so far.")
+    messages: Messages = Field(description="The conversation so far.")
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_TOKENS, description="Most tokens to generate; null is the rest of the context."
     )

@@ -1,17 +1,15 @@
 """The fields of every request that reads whole inputs and looks inside."""
 
-from typing import Annotated
-
 from pydantic import Field
 
-from server.schemas.base import ChatMessage, ModelField, PromptInput
+from server.schemas.base import Messages, ModelField, PromptInput
 from server.schemas.interventions import CanIntervene
 
 
 class InputFields(CanIntervene, ModelField):
     """What is read. Of an encoder-decoder `input` is the encoder's."""
 
-    input: PromptInput | Annotated[list[ChatMessage], Field(min_length=1)] = Field(
+    input: PromptInput | Messages = Field(
         description="A text, a list of texts, token ids, a list of token id lists, or chat messages."
     )
     completion: PromptInput | None = Field(

@@ -2,12 +2,12 @@
 /v1/trajectory, /v1/heads and /v1/rollout.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from server.engine.request import Part
-from server.schemas.base import AnswerModel, ChatMessage, Index, PromptInput, Selector, wrong
+from server.schemas.base import AnswerModel, Index, Messages, PromptInput, Selector, wrong
 from server.schemas.predictions import LookAnswer, LookEntry, LookRequest, Target
 
 OwnPart = Literal["decoder", "encoder"]
@@ -149,7 +149,7 @@ class TrajectoryAnswer(LookAnswer):
 class HeadsRequest(LookRequest):
     """Body of POST /v1/heads."""
 
-    input: PromptInput | Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(  # type: ignore[assignment]
+    input: PromptInput | Messages | None = Field(  # type: ignore[assignment]
         None, description="As in /v1/attention. Null: random tokens written twice, which show induction heads."
     )
     layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')

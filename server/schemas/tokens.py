@@ -1,17 +1,15 @@
 """Bodies of POST /tokenize and POST /detokenize and their answers, as vLLM has them."""
 
-from typing import Annotated
-
 from pydantic import Field, model_validator
 
-from server.schemas.base import AnswerModel, ChatMessage, ModelField, Text, TokenIds, wrong
+from server.schemas.base import AnswerModel, Messages, ModelField, Text, TokenIds, wrong
 
 
 class TokenizeRequest(ModelField):
     """Body of POST /tokenize: a prompt, or chat messages."""
 
     prompt: Text | None = Field(None, description="The text.")
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = Field(
+    messages: Messages | None = Field(
         None, description="A conversation, written out by the chat template; in place of prompt."
     )
     add_special_tokens: bool | None = Field(

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from server.errors import BadRequest
-from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
+from server.routes.guard import MAX_BODY_VALUES
+from server.routes.prompts import MAX_PROMPTS, MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
 from server.schemas import ChatMessage
+from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS
+from server.schemas.generation import MAX_CHOICES, MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 from tests.server.serving import Site, error_of, site
 
 JSON = {"content-type": "application/json"}
@@ -197,3 +200,47 @@ async def test_a_message_holds_no_more_of_a_huge_value_than_helps(tmp_path: Path
     async with site(tmp_path) as at:
         error = await at.error("/v1/completions", {"prompt": "x", "stop": ["y" * 100_000]}, 400)
     assert len(error["message"]) < 600
+
+
+MESSAGE = {"role": "user", "content": "x"}
+PART = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/chat/completions", {"messages": [MESSAGE] * (MAX_MESSAGES + 1)}, f"at most {MAX_MESSAGES} items"),
+        ("/tokenize", {"messages": [MESSAGE] * (MAX_MESSAGES + 1)}, f"at most {MAX_MESSAGES} items"),
+        ("/v1/attention", {"input": [MESSAGE] * (MAX_MESSAGES + 1)}, f"at most {MAX_MESSAGES} items"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": [PART] * (MAX_PARTS + 1)}]},
+            f"at most {MAX_PARTS} items",
+        ),
+        ("/v1/completions", {"prompt": "x", "stop": ["a"] * (MAX_STOP_STRINGS + 1)}, f"at most {MAX_STOP_STRINGS}"),
+        ("/v1/completions", {"prompt": "x", "stop": "a" * 1025}, "at most 1024 characters"),
+        ("/v1/completions", {"prompt": "x", "stop_token_ids": [1] * (MAX_STOP_TOKEN_IDS + 1)}, "at most"),
+        ("/v1/completions", {"prompt": "x", "n": MAX_CHOICES + 1}, f"less than or equal to {MAX_CHOICES}"),
+        ("/v1/completions", {"prompt": ["x"] * (MAX_PROMPTS + 1)}, f"at most {MAX_PROMPTS}"),
+        ("/v1/embeddings", {"input": ["x"] * (MAX_PROMPTS + 1)}, f"at most {MAX_PROMPTS}"),
+        ("/v1/completions", {"prompt": "x", **{f"f{i}": 1 for i in range(MAX_FIELDS)}}, f"at most {MAX_FIELDS}"),
+        (
+            "/v1/completions",
+            {"prompt": "x", "logit_bias": {str(i): 1 for i in range(MAX_LOGIT_BIAS + 1)}},
+            f"at most {MAX_LOGIT_BIAS} items",
+        ),
+    ],
+)
+async def test_lists_have_a_bound_that_is_told_before_any_work(
+    path: str, body: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        assert said in (await at.error(path, body, 400))["message"]
+        assert at.engine.submitted == []
+
+
+async def test_a_body_of_very_many_values_is_refused_unparsed(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = b'{"prompt": "x", "metadata": [' + b"[]," * MAX_BODY_VALUES + b"0]}"
+        answer = await at.http.post("/v1/completions", content=body, headers=JSON)
+    assert (answer.status_code, error_of(answer)["code"]) == (413, "body_too_large")
