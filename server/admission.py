@@ -1,84 +1,269 @@
-"""Whether one more request may come in: limits on requests, tokens and captured bytes, with an honest Retry-After.
+"""Whether one more request may come in: limits on requests, tokens, KV blocks, captured bytes and the time to wait,
+with an honest Retry-After.
+
+A client (an API key) is turned away from a full queue only if it holds its share of it: one client's flood is not
+another's 429. The queue may grow to twice its limit by that, never more. Captured bytes are memory, and have one limit
+for all.
 
 Only counts; knows nothing of workers, sockets or HTTP beyond the error it raises.
 """
 
 import math
 import time
-from collections import deque
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from server.errors import PayloadTooLarge, QueueFull
+from server.rates import Rate
 
-_RATE_WINDOW = 64
-"""Ends of requests from which the recent rate is taken."""
-_MAX_RETRY_AFTER = 60
+_MAX_RETRY_AFTER = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a request counts for while it is unfinished."""
+
+    num_tokens: int
+    """Its prompt and the most it may generate."""
+    capture_bytes: int
+    num_blocks: int = 0
+    """Of the KV cache, should it generate all of that."""
+    num_read: int = 0
+    """Tokens it gives to read."""
+
+
+class Budget:
+    """How much of one thing unfinished requests hold, of how much, and how fast they give it back."""
+
+    def __init__(self, limit: float, clock: Callable[[], float]) -> None:
+        self.limit = limit
+        self.used = 0
+        self._of_client: Counter[str] = Counter()
+        self._clock = clock
+        self._returns = Rate()
+
+    def of(self, client: str) -> int:
+        """What one client holds."""
+        return self._of_client[client]
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """What each client holds that holds something."""
+        return dict(self._of_client)
+
+    def has_room(self, amount: int, client: str) -> bool:
+        """Whether `amount` fits; of a full budget, whether the client's share has room."""
+        if self.used + amount <= self.limit:
+            return True
+        num_clients = len(self._of_client.keys() | {client})
+        return num_clients > 1 and (self._of_client[client] + amount) * num_clients <= self.limit
+
+    def take(self, amount: int, client: str) -> None:
+        """Count it as held."""
+        self._advance()
+        self.used += amount
+        self._of_client[client] += amount
+
+    def give_back(self, amount: int, client: str) -> None:
+        """Count it as free."""
+        self._advance()
+        self.used -= amount
+        self._of_client[client] -= amount
+        if not self._of_client[client]:
+            del self._of_client[client]
+        self._returns.add(amount)
+
+    def seconds_until_free(self, amount: int) -> float:
+        """How long until `amount` fits, as things are given back now."""
+        return self.seconds_to_return(self.used + amount - self.limit)
+
+    def seconds_to_return(self, amount: float) -> float:
+        """How long until so much of what is held now is given back."""
+        self._advance()
+        return self._returns.seconds_for(amount)
+
+    def _advance(self) -> None:
+        self._returns.advance(self._clock(), busy=self.used > 0)
 
 
 class Admission:
-    """Counters of all unfinished requests. `admit` raises or counts; `release` and `release_capture` undo it."""
+    """Counters of all unfinished requests. `admit` raises or counts; `release` and `release_capture` undo it.
 
-    def __init__(self, *, max_requests: int, max_tokens: int, max_capture_bytes: int) -> None:
-        self.max_requests = max_requests
-        self.max_tokens = max_tokens
-        self.max_capture_bytes = max_capture_bytes
-        self.num_requests = 0
-        self.num_tokens = 0
-        self.capture_bytes = 0
-        self._ends: deque[float] = deque(maxlen=_RATE_WINDOW)
+    `max_kv_demand` is in times the cache, `max_queue_time` in seconds, 0 for none; `num_seats` is how many run at once.
+    `clock` gives seconds.
+    """
 
-    def admit(self, num_tokens: int, capture_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        max_requests: int,
+        max_tokens: int,
+        max_capture_bytes: int,
+        max_kv_demand: float = math.inf,
+        max_queue_time: float = 0.0,
+        num_seats: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.requests = Budget(max_requests, clock)
+        self.tokens = Budget(max_tokens, clock)
+        self.blocks = Budget(math.inf, clock)
+        """Its limit is known with `note_cache`."""
+        self.capture = Budget(max_capture_bytes, clock)
+        self.max_queue_time = max_queue_time
+        self._max_kv_demand = max_kv_demand
+        self._block_size = 1
+        self._num_seats = num_seats
+        self._unread: Counter[int] = Counter()
+        """Requests whose prompt is not read yet, by its length."""
+        self._num_unread = 0
+        self._reading = Rate()
+        self._clock = clock
+
+    def note_cache(self, num_blocks: int, block_size: int) -> None:
+        """The workers have so many usable blocks together. One alone is an encoder's: it keeps nothing, and bounds
+        nothing.
+        """
+        self._block_size = block_size
+        self.blocks.limit = self._max_kv_demand * num_blocks if num_blocks > 1 else math.inf
+
+    def cost(self, num_prompt_tokens: int, num_encoder_tokens: int, max_tokens: int, capture_bytes: int) -> Cost:
+        """What a request counts for. The last token it generates is never fed back and needs no room."""
+        num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
+        num_read = num_prompt_tokens + num_encoder_tokens
+        num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
+        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read)
+
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes of captures in flight."""
+        return self.capture.used
+
+    def check(self, num_requests: int = 1, client: str = "", *, waits: bool = True) -> None:
+        """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. Cheap: before
+        anything is read or tokenised.
+
+        `waits`: whether the time they would wait counts.
+        """
+        if not self.requests.has_room(num_requests, client):
+            seconds = self.requests.seconds_until_free(num_requests)
+            raise QueueFull(
+                f"{self.requests.used} requests are unfinished and at most {self.requests.limit} are accepted "
+                "(--max-num-queued-requests, --max-num-seqs).",
+                code="queue_full",
+                retry_after=_retry_after(seconds),
+            )
+        if waits and self.max_queue_time:
+            self._check_wait(self.seconds_to_seat(client))
+
+    def admit(self, cost: Cost, client: str = "", *, waits: bool = True) -> None:
         """Count a request in. Raises QueueFull (429), or PayloadTooLarge (413) for what could never fit.
 
-        `num_tokens` is the prompt and the most it may generate. A request over the token limit is taken when
-        nothing else runs: its own size was accepted by the model's context.
+        A request over the limit of tokens or blocks is taken when nothing else runs: its own size was accepted by the
+        model's context. `waits`: whether the time it would wait counts.
         """
-        if capture_bytes > self.max_capture_bytes:
+        if cost.capture_bytes > self.capture.limit:
             raise PayloadTooLarge(
-                f"This request would capture {capture_bytes} bytes; at most {self.max_capture_bytes} are accepted "
+                f"This request would capture {cost.capture_bytes} bytes; at most {self.capture.limit} are accepted "
                 "(--max-capture-bytes). Ask for fewer layers, heads or positions.",
                 code="capture_too_large",
             )
-        if self.num_requests >= self.max_requests:
+        self.check(1, client, waits=waits)
+        if waits and self.max_queue_time and self.requests.used < self._num_seats:  # else most of it waits for a seat
+            self._check_wait(self.seconds_to_read(cost.num_read))
+        if self.requests.used and not self.tokens.has_room(cost.num_tokens, client):
             raise QueueFull(
-                f"{self.num_requests} requests are unfinished and at most {self.max_requests} are accepted.",
-                code="queue_full",
-                retry_after=self.retry_after(self.num_requests - self.max_requests + 1),
-            )
-        if self.num_requests and self.num_tokens + num_tokens > self.max_tokens:
-            raise QueueFull(
-                f"The unfinished requests hold {self.num_tokens} tokens; with this one's {num_tokens} they would "
-                f"exceed the {self.max_tokens} that are accepted.",
+                f"The unfinished requests hold {self.tokens.used} tokens; with this one's {cost.num_tokens} they would "
+                f"exceed the {self.tokens.limit} that are accepted (--max-num-queued-tokens).",
                 code="queue_tokens_full",
-                retry_after=self.retry_after(1),
+                retry_after=_retry_after(self.tokens.seconds_until_free(cost.num_tokens)),
             )
-        if self.capture_bytes + capture_bytes > self.max_capture_bytes:
+        if self.requests.used and not self.blocks.has_room(cost.num_blocks, client):
             raise QueueFull(
-                f"{self.capture_bytes} bytes of captures are in flight; with this one's {capture_bytes} they would "
-                f"exceed the {self.max_capture_bytes} that are accepted.",
-                code="capture_budget_full",
-                retry_after=self.retry_after(1),
+                f"The unfinished requests may come to need {self.blocks.used} blocks of the KV cache; with this one's "
+                f"{cost.num_blocks} they would exceed the {self.blocks.limit:.0f} that are accepted (--max-kv-demand).",
+                code="queue_blocks_full",
+                retry_after=_retry_after(self.blocks.seconds_until_free(cost.num_blocks)),
             )
-        self.num_requests += 1
-        self.num_tokens += num_tokens
-        self.capture_bytes += capture_bytes
+        if self.capture.used + cost.capture_bytes > self.capture.limit:
+            raise QueueFull(
+                f"{self.capture.used} bytes of captures are in flight; with this one's {cost.capture_bytes} they would "
+                f"exceed the {self.capture.limit} that are accepted (--max-capture-bytes).",
+                code="capture_budget_full",
+                retry_after=_retry_after(self.capture.seconds_until_free(cost.capture_bytes)),
+            )
+        self.requests.take(1, client)
+        self.tokens.take(cost.num_tokens, client)
+        self.blocks.take(cost.num_blocks, client)
+        self.hold_capture(cost.capture_bytes)
+        self._advance_reading()
+        self._unread[cost.num_read] += 1
+        self._num_unread += 1
 
-    def release(self, num_tokens: int) -> None:
-        """The request ended; what it captured may still lie in memory."""
-        self.num_requests -= 1
-        self.num_tokens -= num_tokens
-        self._ends.append(time.monotonic())
+    def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
+        """The request ended; what it captured may still lie in memory. `was_read`: `note_prompt_read` was called."""
+        if not was_read:
+            self.note_prompt_read(cost)
+        self.requests.give_back(1, client)
+        self.tokens.give_back(cost.num_tokens, client)
+        self.blocks.give_back(cost.num_blocks, client)
 
     def hold_capture(self, capture_bytes: int) -> None:
-        """Tensors of an admitted request, handed on already, stay in memory."""
-        self.capture_bytes += capture_bytes
+        """Tensors, of a request that is admitted or was handed on already, take memory."""
+        if capture_bytes:
+            self.capture.take(capture_bytes, "")
 
     def release_capture(self, capture_bytes: int) -> None:
         """The request's tensors were handed on or dropped."""
-        self.capture_bytes -= capture_bytes
+        if capture_bytes:
+            self.capture.give_back(capture_bytes, "")
 
-    def retry_after(self, num_requests: int) -> int:
-        """Seconds in which `num_requests` end at the recent rate: 1 to 60, 1 when nothing is known."""
-        if len(self._ends) < 2:
-            return 1
-        seconds_each = (time.monotonic() - self._ends[0]) / len(self._ends)
-        return max(1, min(_MAX_RETRY_AFTER, math.ceil(num_requests * seconds_each)))
+    def note_prompt_read(self, cost: Cost) -> None:
+        """The engine has read a request's prompt, or will not."""
+        self._advance_reading()
+        self._num_unread -= 1
+        self._unread[cost.num_read] -= 1
+        if not self._unread[cost.num_read]:
+            del self._unread[cost.num_read]
+
+    def note_tokens_read(self, num_tokens: int) -> None:
+        """A step of the engine has read so many tokens of prompts, or found them in its cache."""
+        self._advance_reading()
+        if num_tokens > 0:
+            self._reading.add(num_tokens)
+
+    def seconds_to_seat(self, client: str = "") -> float:
+        """How long a client's next request would wait for a place among those that run: the requests that must end
+        before, at the rate at which they end now. Clients take turns.
+        """
+        num_waiting = self.requests.used - self._num_seats + 1
+        if num_waiting <= 0:
+            return 0.0
+        own = self.requests.of(client)
+        others = sum(min(held, own + 1) for name, held in self.requests.clients.items() if name != client)
+        return self.requests.seconds_to_return(min(num_waiting, own + others))
+
+    def seconds_to_read(self, num_tokens: int) -> float:
+        """How long until a prompt of so many tokens would be read after those that wait to be: those twice as long or
+        longer it overtakes, at half of the engine's pace.
+        """
+        self._advance_reading()
+        ahead = sum(length * count for length, count in self._unread.items() if length < 2 * num_tokens)
+        overtakes = any(length >= 2 * num_tokens for length in self._unread)
+        return self._reading.seconds_for(ahead * (2 if overtakes else 1))
+
+    def _check_wait(self, seconds: float) -> None:
+        if seconds > self.max_queue_time:
+            raise QueueFull(
+                f"At the present rate this request would wait about {seconds:.0f} s for its turn; at most "
+                f"{self.max_queue_time:g} s are accepted (--max-queue-time).",
+                code="queue_time_exceeded",
+                retry_after=_retry_after(seconds - self.max_queue_time),
+            )
+
+    def _advance_reading(self) -> None:
+        self._reading.advance(self._clock(), busy=self._num_unread > 0)
+
+
+def _retry_after(seconds: float) -> int:
+    return max(1, min(_MAX_RETRY_AFTER, math.ceil(seconds)))

@@ -15,16 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from server import link, messages
 from server.admission import Admission
 from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
-from server.errors import ApiError, BadRequest, DeadlineExceeded, Unavailable, WorkerLost
+from server.errors import ApiError, BadRequest, Unavailable, WorkerLost
 from server.messages import MessageError
-from server.request_handle import Cost, RequestHandle
+from server.request_handle import RequestHandle
 from server.request_log import current_record
 from server.settings import Settings
+from server.state_report import WorkerQuestions, admission_state, request_state
 from server.worker_state import WorkerState, add_counters
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,8 @@ class EngineClient:
         """Why they were."""
         self.draining = False
         self.worker_restarts = 0
+        self.integrity_failures = 0
+        """Times that books were found to contradict each other, a worker's or our own."""
         self.requests_submitted = 0
         self.requests_failed: Counter[str] = Counter()
         """By the code of the error that they ended with."""
@@ -59,6 +63,9 @@ class EngineClient:
             max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
             max_tokens=settings.max_num_queued_tokens,
             max_capture_bytes=settings.max_capture_bytes,
+            max_kv_demand=settings.max_kv_demand,
+            max_queue_time=settings.max_queue_time,
+            num_seats=num_workers * settings.max_num_seqs,
         )
         self._worker_timeout = settings.worker_timeout
         self._request_timeout = settings.request_timeout or None
@@ -69,6 +76,7 @@ class EngineClient:
         self._dead_stats = EngineStats()
         self._last_info: EngineInfo | None = None
         self._next_uid = 0
+        self._questions = WorkerQuestions(self._send)
         self._server: asyncio.AbstractServer | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -165,6 +173,18 @@ class EngineClient:
             iteration_tokens=sum(stats.iteration_tokens for stats in living),
         )
 
+    async def describe(self) -> dict[str, Any]:
+        """What this process and the workers are doing, for a debug dump."""
+        flights = [(worker.worker_id, handle) for worker in self.workers for handle in worker.requests.values()]
+        return {
+            "ready": self.ready(),
+            "reason": self.reason(),
+            "in_flight": [request_state(worker_id, handle) for worker_id, handle in flights],
+            "admission": admission_state(self.admission),
+            "worker_restarts": self.worker_restarts,
+            "workers": await self._questions.ask(self.workers, self.socket_path),
+        }
+
     async def submit(
         self,
         task: Task,
@@ -174,28 +194,34 @@ class EngineClient:
         interventions: Sequence[Intervention] = (),
         deadline: float | None = None,
         capture_bytes: int = 0,
+        priority: int = 0,
     ) -> RequestHandle:
         """Hand a request to the least loaded worker.
 
         `deadline` is CLOCK_MONOTONIC seconds; without one `--request-timeout` counts. `capture_bytes` is what its
-        tensors will take. Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413).
+        tensors will take. Of those that wait, lower priorities go first. Raises Unavailable (503), QueueFull (429),
+        PayloadTooLarge (413).
         """
         now = time.monotonic()
         worker = self._pick_worker()
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
         max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
-        num_read = len(prompt_token_ids) + len(encoder_token_ids)
-        cost = Cost(num_read + max_tokens, capture_bytes)
-        self.admission.admit(cost.num_tokens, cost.capture_bytes)
+        cost = self.admission.cost(len(prompt_token_ids), len(encoder_token_ids), max_tokens, capture_bytes)
         record = current_record.get()
+        client = "" if record is None else record.key or ""
+        # Who goes before the others does not wait for them.
+        self.admission.admit(cost, client, waits=priority >= 0)
         if record is not None:
-            record.count_prompt(num_read)
+            record.count_prompt(cost.num_read)
         self._next_uid += 1
-        handle = RequestHandle(self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure)
+        handle = RequestHandle(
+            self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure, client
+        )
         worker.requests[handle.uid] = handle
         self.requests_submitted += 1
         if deadline is not None:
+            handle.seconds_allowed = deadline - now
             delay = max(0.0, deadline - now) + _DEADLINE_SLACK
             handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
         request = EngineRequest(
@@ -206,9 +232,18 @@ class EngineClient:
             deadline=deadline,
             encoder_token_ids=tuple(encoder_token_ids),
             interventions=tuple(interventions),
+            request_id="" if record is None else record.request_id,
         )
         self._send(worker, *messages.new_request(request))
         return handle
+
+    def check_room(self, num_requests: int = 1, *, waits: bool = True) -> None:
+        """Raise what `submit` would raise of any so many requests, before anything is known of them: Unavailable (503)
+        or QueueFull (429). `waits`: whether the time they would wait counts.
+        """
+        self._pick_worker()
+        record = current_record.get()
+        self.admission.check(num_requests, "" if record is None else record.key or "", waits=waits)
 
     def hold_capture(self, num_bytes: int) -> None:
         """Let bytes that were read from a handle count as in flight until the HTTP request that runs now is over.
@@ -233,7 +268,7 @@ class EngineClient:
     def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
         """Take the request out of the table and of the counts."""
         del worker.requests[handle.uid]
-        self.admission.release(handle.cost.num_tokens)
+        self.admission.release(handle.cost, handle.client, was_read=handle.was_read)
         if handle.timer is not None:
             handle.timer.cancel()
 
@@ -256,7 +291,7 @@ class EngineClient:
     def _expire(self, handle: RequestHandle) -> None:
         """The worker did not end it in time."""
         self._abort(handle)
-        handle.fail(DeadlineExceeded("The request did not end within its time.", code="deadline_exceeded"))
+        handle.expire(was_scheduled=handle.was_read)
 
     def _fail_requests(self, worker: WorkerState, error: ApiError) -> None:
         for handle in list(worker.requests.values()):
@@ -292,9 +327,15 @@ class EngineClient:
             case messages.Ready(info):
                 self._last_info = info
                 worker.become_ready(info)
+                self.admission.note_cache(len(self.workers) * (info.num_blocks - 1), info.block_size)
                 logger.info("worker %d is ready: %s", worker.worker_id, info)
             case messages.LoadFailed(text):
                 worker.load_error = text
+            case messages.Described():
+                self._questions.take(message)
+            case messages.IntegrityFailed(text):
+                self.integrity_failures += 1
+                logger.error("worker %d ends, as its books contradict each other: %s", worker.worker_id, text)
 
     def _log_progress(self, worker: WorkerState, message: messages.Loading) -> None:
         """A line every few seconds: a small model needs none."""
@@ -319,13 +360,21 @@ class EngineClient:
 
     def _take_step(self, worker: WorkerState, step: messages.Step, buffers: Sequence[messages.Buffer]) -> None:
         worker.stats = step.stats
+        num_read = step.stats.iteration_tokens if step.stepped else 0
         for wire in step.outputs:
             handle = worker.requests.get(wire.uid)
             if handle is None:  # aborted while the step ran
                 continue
+            if handle.was_read:
+                num_read -= wire.token_id is not None
+            elif wire.token_id is not None:
+                handle.was_read = True
+                num_read += wire.num_cached_tokens
+                self.admission.note_prompt_read(handle.cost)
             handle.push(messages.request_output(wire, buffers))
             if handle.is_finished:
                 self._finish(worker, handle)
+        self.admission.note_tokens_read(num_read)
         for refusal in step.refusals:
             handle = worker.requests.get(refusal.uid)
             if handle is not None:

@@ -59,6 +59,15 @@ def _seconds() -> Kind:
     return Kind(parse, "SECONDS")
 
 
+def _times() -> Kind:
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < 1:
+            raise ValueError("a number of at least 1 is accepted")
+        return float(text)
+
+    return Kind(parse, "TIMES")
+
+
 def _choice(*choices: str) -> Kind:
     def parse(text: str) -> str:
         if text not in choices:
@@ -216,6 +225,21 @@ class Settings:
     max_num_queued_tokens: int = _setting(
         4_194_304, _integer(1), "Most tokens (prompt and max_tokens) of all unfinished requests; more are answered 429."
     )
+    max_kv_demand: float = _setting(
+        16.0,
+        _times(),
+        "Most KV cache that all unfinished requests may come to need, in times the cache there is; more are answered "
+        "429.",
+    )
+    max_queue_time: float = _setting(
+        30.0,
+        _seconds(),
+        "Time to wait for its turn, as expected at the present rate, beyond which a request is answered 429 at once; 0 "
+        "is no limit.",
+    )
+    allow_priority: bool = _setting(
+        False, _switch(), "Let clients set a priority below 0, with which their requests go before all others'."
+    )
     max_capture_bytes: int = _setting(
         1 << 30, _bytes(), "Most bytes of attention, embeddings and traces in flight; more are answered 429."
     )
@@ -223,7 +247,9 @@ class Settings:
         256 << 20, _bytes(), "Largest answer; larger ones are refused with 413 before anything runs."
     )
     max_body_bytes: int = _setting(32 << 20, _bytes(), "Largest request body; larger ones are refused with 413.")
-    request_timeout: float = _setting(600.0, _seconds(), "Time a request may take, then 504; 0 is no limit.")
+    request_timeout: float = _setting(
+        600.0, _seconds(), "Time a request may take, then 504; requests may ask for less. 0 is no limit."
+    )
     max_connections: int = _setting(
         4096, _integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
     )

@@ -29,7 +29,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "reaching the worker",
-        ("server.engine_client", "server.worker_state", "server.request_handle", "server.admission", "server.link", "server.drain"),
+        (
+            "server.engine_client", "server.worker_state", "server.request_handle", "server.admission", "server.rates",
+            "server.link", "server.drain", "server.stacks", "server.state_report",
+        ),
     ),
     (
         "words of the wire",

@@ -1,0 +1,246 @@
+"""Who is turned away, who is not, and whether the Retry-After that is given then holds."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.admission import Admission, Budget, Cost
+from server.errors import PayloadTooLarge, QueueFull
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Queue:
+    """Requests of one size through an admission, first come, first served."""
+
+    def __init__(self, **limits: float) -> None:
+        self.clock = Clock()
+        defaults: dict[str, float] = {"max_requests": 1 << 20, "max_tokens": 1 << 40, "max_capture_bytes": 1 << 40}
+        self.admission = Admission(**(defaults | limits), clock=self.clock)  # type: ignore[arg-type]
+        self.held: list[tuple[Cost, str]] = []
+        self.reads_at_once = True
+
+    def come(self, tokens: int = 10, client: str = "", capture_bytes: int = 0, prompt: int = 5) -> None:
+        cost = self.admission.cost(prompt, 0, tokens - prompt, capture_bytes)
+        self.admission.admit(cost, client)
+        if self.reads_at_once:
+            self.admission.note_prompt_read(cost)
+        self.held.append((cost, client))
+
+    def refused(self, tokens: int = 10, client: str = "", capture_bytes: int = 0, prompt: int = 5) -> QueueFull:
+        before = [budget.used for budget in self.budgets]
+        with pytest.raises(QueueFull) as caught:
+            self.come(tokens, client, capture_bytes, prompt)
+        assert [budget.used for budget in self.budgets] == before, "what was refused is counted"
+        assert caught.value.retry_after is not None
+        return caught.value
+
+    @property
+    def budgets(self) -> list[Budget]:
+        admission = self.admission
+        return [admission.requests, admission.tokens, admission.blocks, admission.capture]
+
+    def fill(self) -> None:
+        """They come until one is turned away."""
+        for _ in range(10_000):
+            self.come()
+
+    def end(self, seconds: float = 0.0) -> None:
+        """The oldest request ends after so long."""
+        self.clock.now += seconds
+        cost, client = self.held.pop(0)
+        self.admission.release(cost, client, was_read=self.reads_at_once)
+        self.admission.release_capture(cost.capture_bytes)
+
+    def flow(self, num_requests: int, seconds_each: float) -> None:
+        """So many requests come and end, one after the other, with the queue as long as it is."""
+        for _ in range(num_requests):
+            self.end(seconds_each)
+            self.come()
+
+
+# --- Retry-After ---
+
+
+@given(seconds_each=st.floats(0.02, 3.0), excess=st.integers(1, 40), held=st.integers(2, 60))
+def test_retry_after_is_the_time_in_which_enough_requests_end(seconds_each: float, excess: int, held: int) -> None:
+    queue = Queue(max_requests=held + excess)
+    for _ in range(held + excess):
+        queue.come()
+    queue.flow(max(20, math.ceil(20 / seconds_each)), seconds_each)
+    expected = max(1.0, excess * seconds_each)
+    with pytest.raises(QueueFull) as caught:
+        queue.admission.check(excess)
+    assert caught.value.retry_after is not None
+    assert 0.8 * expected - 1 <= caught.value.retry_after <= 1.25 * expected + 1
+    for _ in range(excess):  # who comes back then finds room, if it goes on like that
+        queue.end(seconds_each)
+    queue.admission.check(excess)
+
+
+def full_queue(seconds_each: float) -> Queue:
+    queue = Queue(max_requests=8)
+    for _ in range(8):
+        queue.come()
+    queue.flow(200, seconds_each)
+    return queue
+
+
+@given(idle=st.floats(0, 1e7), seconds_each=st.floats(0.1, 2.0))
+def test_an_idle_night_changes_no_estimate(idle: float, seconds_each: float) -> None:
+    queue = full_queue(seconds_each)
+    before = queue.refused().retry_after
+    for _ in range(8):
+        queue.end()
+    queue.clock.now += idle
+    for _ in range(8):
+        queue.come()
+    after = queue.refused().retry_after
+    assert before is not None
+    assert after is not None
+    assert 0 < after <= before  # eight ended at once, so it went a little faster than before
+
+
+@given(pauses=st.lists(st.floats(0, 200), min_size=1, max_size=8))
+def test_while_nothing_ends_the_estimate_only_grows_to_the_time_that_nothing_ended(pauses: list[float]) -> None:
+    queue = full_queue(0.5)
+    last, silence = 0, 0.0
+    for pause in pauses:
+        queue.clock.now += pause
+        silence += pause
+        retry_after = queue.refused().retry_after
+        assert retry_after is not None
+        assert retry_after >= last
+        assert min(600, silence - 1e-6) <= retry_after <= 600
+        last = retry_after
+
+
+def test_after_a_stall_the_estimate_comes_back_to_the_rate() -> None:
+    queue = full_queue(0.5)
+    queue.flow(1, 300)
+    queue.flow(100, 0.5)
+    assert queue.refused().retry_after == 1
+
+
+def test_at_the_start_the_estimate_is_the_time_that_was_waited_in_vain() -> None:
+    queue = Queue(max_requests=1)
+    queue.come()
+    assert queue.refused().retry_after == 1
+    queue.clock.now += 20
+    assert queue.refused().retry_after == 20
+
+
+def test_retry_after_of_tokens_counts_the_tokens_that_end() -> None:
+    queue = Queue(max_tokens=100)
+    for _ in range(10):
+        queue.come(tokens=10)
+    queue.flow(100, 1.0)
+    assert queue.refused(tokens=40, prompt=5).retry_after == pytest.approx(4, abs=1)
+
+
+# --- what is limited ---
+
+
+def test_blocks_are_limited_by_what_the_requests_may_come_to_need() -> None:
+    queue = Queue(max_kv_demand=2.0)
+    queue.admission.note_cache(num_blocks=4, block_size=16)
+    queue.come(tokens=65)  # 4 blocks: the last token needs no room
+    queue.come(tokens=49)
+    error = queue.refused(tokens=18)
+    assert (error.code, "7 blocks" in error.message, "exceed the 8" in error.message) == (
+        "queue_blocks_full",
+        True,
+        True,
+    )
+    queue.come(tokens=17)
+
+
+def test_one_request_over_the_limits_of_tokens_and_blocks_runs_alone() -> None:
+    queue = Queue(max_tokens=50, max_kv_demand=1.0)
+    queue.admission.note_cache(num_blocks=2, block_size=16)
+    queue.come(tokens=200)
+    assert queue.refused().code == "queue_tokens_full"
+
+
+def test_a_capture_that_could_never_fit_is_too_large_and_one_that_does_not_fit_now_waits() -> None:
+    queue = Queue(max_capture_bytes=100)
+    queue.come(capture_bytes=60)
+    assert queue.refused(capture_bytes=50, client="b").code == "capture_budget_full"
+    with pytest.raises(PayloadTooLarge):
+        queue.come(capture_bytes=101)
+
+
+# --- clients ---
+
+
+def test_a_client_finds_room_in_a_queue_that_another_has_filled() -> None:
+    queue = Queue(max_requests=8)
+    for _ in range(8):
+        queue.come(client="a")
+    for _ in range(4):
+        queue.come(client="b")
+    assert queue.refused(client="b").code == "queue_full"
+    assert queue.refused(client="a").code == "queue_full"
+    queue.come(client="c")
+
+
+@given(comers=st.lists(st.sampled_from("abcdefgh"), max_size=120), limit=st.integers(1, 20))
+def test_whoever_comes_the_queue_stays_below_twice_its_limit(comers: list[str], limit: int) -> None:
+    queue = Queue(max_requests=limit)
+    for client in comers:
+        try:
+            queue.come(client=client)
+        except QueueFull:
+            assert queue.admission.requests.used >= limit
+    assert queue.admission.requests.used <= 2 * limit
+    while queue.held:
+        queue.end(0.1)
+    assert [queue.admission.requests.used, queue.admission.tokens.used, queue.admission.requests.clients] == [0, 0, {}]
+
+
+# --- the time to wait ---
+
+
+@given(seconds_each=st.floats(0.05, 1.0), limit=st.floats(1.0, 20.0))
+def test_as_many_wait_as_will_have_their_turn_in_time(seconds_each: float, limit: float) -> None:
+    queue = Queue(max_queue_time=limit, num_seats=4)
+    for _ in range(4):
+        queue.come()
+    queue.flow(max(100, math.ceil(30 / seconds_each)), seconds_each)
+    with pytest.raises(QueueFull, match="max-queue-time"):
+        queue.fill()
+    num_waiting = len(queue.held) - 4
+    assert 0.8 * limit - 2 * seconds_each <= num_waiting * seconds_each <= 1.25 * limit + 2 * seconds_each
+
+
+def test_a_client_does_not_wait_for_all_that_another_has_queued() -> None:
+    queue = Queue(max_queue_time=5.0, num_seats=1)
+    queue.come(client="a")
+    for _ in range(30):
+        queue.end(1.0)
+        queue.come(client="a")
+    for _ in range(5):
+        queue.come(client="a")
+    assert queue.refused(client="a").code == "queue_time_exceeded"
+    queue.come(client="b")
+
+
+def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -> None:
+    queue = Queue(max_queue_time=10.0, num_seats=64)
+    queue.reads_at_once = False
+    queue.come(tokens=1000, prompt=1000)
+    for _ in range(10):
+        queue.clock.now += 1
+        queue.admission.note_tokens_read(50)
+    assert queue.refused(tokens=1000, prompt=1000).retry_after == pytest.approx(10, abs=2)
+    queue.come(tokens=10, prompt=5)  # it overtakes
