@@ -54,16 +54,19 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     **{status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()},
 }
 
+_BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's keys."))
+"""Says in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
+
 
 def build_router(context: AppContext) -> APIRouter:
     """All routes: the API behind its key, the operator's behind an admin key, health, metrics and pages open."""
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
-    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=[_bearer(context)])
+    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=[] if keys.is_open else [_BEARER])
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
-        dependencies=[_bearer(context)],
+        dependencies=[_BEARER],
         include_in_schema=keys.has_admin,
     )
     looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
@@ -78,8 +81,3 @@ def build_router(context: AppContext) -> APIRouter:
     router.include_router(api)
     router.include_router(operators)
     return router
-
-
-def _bearer(context: AppContext) -> Any:
-    """Says in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
-    return Security(HTTPBearer(auto_error=False, description="Needed when the server was started with keys."))

@@ -27,7 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             max_model_len=context.context_limit,
             tokens=list(prompt.ids),
             token_strs=strings,
-            offsets=list(prompt.offsets or ()) if body.return_offsets else None,
+            offsets=[list(span) for span in prompt.offsets or ()] if body.return_offsets else None,
         )
 
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text")

@@ -33,7 +33,7 @@ class TokenizeAnswer(AnswerModel):
     max_model_len: int = Field(description="Most tokens of prompt and completion together.")
     tokens: list[int] = Field(description="Token ids.")
     token_strs: list[str] | None = Field(None, description="Each token decoded alone.")
-    offsets: list[tuple[int, int]] | None = Field(
+    offsets: list[list[int]] | None = Field(
         None, description="Span [begin, end) of each token in the text, in characters."
     )
 
