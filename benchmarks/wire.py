@@ -114,7 +114,7 @@ class Wire:
     def reset(self) -> None:
         """RST, as a client whose process or machine is gone."""
         connection = self.writer.get_extra_info("socket")
-        if connection is not None:
+        if connection.fileno() >= 0:  # not closed already
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 

@@ -93,7 +93,8 @@ class Client:
         except (WireError, OSError) as error:
             outcome.note = f"{type(error).__name__}: {error}"
         outcome.ended = time.monotonic()
-        self._kept_at = outcome.ended
+        if act.behaviour in ("patient", "wrong"):
+            self._kept_at = outcome.ended
         if outcome.end == "broken":
             self._drop()
         return outcome
