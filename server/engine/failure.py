@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from server.engine.outputs import FinishReason
 
-_NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc")
-"""What torch's allocators, oneDNN and the C++ library say where Python would raise MemoryError."""
+_NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc", "could not create a primitive")
+"""What torch's allocators, the C++ library and oneDNN say where Python would raise MemoryError. The last is oneDNN's,
+which plans a product of any size: what it lacks is memory for the code.
+"""
 
 
 @dataclass(frozen=True, slots=True)

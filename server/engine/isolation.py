@@ -11,6 +11,7 @@ from typing import Protocol
 
 from server.engine.failure import Failure, failure_of
 from server.engine.findings import Findings
+from server.engine.memory_limit import give_back_memory
 from server.engine.model_runner import StepResult
 from server.engine.scheduler import Schedule
 from server.engine.sequence import Chunk, Sequence
@@ -67,16 +68,20 @@ class _Step:
             return self._runner.run(chunks, {uid: self._findings[uid] for uid in uids}, encodes)
         except Exception as error:
             failure = failure_of(error)
-            logger.warning("a step over %d requests failed", len(uids), exc_info=True)
+            if len(uids) == 1:
+                logger.exception("request %d ends, its neighbours go on", *uids)
+            else:
+                logger.warning("a step over %d requests failed, and is run in halves: %s", len(uids), failure.message)
         # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
         for uid in uids & self._take_back.keys():
             self._take_back[uid]()
+        if failure.reason == "memory":
+            give_back_memory()
         return failure
 
     def isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
         """Add to `result` what those give who fail only for their neighbours' sake, and the failures of the others."""
         if len(sequences) == 1:
-            logger.error("request %d ends, its neighbours go on: %s", sequences[0].uid, failure.message)
             result.failures[sequences[0].uid] = failure
             return
         middle = len(sequences) // 2

@@ -2,6 +2,8 @@
 of processes ends them all. Linux; standard library only.
 """
 
+import contextlib
+import ctypes
 import logging
 import resource
 from pathlib import Path
@@ -35,6 +37,14 @@ def limit_memory(limit: int | None) -> None:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     logger.info("the worker has taken %d MiB of memory and may take %d", taken >> 20, limit >> 20)
+
+
+def give_back_memory() -> None:
+    """Return to the kernel what was freed and is kept for later. At the limit, what comes from the kernel itself (the
+    code of a new product, a thread's stack) could not be had otherwise, now or ever.
+    """
+    with contextlib.suppress(AttributeError):  # a C library that keeps nothing
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def data_bytes() -> int:

@@ -1,0 +1,61 @@
+"""`lightwell serve` around an engine that some tokens break: `python -m benchmarks.breakable_server [flags]`.
+
+All else is the real server: only the network is wrapped, so that a prompt can make its own step fail.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from server.app import ServeError, serve
+from server.cli import build_parser, fail
+from server.engine.config import EngineConfig
+from server.settings import from_arguments
+
+RAISES = 4001
+"""A token on which the forward pass raises, after it has computed everything."""
+ALLOCATES = 4002
+"""... asks for more memory than any machine has."""
+POISONS = 4003
+"""... leaves a network that can do nothing any more, as an error of a GPU does."""
+
+
+def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
+    """The real engine; runs in the worker, the only process that has torch."""
+    import torch
+
+    from model.batch import Batch
+    from model.transformer import Transformer
+    from server.engine.engine import Engine
+
+    forward = Transformer.forward
+    is_poisoned = False
+
+    def breakable(self: Transformer, batch: Batch, *arguments: Any) -> torch.Tensor:
+        nonlocal is_poisoned
+        hidden = forward(self, batch, *arguments)
+        tokens = set(batch.token_ids.tolist())
+        is_poisoned |= POISONS in tokens
+        if is_poisoned:
+            raise RuntimeError("the device is lost")
+        if ALLOCATES in tokens:
+            torch.empty(1 << 50)
+        if RAISES in tokens:
+            raise ArithmeticError("a token that the network cannot bear")
+        return hidden
+
+    Transformer.forward = breakable  # type: ignore[assignment, method-assign]
+    return Engine.from_folder(config, progress)
+
+
+def main() -> int:
+    settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
+    try:
+        return serve(settings, engine_factory="benchmarks.breakable_server:engine")
+    except ServeError as error:
+        return fail(str(error), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

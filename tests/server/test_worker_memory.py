@@ -1,0 +1,65 @@
+"""A worker that may take no more memory: a request for which there is none ends, the worker and the others go on."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.engine.memory_limit import free_in_container
+from tests.server.running import RunningServer, running_server
+
+pytestmark = pytest.mark.slow
+
+SMALL = ("serve", "--kv-cache-memory", "8MiB", "--threads", "1")
+TEXT = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True, "logprobs": 3}
+LOOK = {"input": [list(range(5, 505))], "points": ["attn.hook_pattern", "attn.hook_attn_scores"]}
+"""96 MB of attention."""
+
+
+def text(server: RunningServer) -> Any:
+    answer = server.post("/v1/completions", TEXT)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"]
+
+
+def look(server: RunningServer) -> Any:
+    accept = {"accept": "application/vnd.safetensors"}
+    return server.http.post(server.url + "/v1/trace", json=LOOK, headers=accept)
+
+
+def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits() -> None:
+    with running_server(*SMALL, "--worker-memory", "1", module="server") as server:
+        assert server.wait_exit() == 1
+        last = server.output.splitlines()[-1]
+        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are taken", last)
+        assert found, last
+    limit = int(found[1]) + (64 << 20)
+    with running_server(*SMALL, "--worker-memory", str(limit), module="server") as server:
+        server.wait_ready()
+        quiet = text(server)
+        with ThreadPoolExecutor(4) as pool:
+            neighbours = [pool.submit(text, server) for _ in range(3)]
+            answers = [look(server) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [503] * 3
+        assert answers[0].json()["error"]["code"] == "no_memory"
+        assert answers[0].headers["retry-after"]
+        assert [each.result() for each in neighbours] == [quiet] * 3
+        metrics = server.get("/metrics").text
+        assert 'lightwell_request_failed_total{reason="no_memory"} 3.0' in metrics
+        assert "lightwell_worker_restarts_total 0.0" in metrics
+        assert text(server) == quiet
+
+
+def test_what_a_container_only_caches_counts_as_free(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    (tmp_path / "memory.stat").write_text("anon 300\nfile 600\nshmem 100\n")
+    assert free_in_container(tmp_path) == 600
+
+
+def test_a_container_without_a_limit_sets_none(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("900\n")
+    assert free_in_container(tmp_path) is None
