@@ -17,6 +17,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from server.errors import ApiError, BadRequest, Unavailable, error_json
+from server.request_log import request_id
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,11 @@ class HttpProtocol(HttpToolsProtocol):
         message = f"The request line and headers are too large; at most {MAX_HEAD_BYTES} bytes are accepted."
         self._refuse(ApiError(431, message, "invalid_request_error", code="head_too_large"))
 
+    def _refused_id(self) -> str:
+        """The id of the request that is refused: the client's, as far as its headers were read, or a new one."""
+        sent = [value for name, value in getattr(self, "headers", ()) if name == b"x-request-id"]
+        return request_id(sent[0].decode("latin-1") if sent else "")
+
     def _refuse(self, error: ApiError, *, lingers: bool = True) -> None:
         """Answer without the application, and close.
 
@@ -127,12 +133,17 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is not None:  # what the application still says has nowhere to go
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        body = error_json(error)
+        body, request = error_json(error), self._refused_id()
         retry = "" if error.retry_after is None else f"retry-after: {error.retry_after}\r\n"
         head = (
             f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\ncontent-type: application/json\r\n"
-            f"x-content-type-options: nosniff\r\ncontent-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+            f"x-content-type-options: nosniff\r\nx-request-id: {request}\r\n"
+            f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
+        told = {"request_id": request, "status": error.status, "error": error.code}
+        if self.client is not None:
+            told["client"] = self.client[0]
+        logger.info("%s refused: %s", request, error.code, extra={"fields": told})
         self.transport.write(head.encode() + body)
         if lingers and self.transport.can_write_eof():
             self.transport.write_eof()

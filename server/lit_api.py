@@ -21,6 +21,7 @@ from server.link import WorkerLink, is_listened_to
 from server.logs import configure_logging
 from server.loop import EngineLike, EngineLoop
 from server.model_fingerprint import Fingerprint, difference
+from server.stacks import stacks_file, write_stacks_on_signal
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         except OSError:
             os._exit(0)  # the API process left while this one was starting
         link.watch(self.leave)
+        write_stacks_on_signal(stacks_file(self.socket_path, worker_id))
         link.send(messages.encode(messages.Hello(worker_id, os.getpid())))
         if self.config.device == "cuda":
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker

@@ -24,7 +24,11 @@ _STDERR = 2
 
 
 class _Formatter(logging.Formatter):
-    """Gathers what both styles say of an event. `extra={"fields": {...}}` stands beside the message."""
+    """Gathers what both styles say of an event.
+
+    `extra={"fields": {...}}` stands beside the message of an object, which says the same in words; what is in
+    `extra={"attached": {...}}` only stands there, and at the end of a line of text as JSON.
+    """
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -44,8 +48,7 @@ class _Formatter(logging.Formatter):
         }
         if request is not None:
             event["request_id"] = request.request_id
-        fields = getattr(record, "fields", None)
-        return event | fields if isinstance(fields, dict) else event
+        return event | getattr(record, "fields", {})
 
     def exception(self, record: logging.LogRecord) -> str:
         """The traceback, or nothing."""
@@ -69,7 +72,7 @@ class JsonFormatter(_Formatter):
     """One JSON object in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event = self.event(record)
+        event = self.event(record) | getattr(record, "attached", {})
         if text := self.exception(record):
             event["exception"] = text
         return json.dumps(event, default=str)
@@ -84,6 +87,8 @@ class TextFormatter(_Formatter):
         request_id = str(event.get("request_id", ""))
         if request_id not in str(event["message"]):
             line += f" request_id={request_id}"
+        for name, value in getattr(record, "attached", {}).items():
+            line += f" {name}={json.dumps(value, default=str)}"
         lines = [_escaped(line), *("    " + _escaped(part) for part in self.exception(record).split("\n") if part)]
         return "\n".join(lines)
 

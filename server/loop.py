@@ -6,6 +6,7 @@ the requests and starts another worker. Knows nothing of HTTP, and of the engine
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -21,6 +22,11 @@ logger = logging.getLogger(__name__)
 
 IDLE_INTERVAL = 0.5
 """Seconds between two heartbeats of an idle worker."""
+IDLE_BEFORE_CHECK = 2.0
+"""Seconds of idleness before the engine's books are checked: whoever comes next should not wait for that."""
+CHECK_INTERVAL = 10.0
+"""Seconds between two checks, at least."""
+_LAST_WORDS = 1.0
 _BEAT = messages.encode(messages.Heartbeat())
 
 
@@ -36,6 +42,8 @@ class EngineLike(Protocol):
     def abort(self, uid: int) -> Any: ...
     def step(self) -> StepOutput: ...
     def stats(self) -> EngineStats: ...
+    def state(self) -> dict[str, Any]: ...
+    def check_integrity(self) -> None: ...
 
 
 class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
@@ -55,18 +63,70 @@ class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
 def run_engine(engine: EngineLike, link: WorkerLink) -> None:
     """Until the link ends (ConnectionError) or the engine raises."""
     engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
+    watch = StepWatch()
     while True:
         taken = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
+        for number in taken.questions:
+            link.send(messages.encode(messages.Described(number, engine.state() | watch.state())))
         if engine.has_work:
+            watch.begin()
             step, stepped = engine.step(), True
+            watch.end()
         elif taken.is_any:  # an abort freed something: the gauges must not wait for the next request
             step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
         else:
             link.send(_BEAT)
+            if watch.should_check():
+                _check(engine, link)
             continue
         step = replace(step, outputs=(*taken.failures, *step.outputs))
         message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
         link.send(messages.encode(message), buffers)
+
+
+def _check(engine: EngineLike, link: WorkerLink) -> None:
+    """Compare the engine's books. Raises AssertionError where they disagree: nothing it holds can be trusted then."""
+    try:
+        engine.check_integrity()
+    except AssertionError as error:
+        link.send(messages.encode(messages.IntegrityFailed(" ".join(str(error).split()))))
+        link.flush(_LAST_WORDS)
+        raise
+
+
+class StepWatch:
+    """When the engine last stepped, how long that took, and so when its books should be checked."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = self._ended = clock()
+        self._checked = -CHECK_INTERVAL
+        self._num_steps = self._num_checked_steps = 0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun = self._clock()
+
+    def end(self) -> None:
+        """It ended."""
+        self._ended = self._clock()
+        self._num_steps += 1
+
+    def should_check(self) -> bool:
+        """Once for each time of idleness, after some seconds of it. Asked while idle."""
+        now = self._clock()
+        is_due = now - self._ended >= IDLE_BEFORE_CHECK and now - self._checked >= CHECK_INTERVAL
+        if self._num_steps == self._num_checked_steps or not is_due:
+            return False
+        self._checked, self._num_checked_steps = now, self._num_steps
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """For a debug dump: seconds."""
+        if not self._num_steps:
+            return {"num_steps": 0}
+        since, took = self._clock() - self._ended, self._ended - self._begun
+        return {"num_steps": self._num_steps, "last_step_took": round(took, 6), "since_last_step": round(since, 3)}
 
 
 @dataclass(slots=True)
@@ -77,6 +137,8 @@ class _Taken:
     refusals: list[messages.Refusal] = field(default_factory=list)
     failures: list[RequestOutput] = field(default_factory=list)
     """Of requests that the engine could not even begin."""
+    questions: list[int] = field(default_factory=list)
+    """Numbers of those who ask what the engine is doing."""
 
 
 def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Taken:
@@ -88,12 +150,16 @@ def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Tak
         if isinstance(message, messages.Abort):
             engine.abort(message.uid)
             continue
+        if isinstance(message, messages.Describe):
+            taken.questions.append(message.number)
+            continue
         try:
             engine.add_request(messages.engine_request(message, frame.buffers))
         except ValueError as error:
             taken.refusals.append(messages.Refusal(message.uid, str(error)))
         except Exception as error:
-            logger.exception("request %d could not be begun", message.uid)
+            named = {"request_id": message.request_id}
+            logger.exception("request %d could not be begun", message.uid, extra={"fields": named})
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             taken.failures.append(RequestOutput(uid=message.uid, finish_reason="error", error=reason))
     return taken

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from server.engine.outputs import EngineStats, Timing
 from server.keys import Keyring
+from server.logs import num_dropped_lines
 from server.request_log import current_record
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
@@ -64,6 +65,8 @@ class EngineStatus(Protocol):
     def requests_submitted(self) -> int: ...
     @property
     def requests_failed(self) -> Mapping[str, int]: ...
+    @property
+    def integrity_failures(self) -> int: ...
     def workers_up(self) -> Sequence[bool]: ...
 
 
@@ -81,6 +84,16 @@ class _EngineCollector(Collector):
             yield CounterMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
         restarts = float(self.engine.worker_restarts)
         yield CounterMetricFamily("lightwell_worker_restarts_total", "Workers started again after a loss.", restarts)
+        yield CounterMetricFamily(
+            "lightwell_integrity_failures_total",
+            "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the server.",
+            float(self.engine.integrity_failures),
+        )
+        yield CounterMetricFamily(
+            "lightwell_log_lines_dropped_total",
+            "Lines of this process's log that stderr did not take.",
+            float(num_dropped_lines()),
+        )
         up = GaugeMetricFamily("lightwell_worker_up", "1 while the worker takes requests, else 0.", labels=["worker"])
         for worker_id, is_up in enumerate(self.engine.workers_up()):
             up.add_metric([str(worker_id)], float(is_up))

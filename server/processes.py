@@ -207,6 +207,7 @@ def run(
     # at its end, when these are back.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
     try:
         server = LightwellServer(settings, config, engine_factory, build_app, events, model_files)
     except OSError as error:

@@ -37,6 +37,9 @@ class RequestRecord:
     """What the log line of one request will say, and what is left to do when it is over."""
 
     request_id: str
+    path: str = ""
+    started: float = field(default_factory=time.monotonic)
+    """CLOCK_MONOTONIC seconds, as all times of requests."""
     engine_requests: int = 0
     """How many it handed to the engine."""
     prompt_tokens: int = 0
@@ -83,9 +86,8 @@ class HttpExchange:
     record: RequestRecord
     status: int
     """0 when no answer was begun."""
-    started: float
-    """CLOCK_MONOTONIC seconds, as all times of requests."""
     ended: float
+    """CLOCK_MONOTONIC seconds."""
 
 
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
@@ -106,8 +108,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")))
-        started = time.monotonic()
+        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _shown_path(scope))
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -123,7 +124,7 @@ class RequestLog:
         finally:
             for call in record.at_end:
                 call()
-            exchange = HttpExchange(scope, record, status, started, time.monotonic())
+            exchange = HttpExchange(scope, record, status, time.monotonic())
             _log_end(exchange, {} if self._on_end is None else self._on_end(exchange))
 
 
@@ -132,17 +133,21 @@ def request_id(sent: str) -> str:
     return sent if _TAKEN_IDS.fullmatch(sent) else f"req-{uuid.uuid4().hex}"
 
 
+def _shown_path(scope: Scope) -> str:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return quote(path[:_MAX_SHOWN_PATH], "/:@,+")
+
+
 def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
     scope, record = exchange.scope, exchange.record
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    is_probe = path.startswith("/health") or path == "/metrics"
+    is_probe = record.path.startswith("/health") or record.path == "/metrics"
     level = logging.DEBUG if is_probe else logging.INFO
     if not logger.isEnabledFor(level):
         return
     line = {
         "request_id": record.request_id,
         "method": scope["method"],
-        "path": quote(path[:_MAX_SHOWN_PATH], "/:@,+"),
+        "path": record.path,
         "status": exchange.status,
     }
     details = _details(exchange) | more
@@ -164,7 +169,7 @@ def _details(exchange: HttpExchange) -> dict[str, object]:
     details: dict[str, object | None] = {
         "prompt_tokens": record.prompt_tokens,
         "generated_tokens": record.generated_tokens,
-        "ms": _milliseconds(exchange.ended - exchange.started),
+        "ms": _milliseconds(exchange.ended - record.started),
         "engine_requests": record.engine_requests,
         "queue_ms": _milliseconds(max(queues)) if queues else None,
         "first_token_ms": _milliseconds(min(firsts)) if firsts else None,

@@ -1,4 +1,4 @@
-"""The operator's routes, for admin keys alone: which keys there are and what they use; reading the key file again."""
+"""The operator's routes, for admin keys alone: the API keys and their use, and what the server is doing."""
 
 from typing import Any
 
@@ -22,6 +22,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def keys() -> Response:
         """Names, limits and use of all keys; neither keys nor their hashes."""
         return listing()
+
+    @router.get("/admin/state", tags=["admin"], summary="What the server is doing", response_model=None)
+    async def state() -> Response:
+        """Requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1 writes to the
+        log. Ids and numbers, no prompts.
+        """
+        return Response(orjson.dumps(await context.engine.describe()), media_type="application/json")
 
     @router.post("/admin/keys/reload", tags=["admin"], summary="Read the key file again", response_model=None)
     async def reload() -> Response:

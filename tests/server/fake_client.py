@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,7 @@ class Submitted:
     handle: "FakeHandle"
     encoder_token_ids: tuple[int, ...] = ()
     interventions: tuple[Intervention, ...] = ()
+    priority: int = 0
 
 
 class FakeHandle:
@@ -88,6 +90,8 @@ class FakeEngine:
     refuse: ApiError | None = None
     """Raised by `submit`, from the `refuse_from`-th on."""
     refuse_from: int = 0
+    full: ApiError | None = None
+    """Raised by `check_room`."""
     fail_after: int | None = None
     """Fail with `failure` after this many tokens."""
     failure: ApiError | None = None
@@ -98,6 +102,7 @@ class FakeEngine:
     worker_restarts: int = 0
     requests_submitted: int = 0
     requests_failed: dict[str, int] = field(default_factory=dict)
+    integrity_failures: int = 0
     config: ModelConfig | None = None
     """Of the network, for the sizes of traced points; a site sets it."""
     submitted: list[Submitted] = field(default_factory=list)
@@ -114,6 +119,7 @@ class FakeEngine:
         interventions: Sequence[Intervention] = (),
         deadline: float | None = None,
         capture_bytes: int = 0,
+        priority: int = 0,
     ) -> FakeHandle:
         if self.refuse is not None and len(self.submitted) >= self.refuse_from:
             raise self.refuse
@@ -122,11 +128,20 @@ class FakeEngine:
         encoder_ids = tuple(encoder_token_ids)
         outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids, encoder_ids)
         handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
-        self.submitted.append(Submitted(task, ids, deadline, capture_bytes, handle, encoder_ids, tuple(interventions)))
+        self.submitted.append(
+            Submitted(task, ids, deadline, capture_bytes, handle, encoder_ids, tuple(interventions), priority)
+        )
         return handle
+
+    def check_room(self, num_requests: int = 1, *, waits: bool = True) -> None:
+        if self.full is not None:
+            raise self.full
 
     def hold_capture(self, num_bytes: int) -> None:
         self.held.append(num_bytes)
+
+    async def describe(self) -> dict[str, Any]:
+        return {"in_flight": len(self.submitted)}
 
     def ready(self) -> bool:
         return self.is_ready

@@ -7,6 +7,7 @@ FAKE_STEP_SECONDS, FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS.
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 from server.engine.config import EngineConfig
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
@@ -19,6 +20,8 @@ FAILING_TOKEN = 68
 """... ends its own request with an error."""
 BROKEN_TOKEN = 70
 """... is an error of the engine's own, before any step."""
+MISCOUNTING_TOKEN = 71
+"""... makes the books contradict each other from then on."""
 STUCK_TOKEN = 69
 """... makes the step sleep for an hour."""
 
@@ -35,6 +38,7 @@ class FakeEngine:
         self._step_seconds = float(os.environ.get("FAKE_STEP_SECONDS", "0.002"))
         self._requests: dict[int, EngineRequest] = {}
         self._counts: dict[int, int] = {}
+        self._is_miscounting = False
         self._steps = self._prompt_tokens = self._generated = 0
 
     @classmethod
@@ -60,11 +64,19 @@ class FakeEngine:
             raise ValueError("the fake engine refuses prompts that begin with 67")
         if request.prompt_token_ids[0] == BROKEN_TOKEN:
             raise KeyError("the fake engine stumbles over prompts that begin with 70")
+        self._is_miscounting = self._is_miscounting or request.prompt_token_ids[0] == MISCOUNTING_TOKEN
         self._requests[request.uid] = request
         self._counts[request.uid] = 0
 
     def abort(self, uid: int) -> None:
         self._requests.pop(uid, None)
+
+    def state(self) -> dict[str, Any]:
+        return {"running": [{"uid": uid, "request_id": each.request_id} for uid, each in self._requests.items()]}
+
+    def check_integrity(self) -> None:
+        if self._is_miscounting:
+            raise AssertionError("lost: {3: 1},\nas the fake engine was told to say")
 
     def step(self) -> StepOutput:
         running = list(self._requests.values())[: self._max_num_seqs]

@@ -15,6 +15,7 @@ class Engine:
     worker_restarts: int = 3
     requests_submitted: int = 9
     requests_failed: dict[str, int] = field(default_factory=lambda: {"worker_lost": 2})
+    integrity_failures: int = 0
 
     def stats(self) -> EngineStats:
         return self.snapshot

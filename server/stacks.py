@@ -1,0 +1,39 @@
+"""Where the threads of a worker stand, asked from outside with a signal: it answers in the middle of a step too."""
+
+import asyncio
+import faulthandler
+import os
+import signal
+from pathlib import Path
+
+_SIGNAL = signal.SIGUSR2
+_PATIENCE = 0.5
+"""Seconds in which a process that runs has written its stacks; one that is stopped never does."""
+_LOOK_INTERVAL = 0.05
+
+
+def stacks_file(socket_path: str, worker_id: int) -> Path:
+    """Where a worker writes: beside the socket, in the folder that no other user may enter."""
+    return Path(socket_path).with_name(f"worker-{worker_id}.stacks")
+
+
+def write_stacks_on_signal(path: Path) -> None:
+    """Let this process answer `read_stacks`. Raises OSError where the file cannot be made."""
+    faulthandler.register(_SIGNAL, path.open("wb"), all_threads=True)  # it keeps the file
+
+
+async def read_stacks(pid: int, path: Path) -> str | None:
+    """The Python stacks of the process that writes to `path`, innermost calls first; None if it does not answer."""
+    try:
+        before = path.stat().st_size
+        os.kill(pid, _SIGNAL)
+        written = before
+        for _ in range(round(_PATIENCE / _LOOK_INTERVAL)):
+            await asyncio.sleep(_LOOK_INTERVAL)
+            size = path.stat().st_size
+            if size == written > before:  # it has begun, and has not gone on since
+                break
+            written = size
+        return path.read_bytes()[before:].decode("utf-8", "replace") or None
+    except OSError:
+        return None
