@@ -198,6 +198,15 @@ def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")
 
 
+def test_what_is_watched_is_drawn_with_all_of_writes_options(open_view: Open, server: Server) -> None:
+    """With top-k 1 the likeliest token is drawn at any temperature."""
+    page = open_view("attention", write_temperature=2, write_top_k=1, write_max_tokens=8)
+    page.get_by_role("button", name="Continue and watch").click()
+    page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
+    greedy = ask(server, "/v1/completions", {"prompt": TEXT, "temperature": 0, "max_tokens": 8})["choices"][0]["text"]
+    expect(page.get_by_role("textbox", name="Text")).to_have_value(TEXT + greedy)
+
+
 def test_writing_can_be_stopped(open_view: Open) -> None:
     page = open_view("attention", write_max_tokens=400, write_seed=3)
     page.get_by_role("button", name="Continue and watch").click()

@@ -1,5 +1,7 @@
 """The embeddings view: cosines are those of the API's vectors, and a click on one text tells its neighbours."""
 
+import re
+
 import numpy as np
 from playwright.sync_api import expect
 
@@ -43,3 +45,35 @@ def test_texts_are_typed_and_compared(open_view: Open) -> None:
     page.get_by_label("Texts, one a line").fill("A cat.\nA dog.")
     expect(page.locator(".bars tbody tr")).to_have_count(1)
     expect(page.locator(".bars tbody tr")).to_contain_text("A dog.")
+
+
+def test_names_in_the_plane_cover_neither_each_other_nor_a_point(open_view: Open) -> None:
+    texts = [
+        f"The {who} {what}."
+        for who in ["king", "queen", "wolf", "fox", "bear", "ship", "girl", "boy", "prince", "witch"]
+        for what in ("ran through the dark forest", "sat on the golden throne", "sailed over the sea")
+    ]
+    page = open_view("embeddings", embeddings_texts="\n".join(texts))
+    card = page.locator(".card", has=page.get_by_role("heading", name="In a plane"))
+    card.get_by_role("button", name="Save…").click()
+    with page.expect_download() as saved:
+        card.get_by_role("button", name="picture (SVG)").click()
+    svg = saved.value.path().read_text()
+    names = re.findall(r'<text x="([-\d.]+)" y="([-\d.]+)"[^>]*>([^<]*)</text>', svg)
+    dots = [(float(x) + 4.5, float(y)) for x, y in re.findall(r'<path d="M([-\d.]+) ([-\d.]+)a', svg)]
+    assert len(dots) == len(texts)
+    assert len(names) >= len(texts) / 2
+    measure = """texts => {
+        const context = document.createElement("canvas").getContext("2d");
+        context.font = "12px system-ui, sans-serif";
+        return texts.map((text) => context.measureText(text).width);
+    }"""
+    widths = page.evaluate(measure, [text for _, _, text in names])
+    boxes = [
+        (float(x), float(y) - 5, float(x) + wide, float(y) + 5) for (x, y, _), wide in zip(names, widths, strict=True)
+    ]
+    boxes += [(x - 4, y - 4, x + 4, y + 4) for x, y in dots]
+    for i, (left, top, right, bottom) in enumerate(boxes[: len(names)]):
+        for j, other in enumerate(boxes):
+            apart = other[0] >= right or other[2] <= left or other[1] >= bottom or other[3] <= top
+            assert i == j or apart, (names[i], j)

@@ -1,5 +1,6 @@
 """The view Lens: cells have the API's words, a click opens one, a word is followed; long texts come in pages."""
 
+import numpy as np
 from playwright.sync_api import expect
 
 from benchmarks.processes import Server
@@ -76,3 +77,17 @@ def test_a_long_text_comes_in_pages(open_view: Open, server: Server) -> None:
     expect(page.get_by_text(f"positions 0–31 of {count}")).to_be_visible()
     expect(page.get_by_role("heading", name="After", level=2)).to_contain_text("31")
     expect(page.get_by_role("button", name="earlier")).to_be_disabled()
+
+
+def test_arrays_that_are_saved_together_have_names_of_their_own(open_view: Open, server: Server) -> None:
+    page = open_view("lens")
+    files = {}
+    for what in ("probability of the top word", "entropy"):
+        page.get_by_role("button", name="Save…").first.click()
+        with page.expect_download() as saved:
+            page.get_by_role("button", name=f"{what} (npy)").click()
+        files[what] = saved.value
+    names = [file.suggested_filename for file in files.values()]
+    assert names == ["lens-probability-of-the-top-word.npy", "lens-entropy.npy"]
+    truth = ask(server, "/v1/lens", {"input": TEXT})["data"][0]["arrays"]["entropy"]["data"]
+    np.testing.assert_allclose(np.load(files["entropy"].path()), truth, rtol=1e-3)

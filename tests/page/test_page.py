@@ -162,6 +162,13 @@ def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open, view: 
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+def test_on_a_phone_the_list_of_views_shows_the_open_one(open_view: Open) -> None:
+    page = open_view("attention")
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(page.url.replace("view=attention", "view=server"))
+    expect(page.get_by_role("navigation", name="Views").get_by_role("button", name="Server")).to_be_in_viewport()
+
+
 def test_light_and_dark_follow_the_system_until_one_is_chosen(open_view: Open) -> None:
     page = open_view("attention")
     light = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")

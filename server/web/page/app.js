@@ -82,7 +82,13 @@ function Body({ capabilities }) {
 }
 
 function Rail({ current, capabilities }) {
-  return html`<nav class="rail" aria-label="Views"><ol>${VIEWS.map((view) => {
+  const rail = useRef(null);
+  useEffect(() => {
+    // on a phone the list is one line, which scrolls
+    const open = rail.current.querySelector("[aria-current]");
+    rail.current.scrollLeft = open.offsetLeft - (rail.current.clientWidth - open.offsetWidth) / 2;
+  }, [current]);
+  return html`<nav class="rail" aria-label="Views" ref=${rail}><ol>${VIEWS.map((view) => {
     const lack = view.lacks?.(capabilities);
     return html`<li key=${view.id}><button
       type="button"

@@ -40,7 +40,8 @@ export function Waterfall({ steps, total, label, height = 270, onPick, handle })
   const told = largest(steps.map(({ value }) => Math.abs(value)), MOST_TOLD);
   const parts = told.map((index) => `${steps[index].name} ${format(steps[index].value)}`).join(", ");
   const summary = `${total.name}: ${format(total.value)}. Largest parts: ${parts}.`;
-  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary} handle=${handle} onPick=${onPick && pick}
+  return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} label=${label} summary=${summary}
+    handle=${handle} onPick=${onPick && pick}
     readout=${at ? `${at.name}: ${format(at.value)}${at.isTotal ? "" : `, sum so far ${format(at.to)}`}` : ""}
     onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(Math.floor((x - MARGIN.left) / place(width))))}
     onKey=${(key) => {
