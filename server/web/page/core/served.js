@@ -1,5 +1,5 @@
 // Which run of the server the page talks to: after a restart it may hold other weights under the same name.
-import { ask, connection } from "./api.js";
+import { connection, root } from "./api.js";
 import { Reading } from "./prometheus.js";
 import { Store } from "./store.js";
 
@@ -16,8 +16,8 @@ export async function checkServer() {
   if (performance.now() - lastChecked < CHECKED_MS) return;
   lastChecked = performance.now();
   try {
-    const text = await (await ask("metrics", null, { accept: "text/plain" })).text();
-    const now = new Reading(text, 0).sum("process_start_time_seconds");
+    const response = await fetch(new URL("metrics", root), { cache: "no-store" });
+    const now = !response.ok ? null : new Reading(await response.text(), 0).sum("process_start_time_seconds");
     const isAnother = began !== null && now !== null && now !== began;
     began = now ?? began;
     if (isAnother) restarts.set(restarts.value + 1);
