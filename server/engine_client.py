@@ -210,8 +210,9 @@ class EngineClient:
         cost = self.admission.cost(len(prompt_token_ids), len(encoder_token_ids), max_tokens, capture_bytes)
         record = current_record.get()
         client = "" if record is None else record.key or ""
-        # Who goes before the others does not wait for them.
-        self.admission.admit(cost, client, waits=priority >= 0)
+        is_begun = record is not None and record.engine_requests > 0
+        # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
+        self.admission.admit(cost, client, waits=priority >= 0 and not is_begun)
         if record is not None:
             record.count_prompt(cost.num_read)
         self._next_uid += 1

@@ -33,6 +33,7 @@ from server.routes import (
 )
 from server.routes.context import AppContext
 from server.routes.guard import OpenRoute, admin_route, guarded_route
+from server.routes.terms import running_route
 from server.schemas import ErrorAnswer
 
 _STATUSES = {
@@ -62,7 +63,9 @@ def build_router(context: AppContext) -> APIRouter:
     """All routes: the API behind its key, the operator's behind an admin key, health, metrics and pages open."""
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
-    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=[] if keys.is_open else [_BEARER])
+    bearer = [] if keys.is_open else [_BEARER]
+    api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=bearer)
+    running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=bearer)
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
@@ -71,13 +74,15 @@ def build_router(context: AppContext) -> APIRouter:
     )
     looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights)
-    # `models` is the last: its path of one model would take those of that model's weights.
-    for part in (completions, chat, embeddings, *looks, *of_weights, tokenize, capabilities, models):
+    for part in (completions, chat, embeddings, *looks, *of_weights):
+        part.add_routes(running, context)
+    for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
     router = APIRouter(route_class=OpenRoute)
     health.add_routes(router, context)
     page.add_routes(router, context)
     admin.add_routes(operators, context)
-    router.include_router(api)
+    router.include_router(running)
+    router.include_router(api)  # behind the others: its path of one model would take those of that model's weights
     router.include_router(operators)
     return router

@@ -15,8 +15,9 @@ from server.routes.answers import TENSOR_CONTENT, counted_refusals, input_usage,
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
-from server.routes.prompts import Prompt, check_model
+from server.routes.prompts import Prompt
 from server.routes.tasks import Result, Work, run_all
+from server.routes.terms import accept
 from server.schemas import AttentionAnswer, AttentionRequest
 from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
 from server.sse import unless_disconnected
@@ -36,7 +37,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def attention(request: Request, body: AttentionRequest) -> Response:
         """Attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (a line a layer)."""
         arrival = time.monotonic()
-        check_model(context, body.model)
+        accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(context, body.part)
         inputs = await read_inputs(context, body)

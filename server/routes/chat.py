@@ -15,8 +15,9 @@ from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
 from server.routes.inputs import between_stacks
 from server.routes.logprobs import chat_entries, prompt_entries
-from server.routes.prompts import check_model, fit_generation, read_chat
+from server.routes.prompts import fit_generation, read_chat
 from server.routes.sampling import sampling_params
+from server.routes.terms import accept
 from server.schemas import ChatCompletionAnswer, ChatCompletionRequest
 from server.sse import DONE, EventStream, event, unless_disconnected
 
@@ -34,7 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
         """The assistant's next message. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
         arrival = time.monotonic()
-        check_model(context, body.model)
+        accept(context, body)
         check_route(context, "/v1/chat/completions")
         job = await _job(context, body)
         if not body.stream:

@@ -15,9 +15,10 @@ from server.routes.context import AppContext
 from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
 from server.routes.inputs import between_stacks
 from server.routes.logprobs import LegacyLogprobs, prompt_entries
-from server.routes.prompts import Keep, Prompt, check_model, fit_generation, read_prompts
+from server.routes.prompts import Keep, Prompt, fit_generation, read_prompts
 from server.routes.rows import prompt_rows
 from server.routes.sampling import sampling_params
+from server.routes.terms import accept
 from server.schemas import CompletionAnswer, CompletionRequest
 from server.sse import DONE, EventStream, event, unless_disconnected
 
@@ -35,7 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def completions(request: Request, body: CompletionRequest) -> Response:
         """Text that continues each prompt. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
         arrival = time.monotonic()
-        check_model(context, body.model)
+        accept(context, body)
         check_route(context, "/v1/completions")
         jobs = await _jobs(context, body)
         if not body.stream:

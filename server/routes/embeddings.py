@@ -13,8 +13,9 @@ from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.answers import TENSOR_CONTENT, input_usage, token_bytes, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
-from server.routes.prompts import Keep, Prompt, check_model, encoder_limit, fit_input, read_prompts
+from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, read_prompts
 from server.routes.tasks import Result, Work, run_all
+from server.routes.terms import accept
 from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
 from server.selectors import resolve
 from server.sse import unless_disconnected
@@ -37,7 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """The vector of each input, or with pooling none one vector a token. `Accept` chooses the format."""
         arrival = time.monotonic()
-        check_model(context, body.model)
+        accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         task = _task(context, body)
         inputs = await _inputs(context, body)

@@ -12,6 +12,7 @@ from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.errors import ApiError, BadRequest
+from server.routes import terms
 from server.routes.answers import counted_refusals
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext, Handle
@@ -19,7 +20,7 @@ from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.rows import RowWriter, check_rows, row_writer
 from server.routes.sampling import seed_of_choice
-from server.routes.tasks import check_capture, count_rejection, deadline, value_bytes
+from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.schemas import GenerationFields
 
 
@@ -54,7 +55,8 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
-    ends = deadline(context)
+    # All or none: those that are refused later would have made the others' work vain.
+    context.engine.check_room(len(jobs) * num_choices, waits=terms.priority() >= 0)
     started = Started([], writer)
     try:
         for number, job in enumerate(jobs):
@@ -70,8 +72,9 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     job.prompt.ids,
                     encoder_token_ids=job.prompt.encoder_ids,
                     interventions=changes[number],
-                    deadline=ends,
+                    deadline=terms.deadline(),
                     capture_bytes=capture_bytes[number],
+                    priority=terms.priority(),
                 )
                 index = number * num_choices + choice
                 started.runs.append(_run(context, body, index, job, handle, arrival))

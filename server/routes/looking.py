@@ -22,8 +22,9 @@ from server.routes.answers import both_stacks_fields, counted_refusals, input_us
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
-from server.routes.prompts import Prompt, check_model
+from server.routes.prompts import Prompt
 from server.routes.tasks import Result, Work, check_capture, run_all
+from server.routes.terms import accept
 from server.schemas import LookRequest
 from server.sse import unless_disconnected
 from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate, paced
@@ -120,7 +121,7 @@ async def begin(context: AppContext, request: Request, body: LookRequest, route:
     `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
     """
     arrival = time.monotonic()
-    check_model(context, body.model)
+    accept(context, body)
     check_route(context, route)
     wanted = negotiate(request.headers.get("accept"))
     inputs = await read_inputs(context, body)

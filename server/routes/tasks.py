@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Task
 from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull
+from server.routes import terms
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 
@@ -45,12 +46,6 @@ def value_bytes(interventions: Sequence[Intervention]) -> int:
     return sum(len(change.value.data) for change in interventions if isinstance(change.value, Array))
 
 
-def deadline(context: AppContext) -> float | None:
-    """When a request that arrives now must have ended, on CLOCK_MONOTONIC; None is never."""
-    timeout = context.settings.request_timeout
-    return time.monotonic() + timeout if timeout else None
-
-
 def count_rejection(context: AppContext, error: ApiError) -> None:
     """Count a refusal to look inside, if that is what the error is."""
     if isinstance(error, PayloadTooLarge):
@@ -82,11 +77,10 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
     check_capture(context, captured + values)
     fitting = (context.settings.max_capture_bytes - captured) // max(1, values)  # or it would fill its own budget
     places = asyncio.Semaphore(max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting)))
-    ends = deadline(context)
 
     async def run(work: Work) -> Result:
         async with places:
-            return await _run_one(context, work, ends, arrival)
+            return await _run_one(context, work, arrival)
 
     tasks = [asyncio.create_task(run(work)) for work in works]
     try:
@@ -100,14 +94,15 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run_one(context: AppContext, work: Work, ends: float | None, arrival: float) -> Result:
+async def _run_one(context: AppContext, work: Work, arrival: float) -> Result:
     handle = await context.engine.submit(
         work.task,
         work.prompt.ids,
         encoder_token_ids=work.prompt.encoder_ids,
         interventions=work.interventions,
-        deadline=ends,
+        deadline=terms.deadline(),
         capture_bytes=work.num_bytes,
+        priority=terms.priority(),
     )
     result = Result()
     outcome: str | None = "abort"

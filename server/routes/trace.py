@@ -19,8 +19,9 @@ from server.routes.answers import (
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
-from server.routes.prompts import Prompt, check_model
+from server.routes.prompts import Prompt
 from server.routes.tasks import Result, Work, run_all
+from server.routes.terms import accept
 from server.schemas import TraceAnswer, TraceRequest
 from server.sse import unless_disconnected
 from server.tensors import Format, as_numpy, check_npy, negotiate, paced
@@ -45,7 +46,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         point).
         """
         arrival = time.monotonic()
-        check_model(context, body.model)
+        accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         chosen = choose_points(body, context.config)
         inputs = await read_inputs(context, body)

@@ -20,6 +20,7 @@ from server.routes.context import AppContext
 from server.routes.looking import described, stack_of
 from server.routes.prompts import Prompt, check_model
 from server.routes.tasks import Work, run_all
+from server.routes.terms import accept
 from server.schemas import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
 from server.selectors import resolve
 from server.sse import unless_disconnected
@@ -103,7 +104,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         """The low-rank matrices of heads, of the weights alone: singular values, effective rank, eigenvalues of OV, and
         how much of what each head writes later heads read."""
         arrival = time.monotonic()
-        check_model(context, body.model)
+        accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))

@@ -1,7 +1,7 @@
 """Pydantic schemas of every route: types and bounds that need no model. What the model limits, the routes check."""
 
 from server.schemas.attention import AttentionAnswer, AttentionFields, AttentionRequest
-from server.schemas.base import ChatMessage, ErrorAnswer, PromptInput
+from server.schemas.base import ChatMessage, ErrorAnswer, PromptInput, RunFields
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
 from server.schemas.generation import (
     ChatCompletionAnswer,
@@ -87,6 +87,7 @@ __all__ = [
     "PromptInput",
     "RolloutAnswer",
     "RolloutRequest",
+    "RunFields",
     "TokenizeAnswer",
     "TokenizeRequest",
     "TraceAnswer",

@@ -73,6 +73,25 @@ class ModelField(RequestModel):
     )
 
 
+class RunFields(ModelField):
+    """The fields of every POST route that runs the model."""
+
+    timeout: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="Seconds after which the request ends with 504, or its stream with an error event; the header "
+        "X-Request-Timeout says the same. The server's --request-timeout is the most there is.",
+    )
+    priority: int = Field(
+        0,
+        ge=-1000,
+        le=1000,
+        description="Of the requests that wait, lower ones go first. Below 0 where the server allows it "
+        "(--allow-priority).",
+    )
+
+
 class Ignored(RequestModel):
     """Fields OpenAI defines that cannot change the answer here: accepted, so that its clients work unchanged."""
 

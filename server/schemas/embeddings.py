@@ -5,10 +5,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.engine.request import Pooling
-from server.schemas.base import AnswerModel, Ignored, ModelField, PromptInput, Text, Usage
+from server.schemas.base import AnswerModel, Ignored, PromptInput, RunFields, Text, Usage
 
 
-class EmbeddingRequest(Ignored, ModelField):
+class EmbeddingRequest(Ignored, RunFields):
     """Body of POST /v1/embeddings: OpenAI's, and where in the network the vector is taken."""
 
     input: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")

@@ -10,9 +10,9 @@ from server.schemas.base import (
     AnswerModel,
     Ignored,
     Messages,
-    ModelField,
     PromptInput,
     RequestModel,
+    RunFields,
     TokenId,
     Usage,
     encodable,
@@ -48,7 +48,7 @@ class GenerationAttention(AttentionFields):
     prompt: bool = Field(False, description="Also the prompt's rows, once, with the first token.")
 
 
-class GenerationFields(Ignored, CanIntervene, ModelField):
+class GenerationFields(Ignored, CanIntervene, RunFields):
     """Fields that both generation routes have."""
 
     REFUSED: ClassVar[dict[str, str]] = {}

@@ -2,11 +2,11 @@
 
 from pydantic import Field
 
-from server.schemas.base import Messages, ModelField, PromptInput
+from server.schemas.base import Messages, PromptInput, RunFields
 from server.schemas.interventions import CanIntervene
 
 
-class InputFields(CanIntervene, ModelField):
+class InputFields(CanIntervene, RunFields):
     """What is read. Of an encoder-decoder `input` is the encoder's."""
 
     input: PromptInput | Messages = Field(

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.engine.request import Part
-from server.schemas.base import AnswerModel, Index, ModelField, Selector, Text, Usage
+from server.schemas.base import AnswerModel, Index, RunFields, Selector, Text, Usage
 from server.schemas.interventions import PointName
 from server.schemas.predictions import DescribedArrayAnswer, LookRequest
 
@@ -151,7 +151,7 @@ class GeometryAnswer(AnswerModel):
     data: list[GeometryEntry] = Field(description="One entry.")
 
 
-class CircuitsRequest(ModelField):
+class CircuitsRequest(RunFields):
     """Body of POST /v1/circuits."""
 
     part: Part | None = Field(

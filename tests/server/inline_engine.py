@@ -38,6 +38,7 @@ class InlineEngine(FakeEngine):
         interventions: Sequence[Intervention] = (),
         deadline: float | None = None,
         capture_bytes: int = 0,
+        priority: int = 0,
     ) -> FakeHandle:
         request = EngineRequest(
             uid=len(self.submitted),

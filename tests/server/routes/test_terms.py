@@ -1,0 +1,101 @@
+"""How long a request may take, before whom it goes, and what is told to those who come to a full queue."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server.engine.request import EmbedTask
+from server.errors import QueueFull
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import error_of, site
+
+ROUTES: dict[str, dict[str, Any]] = {
+    "/v1/completions": {"prompt": "abc"},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
+    "/v1/embeddings": {"input": ["abc", "de"]},
+    "/v1/attention": {"input": "abc"},
+    "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
+}
+
+
+def seconds_left(engine: FakeEngine) -> list[float | None]:
+    """Of all that was submitted, now."""
+    now = time.monotonic()
+    return [None if each.deadline is None else each.deadline - now for each in engine.submitted]
+
+
+@pytest.mark.parametrize(("path", "body"), ROUTES.items())
+async def test_the_field_and_the_header_both_set_the_deadline_and_the_priority_goes_along(
+    tmp_path: Path, path: str, body: dict[str, Any]
+) -> None:
+    async with site(tmp_path) as lightwell:
+        assert (await lightwell.post(path, {**body, "timeout": 50, "priority": 3})).status_code == 200
+        assert all(left is not None and 40 < left <= 50 for left in seconds_left(lightwell.engine))
+        assert {each.priority for each in lightwell.engine.submitted} == {3}
+        lightwell.engine.submitted.clear()
+        assert (await lightwell.post(path, body, headers={"X-Request-Timeout": "30.5"})).status_code == 200
+        assert all(left is not None and 20 < left <= 30.5 for left in seconds_left(lightwell.engine))
+
+
+@pytest.mark.parametrize(
+    ("field", "header", "maximum", "expected"),
+    [(90, "70", 600, 70), (70, "90", 600, 70), (900, None, 600, 600), (9, None, 0, 9)],
+)
+async def test_the_least_of_what_is_said_counts(
+    tmp_path: Path, field: float, header: str | None, maximum: float, expected: float
+) -> None:
+    async with site(tmp_path, request_timeout=maximum) as lightwell:
+        headers = {} if header is None else {"X-Request-Timeout": header}
+        answer = await lightwell.post("/v1/completions", {"prompt": "abc", "timeout": field}, headers=headers)
+        assert answer.status_code == 200
+        (left,) = seconds_left(lightwell.engine)
+        assert left is not None
+        assert expected - 8 < left <= expected
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-3", "nan", "inf"])
+async def test_a_header_that_is_no_time_is_refused_by_its_name(tmp_path: Path, value: str) -> None:
+    async with site(tmp_path) as lightwell:
+        answer = await lightwell.post("/v1/completions", {"prompt": "abc"}, headers={"X-Request-Timeout": value})
+        assert answer.status_code == 400
+        assert error_of(answer)["param"] == "X-Request-Timeout"
+        assert value in error_of(answer)["message"]
+        assert not lightwell.engine.submitted
+
+
+async def test_an_answer_that_is_not_there_in_time_is_a_504_and_the_engine_is_told(tmp_path: Path) -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    async with site(tmp_path, engine) as lightwell:
+        error = await lightwell.error("/v1/completions", {"prompt": "abc", "timeout": 0.01}, 504)
+        assert error["code"] == "deadline_exceeded"
+        assert "within 0.01 s" in error["message"]
+        assert engine.submitted[0].handle.was_aborted
+
+
+async def test_going_before_everybody_else_is_refused_unless_the_server_allows_it(tmp_path: Path) -> None:
+    async with site(tmp_path) as lightwell:
+        error = await lightwell.error("/v1/embeddings", {"input": "abc", "priority": -1}, 400)
+        assert (error["param"], "--allow-priority" in error["message"]) == ("priority", True)
+        assert not lightwell.engine.submitted
+    async with site(tmp_path, allow_priority=True) as lightwell:
+        assert (await lightwell.post("/v1/embeddings", {"input": "abc", "priority": -1})).status_code == 200
+        assert [(each.priority, type(each.task)) for each in lightwell.engine.submitted] == [(-1, EmbedTask)]
+
+
+@pytest.mark.parametrize("path", ROUTES)
+async def test_a_full_queue_refuses_before_the_body_is_read(tmp_path: Path, path: str) -> None:
+    engine = FakeEngine(full=QueueFull("The queue is full.", code="queue_full", retry_after=7))
+    async with site(tmp_path, engine) as lightwell:
+        answer = await lightwell.http.post(path, content=b"{no json", headers={"content-type": "application/json"})
+        assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+        assert error_of(answer)["code"] == "queue_full"
+
+
+async def test_what_runs_nothing_is_answered_while_the_queue_is_full(tmp_path: Path) -> None:
+    engine = FakeEngine(full=QueueFull("The queue is full.", code="queue_full", retry_after=7))
+    async with site(tmp_path, engine) as lightwell:
+        assert (await lightwell.post("/tokenize", {"prompt": "abc"})).status_code == 200
+        assert (await lightwell.http.get("/v1/models")).status_code == 200
