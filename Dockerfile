@@ -37,7 +37,7 @@ RUN useradd --uid 10001 --no-log-init --home-dir /var/lib/lightwell --create-hom
 COPY --from=dependencies /opt/lightwell /opt/lightwell
 COPY --from=ourselves /added/opt/lightwell /opt/lightwell
 # /cache keeps models from the hub between runs (mount a volume). Nothing else is written but /tmp, so the root may be
-# read-only: docker run --read-only --tmpfs /tmp
+# read-only and all rights dropped: docker run --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges
 ENV PATH=/opt/lightwell/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

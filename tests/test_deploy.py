@@ -48,3 +48,11 @@ def test_the_image_installs_the_torch_that_the_constraints_pin() -> None:
 def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() -> None:
     assert DOCKERFILE.startswith("ARG BASE_IMAGE=")
     assert all(line == "FROM ${BASE_IMAGE}" or " AS " in line for line in re.findall(r"^FROM .*$", DOCKERFILE, re.M))
+
+
+def test_the_containers_run_read_only_and_without_rights() -> None:
+    for name, service in load("deploy/compose.yaml")["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+    assert re.search(r"^USER (?!root|0)", DOCKERFILE, re.MULTILINE)
