@@ -16,7 +16,7 @@ SOURCES := model server clients tests benchmarks
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test test-all bench clean
+.PHONY: help install serve lint format types test test-all bench faults clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -52,6 +52,9 @@ test-all: lint types ## also what needs more than pip: promtool, the image, peer
 
 bench: install ## output tokens/s beside transformers.generate (ARGS="--concurrency 1 8 32 --dtype float32")
 	$(BIN)/python -m benchmarks.serve_vs_transformers $(ARGS)
+
+faults: install ## break a server in the ways operators fear; what clients saw, time to ready (ARGS="--only killed")
+	$(BIN)/python -m benchmarks.faults $(ARGS)
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build
