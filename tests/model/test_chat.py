@@ -8,8 +8,8 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model import chat
-from model.chat import ChatTemplate, ChatTemplateError, read_template_option
+from model import chat_sandbox
+from model.chat import MAX_SOURCE_CHARACTERS, ChatTemplate, ChatTemplateError, read_template_option
 from model.folder import resolve
 from model.tokenizer import Tokenizer
 from tests.model import tokenizer_folders as folders
@@ -185,13 +185,63 @@ def test_a_template_that_reaches_out_or_fails_ends_in_an_error(tokenizer: Tokeni
         "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         "{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = '{0}{0}'.format(ns.x) %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x.replace('a', 'aa') %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x | replace('a', 'aa') %}{% endfor %}",
+        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] | join %}{% endfor %}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x={}) %}{% for i in range(60) %}{% set ns.x = {1: ns.x, 2: ns.x} %}{% endfor %}",
+        "{% set x = 'a' * 99999 %}{{ x.replace('a', x) }}",
+        "{% set x = 'a' * 99999 %}{{ x.join(x) }}",
+        "{% set x %}{% for i in range(9999) %}{{ 'abcdefgh' * 99 }}{% endfor %}{% endset %}{{ x | length }}",
+        "{% macro f() %}{% for i in range(9999) %}{{ 'abcdefgh' * 99 }}{% endfor %}{% endmacro %}{{ f() | length }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%*d' % (999999999, 1) }}",
+        "{{ '%999999999d' | format(1) }}",
+        "{{ '{:999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 999999999) }}",
+        "{{ '{a:999999999}'.format_map({'a': 1}) }}",
+        "{{ 'x'.center(999999999) }}",
+        "{{ ('x' | attr('ljust'))(999999999) }}",
+        "{{ 'x' | indent(999999999) }}",
+        "{{ [1] | tojson(indent=999999999) }}",
+        "{{ ([[1] * 99] * 999) | sum(start=[]) }}",
+        "{{ 2 ** 99999999 }}",
+        "{{ 'x' | center(999999999) }}",
+        "{{ lipsum(n=99999999) }}",
     ],
 )
 def test_a_template_that_would_hang_or_fill_memory_ends_in_an_error(
     tokenizer: Tokenizer, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "MAX_LOOP_STEPS", 200_000)
-    monkeypatch.setattr(chat, "MAX_OUTPUT_CHARS", 200_000)
+    monkeypatch.setattr(chat_sandbox, "MAX_LOOP_STEPS", 200_000)
+    monkeypatch.setattr(chat_sandbox, "MAX_SIZE", 200_000)
+    with pytest.raises(ChatTemplateError):
+        rendered(tokenizer, source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}",
+        "{% for i in [1, 1] recursive %}{% if loop.depth < 60 %}{{ loop([1, 1]) }}{% endif %}{% endfor %}",
+        "{% set x = 'a' * 4000000 %}{% for i in range(90000) %}{% set y = x | upper %}{% endfor %}",
+    ],
+)
+def test_a_template_of_many_steps_is_interrupted(
+    tokenizer: Tokenizer, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_sandbox, "MAX_SECONDS", 0.1)
+    with pytest.raises(ChatTemplateError, match=r"takes more than 0\.1 s"):
+        rendered(tokenizer, source)
+    assert rendered(tokenizer, "{{ messages[0].content }}")
+
+
+@pytest.mark.parametrize(
+    "source", ["x" * (MAX_SOURCE_CHARACTERS + 1), "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}", "{{ 2 ** 999999999 }}"]
+)
+def test_a_hostile_source_ends_in_an_error(tokenizer: Tokenizer, source: str) -> None:
     with pytest.raises(ChatTemplateError):
         rendered(tokenizer, source)
 
