@@ -120,7 +120,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _refused_id(self) -> str:
         """The id of the request that is refused: the client's, as far as its headers were read, or a new one."""
-        sent = [value for name, value in getattr(self, "headers", ()) if name == b"x-request-id"]
+        headers = self.headers or []  # None before the first request, of which blank lines are no part
+        sent = [value for name, value in headers if name == b"x-request-id"]
         return request_id(sent[0].decode("latin-1") if sent else "")
 
     def _refuse(self, error: ApiError, *, lingers: bool = True) -> None:

@@ -208,8 +208,10 @@ def bodies() -> Iterator[Attack]:
         b'{"prompt": {"$ref": "#"}}',
         b'{"prompt": [[[[1]]]]}',
         b"\x00" * 4096,
-        json.dumps({"messages": [{"role": "user", "content": "{{ 9 ** 9 ** 9 }}"}] * 3}).encode(),
-        json.dumps({"messages": [{"role": "user", "content": "{% for i in range(10**9) %}x{% endfor %}"}]}).encode(),
+        json.dumps({"messages": [{"role": "user", "content": "{{ 9 ** 9 ** 9 }}"}] * 3, "max_tokens": 1}).encode(),
+        json.dumps(
+            {"messages": [{"role": "user", "content": "{% for i in range(10**9) %}x{% endfor %}"}], "max_tokens": 1}
+        ).encode(),
     )
     for value in values:
         for path in JSON_ROUTES if len(value) < 1 << 16 else JSON_ROUTES[:2]:
