@@ -4,6 +4,7 @@ Reads what the API process needs of the model (config, tokenizer, chat template)
 a folder that cannot be served ends the start with one line. Imports no torch.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from server.request_log import RequestLog
 from server.routes import build_router
 from server.routes.context import AppContext
 from server.settings import Settings, SettingsError
+from server.tracing import Tracing, is_wanted
 from server.version import lightwell_version
 
 _DESCRIPTION = (
@@ -90,6 +92,7 @@ def create_app(
     client: EngineClient,
     lifespan: processes.Lifespan,
     metrics: Metrics,
+    tracing: Tracing | None = None,
 ) -> ASGIApp:
     """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
     metrics.watch(client)
@@ -118,20 +121,24 @@ def create_app(
     )
     install_error_handlers(app)
     app.include_router(build_router(context))
-    return RequestLog(HttpMetrics(BrowserHeaders(app, settings.cors_origin), metrics))
+    answering = HttpMetrics(BrowserHeaders(app, settings.cors_origin), metrics)
+    return RequestLog(answering, None if tracing is None else tracing.record)
 
 
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     """Serve until told to stop; the exit status. Raises ServeError, with one line that says why."""
     configure_logging(settings.log_level, settings.log_format)
     metrics = Metrics()
+    tracing: Tracing | None = None
     try:
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         files = load_model_files(settings)
+        if is_wanted(settings.otlp_endpoint, os.environ):
+            tracing = Tracing(settings.otlp_endpoint, files.model_id)
         return processes.run(
             settings,
             settings.engine_config(files.folder),
-            lambda client, lifespan: create_app(settings, keys, files, client, lifespan, metrics),
+            lambda client, lifespan: create_app(settings, keys, files, client, lifespan, metrics, tracing),
             name=files.model_id,
             model_files=files.fingerprint,
             events=ConnectionEvents(
@@ -143,3 +150,6 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
         )
     except (KeyFileError, ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:
         raise ServeError(str(error)) from error
+    finally:
+        if tracing is not None:
+            tracing.shut_down()

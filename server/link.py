@@ -7,9 +7,11 @@ of what the header says.
 """
 
 import asyncio
+import atexit
 import contextlib
 import os
 import select
+import shutil
 import socket
 import struct
 import threading
@@ -301,7 +303,10 @@ class LinkProtocol(asyncio.BufferedProtocol):
 
 
 def listen(folder: str) -> socket.socket:
-    """A listening Unix socket `engine.sock` in `folder`, which only this user may enter."""
+    """A listening Unix socket `engine.sock` in `folder`, which only this user may enter and this process leaves behind
+    under no circumstances but its own violent death.
+    """
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a signal may end the start before anyone else would
     os.chmod(folder, 0o700)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(os.path.join(folder, "engine.sock"))

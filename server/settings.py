@@ -266,6 +266,12 @@ class Settings:
         30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
     )
     shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
+    otlp_endpoint: str | None = _setting(
+        None,
+        _text("URL"),
+        "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
+        shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
+    )
     log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", _choice("text", "json"), "One line of text, or one JSON object, per event.")
 

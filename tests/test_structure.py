@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "server.keys", "server.key_limits", "server.browsers",
             "server.settings", "server.selectors", "server.web_assets", "server.tensors", "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
-            "server.request_log", "server.logs", "server.version", "server.http_protocol", "server.model_fingerprint",
+            "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol", "server.model_fingerprint",
         ),
     ),
     ("server", ("server",)),
@@ -219,10 +219,9 @@ def test_the_api_process_runs_without_torch() -> None:
 
 
 def test_every_library_that_is_imported_is_declared() -> None:
-    declared = {
-        re.split(r"[<>=!~; \[]", wanted)[0].lower()
-        for wanted in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
-    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted_ones = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
+    declared = {re.split(r"[<>=!~; \[]", wanted)[0].lower() for wanted in wanted_ones}
     providers = packages_distributions()
     missing = {
         f"{module} imports {library}"

@@ -1,7 +1,7 @@
 """An application around the fake engine and a byte-level tokenizer made in code: tests speak HTTP to it in process."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from server.browsers import BrowserHeaders
 from server.errors import install_error_handlers
 from server.keys import Keyring, hash_of
 from server.metrics import HttpMetrics, Metrics
-from server.request_log import RequestLog
+from server.request_log import HttpExchange, RequestLog
 from server.routes import build_router
 from server.routes.context import AppContext
 from server.settings import Settings
@@ -163,6 +163,7 @@ def build_site(
     defaults: EmbeddingDefaults | None = None,
     api_key: Sequence[str] = (),
     api_key_file: Path | None = None,
+    on_end: Callable[[HttpExchange], dict[str, str]] | None = None,
     **settings: Any,
 ) -> Site:
     """An application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not given."""
@@ -189,7 +190,7 @@ def build_site(
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.include_router(build_router(context))
-    wrapped = RequestLog(HttpMetrics(BrowserHeaders(app, context.settings.cors_origin), metrics))
+    wrapped = RequestLog(HttpMetrics(BrowserHeaders(app, context.settings.cors_origin), metrics), on_end)
     transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
     return Site(wrapped, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
 

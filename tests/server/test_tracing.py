@@ -1,0 +1,217 @@
+"""Traces as a collector receives them, and what a collector that is not there costs: nothing."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from server.engine.outputs import Timing
+from server.errors import Unavailable
+from server.request_log import RequestLog, current_record
+from server.settings import SettingsError
+from server.tracing import Tracing, is_wanted
+from tests.server.fake_client import FakeEngine
+from tests.server.running import ROOT
+from tests.server.serving import site
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+BODY = {"prompt": "hello", "max_tokens": 3}
+
+
+def plain(value: Any) -> Any:
+    """An attribute's value."""
+    found = getattr(value, value.WhichOneof("value"))
+    return [plain(each) for each in found.values] if hasattr(found, "values") else found
+
+
+class Collector:
+    """An OTLP receiver over HTTP. `spans` are those that came, as plain data."""
+
+    def __init__(self) -> None:
+        self.spans: list[dict[str, Any]] = []
+        self.resource: dict[str, str] = {}
+        outer = self
+
+        class Receiver(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                assert self.path == "/v1/traces"
+                outer.take(ExportTraceServiceRequest.FromString(body))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Not to stderr."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+
+    def take(self, request: ExportTraceServiceRequest) -> None:
+        for resource in request.resource_spans:
+            self.resource = {each.key: each.value.string_value for each in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    values = {each.key: plain(each.value) for each in span.attributes}
+                    self.spans.append(
+                        {
+                            "name": span.name,
+                            "trace": span.trace_id.hex(),
+                            "id": span.span_id.hex(),
+                            "parent": span.parent_span_id.hex(),
+                            "begin": span.start_time_unix_nano,
+                            "end": span.end_time_unix_nano,
+                            "is_error": span.status.code == span.status.STATUS_CODE_ERROR,
+                            "attributes": values,
+                        }
+                    )
+
+    @property
+    def root(self) -> dict[str, Any]:
+        return next(span for span in self.spans if span["parent"] in ("", PARENT))
+
+
+@contextmanager
+def collector() -> Iterator[Collector]:
+    receiver = Collector()
+    threading.Thread(target=receiver.server.serve_forever, daemon=True).start()
+    try:
+        yield receiver
+    finally:
+        receiver.server.shutdown()
+        receiver.server.server_close()
+
+
+async def answer_to(
+    tracing: Tracing, folder: Path, engine: FakeEngine | None = None, headers: dict[str, str] | None = None
+) -> httpx.Response:
+    """What a traced application answers to a completion."""
+    async with site(folder, engine or FakeEngine(), on_end=tracing.record) as at:
+        await at.http.get("/health/live")
+        return await at.post("/v1/completions", BODY, headers=headers)
+
+
+def tracing_to(receiver: Collector, **environ: str) -> Tracing:
+    return Tracing(f"http://127.0.0.1:{receiver.server.server_port}", "org/tiny", environ)
+
+
+async def test_a_request_is_a_span_without_its_prompt(tmp_path: Path) -> None:
+    with collector() as receiver:
+        tracing = tracing_to(receiver)
+        answer = await answer_to(tracing, tmp_path, headers={"x-request-id": "mine"})
+        tracing.shut_down()
+    assert receiver.resource["service.name"] == "lightwell"
+    root = receiver.root
+    assert root["name"] == "POST /v1/completions"
+    expected = {
+        "http.response.status_code": 200,
+        "gen_ai.request.id": "mine",
+        "gen_ai.response.id": answer.json()["id"],
+        "gen_ai.operation.name": "text_completion",
+        "gen_ai.request.model": "org/tiny",
+        "gen_ai.response.finish_reasons": ["length"],
+    }
+    assert {name: root["attributes"][name] for name in expected} == expected
+    assert not root["is_error"]
+    assert "hello" not in str(receiver.spans)
+
+
+async def test_the_phases_of_a_request_are_spans_inside_its_own(tmp_path: Path) -> None:
+    async def run(request: Request) -> Response:
+        record = current_record.get()
+        assert record is not None
+        now = time.monotonic()
+        record.note_end("stop", Timing(arrival=now, scheduled=now + 0.25, first_token=now + 0.75, finished=now + 2.75))
+        return PlainTextResponse("")
+
+    with collector() as receiver:
+        tracing = tracing_to(receiver)
+        app = RequestLog(Starlette(routes=[Route("/v1/completions", run)]), tracing.record)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as http:
+            await http.get("/v1/completions")
+        tracing.shut_down()
+    root = receiver.root
+    children = {span["name"]: span for span in receiver.spans if span is not root}
+    took = {name: round((span["end"] - span["begin"]) / 1e9, 3) for name, span in children.items()}
+    assert took == {"queue": 0.25, "prefill": 0.5, "decode": 2.0}
+    assert all(span["parent"] == root["id"] and span["trace"] == root["trace"] for span in children.values())
+    assert abs(children["queue"]["begin"] / 1e9 - time.time()) < 60
+    seconds = {name: root["attributes"][f"gen_ai.latency.{name}"] for name in ("time_in_queue", "time_to_first_token")}
+    assert seconds == pytest.approx({"time_in_queue": 0.25, "time_to_first_token": 0.75})
+
+
+async def test_the_clients_trace_goes_on_here(tmp_path: Path) -> None:
+    with collector() as receiver:
+        tracing = tracing_to(receiver)
+        await answer_to(tracing, tmp_path, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        tracing.shut_down()
+    assert (receiver.root["trace"], receiver.root["parent"]) == (TRACE, PARENT)
+
+
+async def test_a_trace_that_the_client_does_not_record_is_not_recorded_here(tmp_path: Path) -> None:
+    with collector() as receiver:
+        tracing = tracing_to(receiver)
+        await answer_to(tracing, tmp_path, headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
+        tracing.shut_down()
+    assert receiver.spans == []
+
+
+async def test_a_failure_of_the_server_is_an_error_of_the_span(tmp_path: Path) -> None:
+    with collector() as receiver:
+        tracing = tracing_to(receiver)
+        await answer_to(tracing, tmp_path, FakeEngine(refuse=Unavailable("no", code="not_ready")))
+        tracing.shut_down()
+    assert receiver.root["is_error"]
+    assert receiver.root["attributes"]["error.type"] == "not_ready"
+
+
+@pytest.mark.parametrize("answers", [False, True], ids=["nobody listens", "it never answers"])
+async def test_a_dead_collector_costs_a_request_nothing(tmp_path: Path, answers: bool) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if answers:
+            silent.listen()
+        tracing = Tracing(f"http://127.0.0.1:{silent.getsockname()[1]}", "org/tiny", {})
+        assert (await answer_to(tracing, tmp_path)).status_code == 200
+        tracing.shut_down()  # comes back, though nothing was sent
+
+
+def test_the_variables_of_opentelemetry_turn_traces_on_and_off() -> None:
+    assert not is_wanted(None, {})
+    assert is_wanted("http://here:4318", {})
+    assert is_wanted(None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4318"})
+    assert not is_wanted("http://here:4318", {"OTEL_SDK_DISABLED": "true"})
+
+
+def test_another_protocol_is_refused() -> None:
+    with pytest.raises(SettingsError, match="'grpc' is not usable; http/protobuf is accepted"):
+        Tracing("http://here:4317", "org/tiny", {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_a_missing_package_is_said_at_the_start_with_its_remedy() -> None:
+    hidden = "import sys; sys.modules['opentelemetry.sdk'] = None\n"
+    done = python(hidden + "from server.cli import main; sys.exit(main(['serve', '--otlp-endpoint', 'http://here']))")
+    assert done.returncode == 1
+    assert "pip install 'lightwell[otel]'" in done.stderr.splitlines()[-1]
+
+
+def test_nothing_of_opentelemetry_is_loaded_where_no_traces_are_wanted() -> None:
+    ours = "('opentelemetry.sdk', 'opentelemetry.exporter')"  # FastAPI brings the API where it is installed
+    done = python(f"import server.app, sys; print([name for name in sys.modules if name.startswith({ours})])")
+    assert done.stdout.strip() == "[]"
