@@ -157,8 +157,8 @@ async def read_body(request: Request, max_bytes: int) -> None:
             num_commas += chunk.count(b",")  # a little of the event loop's time with each chunk
             if num_commas > MAX_BODY_VALUES:
                 raise PayloadTooLarge(
-                    f"The body holds more than {MAX_BODY_VALUES} commas and would be parsed for too long; send fewer or "
-                    "shorter inputs, and arrays as base64.",
+                    f"The body holds more than {MAX_BODY_VALUES} commas and would be parsed for too long; send fewer "
+                    "or shorter inputs, and arrays as base64.",
                     code="body_too_large",
                 )
     except ClientDisconnect:

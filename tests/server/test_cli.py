@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from model.folder import PACKAGED
-from server.cli import main
+from server.cli import forget_keys, main
+from server.keys import Keyring
 
 
 def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,3 +113,28 @@ def test_census_that_cannot_be_written_is_one_line_and_status_1() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("lightwell: error: stdout: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_made_key_goes_to_stderr_and_its_entry_to_stdout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["key", "alice", "--admin"]) == 0
+    entry, told = capsys.readouterr()
+    key = told.splitlines()[-1]
+    assert key not in entry
+    file = tmp_path / "keys.toml"
+    file.write_text(entry)
+    known = Keyring(file=file).find(key.encode())
+    assert known is not None
+    assert (known.key.name, known.key.is_admin) == ("alice", True)
+
+
+def test_a_key_needs_a_name_that_a_file_can_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "no name"]) == 2
+    assert "'no name' is no name" in capsys.readouterr().err
+
+
+def test_workers_are_not_told_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTWELL_API_KEY", "sesame")
+    monkeypatch.setattr(sys, "argv", ["lightwell", "serve", "--api-key", "open", "--api-key=up", "--port", "0"])
+    forget_keys()
+    assert "LIGHTWELL_API_KEY" not in os.environ
+    assert sys.argv == ["lightwell", "serve", "--api-key", "...", "--api-key=...", "--port", "0"]

@@ -7,6 +7,7 @@ import pytest
 
 from server.key_limits import KeyLimits, KeyUse, LimitReached
 from server.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
+from server.request_log import RequestRecord
 
 
 class Clock:
@@ -208,3 +209,16 @@ def test_a_limit_that_comes_later_begins_with_a_full_bucket() -> None:
     use.charge(10**6)
     use.limits = KeyLimits(tokens_per_minute=10)
     use.begin(takes_tokens=True)
+
+
+def test_prompt_and_generated_tokens_of_a_request_are_charged_to_its_key() -> None:
+    clock = Clock()
+    use = limited(clock, tokens_per_minute=10)
+    record = RequestRecord("request", use=use)
+    record.count_prompt(7)
+    for _ in range(3):
+        use.begin(takes_tokens=True)
+        record.count_generated()
+    with pytest.raises(LimitReached):
+        use.begin(takes_tokens=True)
+    assert use.tokens_total == record.prompt_tokens + record.generated_tokens == 10
