@@ -10,13 +10,14 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PORT ?= 8000
 ARGS ?=
+MINUTES ?= 30
 SOURCES := model server clients tests benchmarks
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test test-all bench faults clean
+.PHONY: help install serve lint format types test test-all bench faults soak fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -55,6 +56,12 @@ bench: install ## output tokens/s beside transformers.generate (ARGS="--concurre
 
 faults: install ## break a server in the ways operators fear; what clients saw, time to ready (ARGS="--only killed")
 	$(BIN)/python -m benchmarks.faults $(ARGS)
+
+soak: install ## 64 clients of every kind, workers killed; every request accounted for (MINUTES=30, ARGS="--seed 2")
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)
+
+fuzz: install ## broken and hostile HTTP over raw sockets (ARGS="--count 20000 --idle 3000")
+	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build
