@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
 """Request line and headers together."""
+MAX_WRAPPING = 8
+"""Bytes that may come for each byte of a chunked body: in chunks of one byte they are six."""
 MIN_BODY_RATE = 16 * 1024
 """Bytes each of which gives the rest of the body a little more time: so many, a second."""
 SPARE_CONNECTIONS = 32
@@ -71,12 +73,17 @@ class ConnectionEvents:
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. A head that is too large is answered 431, also while it still comes; what is no HTTP, 400."""
+    """One connection. A head that is too large is answered 431, also while it still comes; what is no HTTP, 400.
+
+    So is a chunked body that is mostly no body: sizes of chunks, their extensions, and fields after the last one.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._head_bytes = 0
         self._in_head = True
+        self._wrapping_bytes = 0
+        """Of a body: what came, less MAX_WRAPPING times what of it is body."""
         self._is_refused = False
 
     def data_received(self, data: bytes) -> None:
@@ -88,10 +95,19 @@ class HttpProtocol(HttpToolsProtocol):
             self._head_bytes += pending
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._refuse_head()
+        elif not self._is_refused:
+            self._wrapping_bytes += len(data)
+            if self._wrapping_bytes > MAX_HEAD_BYTES + len(data):
+                self._refuse(BadRequest("The body is chunked into too little of anything.", code="http_invalid"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes, self._in_head = 0, True
+        self._wrapping_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # fields after the body mean nothing here
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -102,10 +118,12 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._wrapping_bytes -= MAX_WRAPPING * len(body)
         if not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._wrapping_bytes = 0
         if not self._is_refused:
             super().on_message_complete()
 
@@ -247,7 +265,8 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._came += len(body)
+        if not self._is_refused and not self.cycle.response_complete:
+            self._came += len(body)  # what nobody wants any more earns no more time
         super().on_body(body)
 
     def on_message_complete(self) -> None:

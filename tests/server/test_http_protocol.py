@@ -94,6 +94,27 @@ async def test_what_is_no_http_is_answered_400_in_the_one_shape(port: int) -> No
     assert set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
 
 
+async def test_a_body_in_chunks_of_one_byte_passes(port: int) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert (await exchange(port, head, b"1\r\nx\r\n" * MAX_HEAD_BYTES, b"0\r\nx-end: 1\r\n\r\n"))[1] == b"ok"
+
+
+@pytest.mark.parametrize(
+    "flood", [b"1;" + b"x" * 999 + b"\r\ny\r\n", b"0\r\n" + b"x-a: b\r\n" * 9999], ids=["chunks", "end"]
+)
+async def test_a_chunked_body_that_is_mostly_no_body_is_answered_400(flood: bytes, port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    answer = asyncio.create_task(reader.readuntil(b"}}"))
+    async with asyncio.timeout(30):
+        writer.write(flood)
+        while not answer.done():
+            writer.write(flood if flood[:1] == b"1" else b"x-a: b\r\n" * 999)
+            await asyncio.sleep(0)
+        assert (await answer).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
 SEND_TIMEOUT = 1.0
 LARGE = 32 << 20
 """Bytes of an answer that fits in no socket's buffers."""
