@@ -79,10 +79,10 @@ def build_router(context: AppContext) -> APIRouter:
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
     router = APIRouter(route_class=OpenRoute)
+    router.include_router(running)  # first: routes are tried in turn, and these have the most to do
     health.add_routes(router, context)
     page.add_routes(router, context)
     admin.add_routes(operators, context)
-    router.include_router(running)
     router.include_router(api)  # behind the others: its path of one model would take those of that model's weights
     router.include_router(operators)
     return router

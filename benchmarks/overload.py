@@ -1,0 +1,285 @@
+"""What a server does at ten times its capacity: what it still answers, how fast, and how it turns away the rest.
+
+First the capacity, with `--clients` clients that each send their next request as soon as the last is answered. Then
+requests at `--times` that rate, whether or not anything is answered (Poisson arrivals), for `--seconds` seconds. Times
+count from when a request was due, so a generator that falls behind shows. It runs on the server's cores, and so speaks
+no more HTTP than it must, over connections that are kept.
+
+    python -m benchmarks.overload --cache /tmp/lightwell-benchmarks --seconds 120
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.checkpoint import make_checkpoint
+from benchmarks.load import percentile
+from benchmarks.processes import Server, serve
+
+_END = b"0\r\n\r\n"
+"""Of a chunked body."""
+_TICKS = 100
+"""Of a second, as /proc counts processor time."""
+_COMMON_IDS = 4000
+"""Token ids that every vocabulary has."""
+GOODPUT = 0.9
+"""The least part of the capacity that must be left."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One request. Seconds on one clock; 0 for what did not come."""
+
+    due: float
+    status: int = 0
+    first_token: float = 0.0
+    ended: float = 0.0
+    retry_after: int = 0
+    is_whole: bool = False
+    """A stream that ended with [DONE], or an error with its whole body."""
+
+
+@dataclass
+class Run:
+    """All requests of one run."""
+
+    started: float
+    seconds: float = 0.0
+    processor: float = 0.0
+    """Seconds that the server's first process, which takes and refuses requests, computed."""
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def answered(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == 200 and outcome.is_whole]
+
+    @property
+    def refused(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status == 429 and outcome.is_whole]
+
+    @property
+    def rate(self) -> float:
+        """Whole answers a second, of those that ended while requests came."""
+        return sum(each.ended <= self.started + self.seconds for each in self.answered) / self.seconds
+
+
+class Connection(asyncio.Protocol):
+    """One connection that is kept. Sends one request at a time and notes what comes back, without parsing it."""
+
+    def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
+        self._on_idle = on_idle
+        self._transport: asyncio.Transport | None = None
+        self._outcome: Outcome | None = None
+        self._received = b""
+        self._body_at = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._finish(is_whole=False)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    def send(self, request: bytes, outcome: Outcome) -> None:
+        assert self._transport is not None
+        self._outcome, self._received, self._body_at = outcome, b"", 0
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        outcome = self._outcome
+        if outcome is None:
+            return
+        self._received += data
+        if not self._body_at:
+            self._body_at = self._received.find(b"\r\n\r\n") + 4
+            if self._body_at < 4:
+                self._body_at = 0
+                return
+            outcome.status = int(self._received[9:12])
+        if outcome.status == 200:
+            if not outcome.first_token and b"data: " in self._received[self._body_at :]:
+                outcome.first_token = time.perf_counter()
+            if self._received.endswith(_END):
+                self._finish(is_whole=b"data: [DONE]" in self._received[-80:])
+        elif len(self._received) - self._body_at >= int(self._header(b"content-length") or b"0"):
+            outcome.retry_after = int(self._header(b"retry-after") or b"0")
+            self._finish(is_whole=True)
+
+    def _header(self, name: bytes) -> bytes:
+        head = self._received[: self._body_at].lower()
+        return head.partition(b"\r\n" + name + b":")[2].partition(b"\r\n")[0].strip()
+
+    def _finish(self, *, is_whole: bool) -> None:
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None:
+            outcome.ended, outcome.is_whole = time.perf_counter(), is_whole
+            self._on_idle(self)
+
+
+class Generator:
+    """Sends requests of one size, each with a prompt of its own, so that the prefix cache has no part in it."""
+
+    def __init__(self, server: Server, prompt_tokens: int, max_tokens: int) -> None:
+        self._server = server
+        self._draw = random.Random(7)
+        self._prompt_tokens, self._max_tokens = prompt_tokens, max_tokens
+        self._idle: list[Connection] = []
+        self._num_sent = 0
+
+    def request(self) -> bytes:
+        prompt = [self._draw.randrange(_COMMON_IDS) for _ in range(self._prompt_tokens)]
+        options = {"max_tokens": self._max_tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+        body = json.dumps({"prompt": prompt, **options}).encode()
+        host = f"{self._server.host}:{self._server.port}"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+    async def closed_loop(self, num_clients: int, seconds: float) -> Run:
+        """Each client sends its next request when its last has been answered, or a moment after it was refused."""
+        run, end = Run(time.perf_counter()), time.perf_counter() + seconds
+
+        async def client() -> None:
+            done = asyncio.Event()
+            connection = await self._connect(lambda _: done.set())
+            while time.perf_counter() < end:
+                done.clear()
+                outcome = Outcome(time.perf_counter())
+                run.outcomes.append(outcome)
+                connection.send(self.request(), outcome)
+                await done.wait()
+                if outcome.status == 429:
+                    await asyncio.sleep(0.05)
+            connection.close()
+
+        before = processor_seconds(self._server.pid)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(num_clients):
+                group.create_task(client())
+        run.seconds, run.processor = seconds, processor_seconds(self._server.pid) - before
+        return run
+
+    async def open_loop(self, rate: float, seconds: float) -> Run:
+        """Requests as they are due, whatever becomes of those before them; waits for the last of them."""
+        requests = [self.request() for _ in range(256)]
+        run = Run(time.perf_counter())
+        before, due = processor_seconds(self._server.pid), run.started
+        while (due := due + self._draw.expovariate(rate)) < run.started + seconds:
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            outcome = Outcome(due)
+            run.outcomes.append(outcome)
+            connection = await self._free_connection()
+            connection.send(requests[len(run.outcomes) % len(requests)], outcome)
+        run.seconds, run.processor = seconds, processor_seconds(self._server.pid) - before
+        give_up = time.perf_counter() + 60
+        while time.perf_counter() < give_up and not all(outcome.ended for outcome in run.outcomes):
+            await asyncio.sleep(0.05)
+        return run
+
+    async def _free_connection(self) -> Connection:
+        """The one used last: the others may end, unused, when the server is tired of them."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open:
+                return connection
+        return await self._connect(self._put_back)
+
+    async def _connect(self, on_idle: Callable[[Connection], None]) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: Connection(on_idle), self._server.host, self._server.port)
+        return connection
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.is_open:
+            self._idle.append(connection)
+
+
+def processor_seconds(pid: int) -> float:
+    """That a process has computed, in user and in kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def report(capacity: Run, overload: Run, times: float) -> bool:
+    """Prints what was measured; True when the goodput holds and nothing was lost."""
+    print(f"capacity {capacity.rate:.1f} answers/s; offered {times:g} times as much: {len(overload.outcomes)} requests")
+    print("\n| run | answers/s | TTFT p50 ms | TTFT p99 | E2E p50 | E2E p99 |\n|---|---|---|---|---|---|")
+    for name, run in (("capacity", capacity), ("overload", overload)):
+        first = [1e3 * (each.first_token - each.due) for each in run.answered]
+        whole = [1e3 * (each.ended - each.due) for each in run.answered]
+        figures = (percentile(values, part) for values in (first, whole) for part in (0.5, 0.99))
+        print(f"| {name} | {run.rate:.1f} | " + " | ".join(f"{figure:.0f}" for figure in figures) + " |")
+    refused = overload.refused
+    seconds = [1e3 * (each.ended - each.due) for each in refused]
+    print(f"\nrefusals: {len(refused)}, p50 {percentile(seconds, 0.5):.1f} ms, p99 {percentile(seconds, 0.99):.1f} ms")
+    extra = (
+        overload.processor - capacity.processor * overload.rate / capacity.rate * overload.seconds / capacity.seconds
+    )
+    print(f"processor time of the API process for each: {1e6 * extra / max(1, len(refused)):.0f} us")
+    report_honesty(overload)
+    lost = [each for each in overload.outcomes if each.status not in (200, 429) or not each.is_whole]
+    statuses = sorted({each.status for each in lost})
+    print(f"lost: {len(lost)} {statuses if lost else ''}")
+    kept = overload.rate / capacity.rate
+    print(f"goodput: {kept:.1%} of the capacity")
+    return kept >= GOODPUT and not lost
+
+
+def report_honesty(run: Run) -> None:
+    """Whether there was room again by the time that each refusal named: then somebody was let in."""
+    let_in = sorted(each.due for each in run.answered)
+    waits = []
+    for each in run.refused:
+        place = bisect_left(let_in, each.ended)
+        if place < len(let_in) and each.ended + each.retry_after <= run.started + run.seconds:
+            waits.append((let_in[place] - each.ended, each.retry_after))
+    if waits:
+        kept = sum(wait <= promised for wait, promised in waits) / len(waits)
+        promised, actual = (percentile([pair[i] for pair in waits], 0.5) for i in (1, 0))
+        print(f"Retry-After: p50 {promised:.0f} s; somebody was let in {actual:.2f} s later (p50), {kept:.1%} in time")
+
+
+async def measure(server: Server, options: argparse.Namespace) -> tuple[Run, Run]:
+    generator = Generator(server, options.prompt_tokens, options.max_tokens)
+    await generator.closed_loop(options.clients, min(5.0, options.capacity_seconds))
+    capacity = await generator.closed_loop(options.clients, options.capacity_seconds)
+    return capacity, await generator.open_loop(options.times * capacity.rate, options.seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--cache", type=Path, help="folder for the 124M checkpoint")
+    model.add_argument("--model", help="a model folder to serve instead")
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--capacity-seconds", type=float, default=30)
+    parser.add_argument("--times", type=float, default=10)
+    parser.add_argument("--clients", type=int, default=20, help="of the closed loop: more than --max-num-seqs")
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=32)
+    default = ["--dtype", "bfloat16", "--max-num-seqs", "16", "--max-queue-time", "1", "--log-level", "warning"]
+    parser.add_argument("serve", nargs="*", default=default, help="arguments for `lightwell serve` (after --)")
+    options = parser.parse_args()
+    with serve([options.model or str(make_checkpoint(options.cache)), *options.serve]) as server:
+        capacity, overload = asyncio.run(measure(server, options))
+    sys.exit(0 if report(capacity, overload, options.times) else 1)
+
+
+if __name__ == "__main__":
+    main()
