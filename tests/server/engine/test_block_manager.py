@@ -231,6 +231,20 @@ def _swap_prefixes(blocks: BlockManager, held: list[Sequence]) -> None:
         index[digest] = block
 
 
+def _hold_twice(blocks: BlockManager, held: list[Sequence]) -> None:
+    table = held[0].block_table
+    table.append(table[2])
+    blocks._num_holders[table[2]] = 2
+
+
+def _write_to_another(blocks: BlockManager, held: list[Sequence]) -> None:
+    own, other = held[0].block_table[2], held[1].block_table[2]
+    blocks._blank.append(own)
+    blocks._num_holders[own] = 0
+    held[0].block_table[2] = other
+    blocks._num_holders[other] = 2
+
+
 CORRUPTIONS: dict[str, Callable[[BlockManager, list[Sequence]], object]] = {
     "a blank block is lost": lambda blocks, held: blocks._blank.pop(),
     "a blank block is there twice": lambda blocks, held: blocks._blank.append(blocks._blank[0]),
@@ -253,16 +267,8 @@ CORRUPTIONS: dict[str, Callable[[BlockManager, list[Sequence]], object]] = {
     "a block left its table": lambda blocks, held: held[0].block_table.pop(),
     "a table was emptied": lambda blocks, held: held[0].block_table.clear(),
     "a table took another's block": lambda blocks, held: held[0].block_table.append(held[1].block_table[2]),
-    "a table holds a block twice": lambda blocks, held: (
-        held[0].block_table.append(held[0].block_table[2]),
-        blocks._num_holders.__setitem__(held[0].block_table[2], 2),
-    ),
-    "a table goes on in another's block": lambda blocks, held: (
-        blocks._blank.append(held[0].block_table[2]),
-        blocks._num_holders.__setitem__(held[0].block_table[2], 0),
-        held[0].block_table.__setitem__(2, held[1].block_table[2]),
-        blocks._num_holders.__setitem__(held[1].block_table[2], 2),
-    ),
+    "a table holds a block twice": _hold_twice,
+    "a table goes on in another's block": _write_to_another,
     "more is published than is held": lambda blocks, held: setattr(held[0], "num_published_blocks", 4),
     "more is published than was computed": lambda blocks, held: setattr(held[0], "num_published_blocks", 3),
     "less is published than is shared": lambda blocks, held: setattr(held[0], "num_published_blocks", 1),
