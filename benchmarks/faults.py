@@ -32,7 +32,7 @@ from model.folder import PACKAGED
 
 _SETTLE = 1.0
 """Seconds of load before a fault and after the server is ready again."""
-_PATIENCE = 60.0
+_PATIENCE = 120.0
 
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ def wait(subject: Subject) -> None:
     time.sleep(2 * _SETTLE)
 
 
-HASTY = ("--worker-timeout", "1.5")
+HASTY = ("--worker-timeout", "3")
 KILL = Subject.kill_worker
 FAULTS = (
     Fault("worker killed, idle", KILL, ()),

@@ -19,6 +19,7 @@ from model.config import ModelConfig
 from model.inside import weights
 from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
+from model.layers.compiler_cache import tolerate_full_disks
 from model.loader import load_model, resolve_device, resolve_dtype
 from model.registry import read_config
 from model.transformer import Transformer
@@ -107,6 +108,7 @@ class Engine:
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
         model_config = read_config(config.model)
+        tolerate_full_disks()
         use_threads(config.threads, model_config.num_matrix_parameters)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
