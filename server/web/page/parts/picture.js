@@ -49,11 +49,7 @@ export function Picture(props) {
   }, [overlay, width, tall, mode, isSeen]);
 
   useEffect(() => {
-    if (!handle) return;
-    handle.current = {
-      png: () => pngOf(draw, width, tall, mode),
-      svg: async () => svgOf(draw, width, tall, mode),
-    };
+    if (handle) handle.current = savers(draw, width, tall, mode);
   });
 
   const point = usePerFrame(onPoint);
@@ -91,6 +87,12 @@ export function Picture(props) {
     ${readout !== undefined && html`<figcaption class="readout" aria-live="polite">${readout || "\u00a0"}</figcaption>`}
   </figure>`;
 }
+
+/** {png(), svg()}: the picture as it is drawn, as promises of files. */
+const savers = (draw, width, height, mode) => ({
+  png: () => pngOf(draw, width, height, mode),
+  svg: async () => svgOf(draw, width, height, mode),
+});
 
 /** {begin(event), move(event), isDrag()} of pointer events; what moves less than 4 CSS pixels is a click. */
 function useDrag(onDrag) {
