@@ -228,10 +228,8 @@ def report(capacity: Run, overload: Run, times: float) -> bool:
     refused = overload.refused
     seconds = [1e3 * (each.ended - each.due) for each in refused]
     print(f"\nrefusals: {len(refused)}, p50 {percentile(seconds, 0.5):.1f} ms, p99 {percentile(seconds, 0.99):.1f} ms")
-    extra = (
-        overload.processor - capacity.processor * overload.rate / capacity.rate * overload.seconds / capacity.seconds
-    )
-    print(f"processor time of the API process for each: {1e6 * extra / max(1, len(refused)):.0f} us")
+    each = 1e6 * overload.processor / max(1, len(overload.outcomes))
+    print(f"processor time of the API process: {each:.0f} us for each request, answered or refused")
     report_honesty(overload)
     lost = [each for each in overload.outcomes if each.status not in (200, 429) or not each.is_whole]
     statuses = sorted({each.status for each in lost})

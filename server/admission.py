@@ -111,6 +111,8 @@ class Admission:
         """Its limit is known with `note_cache`."""
         self.capture = Budget(max_capture_bytes, clock)
         self.max_queue_time = max_queue_time
+        self.refusals: Counter[str] = Counter()
+        """Times that room was asked for in vain, by the code of the error."""
         self._max_kv_demand = max_kv_demand
         self._block_size = 1
         self._num_seats = num_seats
@@ -146,12 +148,11 @@ class Admission:
         `waits`: whether the time they would wait counts.
         """
         if not self.requests.has_room(num_requests, client):
-            seconds = self.requests.seconds_until_free(num_requests)
-            raise QueueFull(
+            raise self._refusal(
+                "queue_full",
                 f"{self.requests.used} requests are unfinished and at most {self.requests.limit} are accepted "
                 "(--max-num-queued-requests, --max-num-seqs).",
-                code="queue_full",
-                retry_after=_retry_after(seconds),
+                self.requests.seconds_until_free(num_requests),
             )
         if waits and self.max_queue_time:
             self._check_wait(self.seconds_to_seat(client))
@@ -172,25 +173,25 @@ class Admission:
         if waits and self.max_queue_time and self.requests.used < self._num_seats:  # else most of it waits for a seat
             self._check_wait(self.seconds_to_read(cost.num_read))
         if self.requests.used and not self.tokens.has_room(cost.num_tokens, client):
-            raise QueueFull(
+            raise self._refusal(
+                "queue_tokens_full",
                 f"The unfinished requests hold {self.tokens.used} tokens; with this one's {cost.num_tokens} they would "
                 f"exceed the {self.tokens.limit} that are accepted (--max-num-queued-tokens).",
-                code="queue_tokens_full",
-                retry_after=_retry_after(self.tokens.seconds_until_free(cost.num_tokens)),
+                self.tokens.seconds_until_free(cost.num_tokens),
             )
         if self.requests.used and not self.blocks.has_room(cost.num_blocks, client):
-            raise QueueFull(
+            raise self._refusal(
+                "queue_blocks_full",
                 f"The unfinished requests may come to need {self.blocks.used} blocks of the KV cache; with this one's "
                 f"{cost.num_blocks} they would exceed the {self.blocks.limit:.0f} that are accepted (--max-kv-demand).",
-                code="queue_blocks_full",
-                retry_after=_retry_after(self.blocks.seconds_until_free(cost.num_blocks)),
+                self.blocks.seconds_until_free(cost.num_blocks),
             )
         if self.capture.used + cost.capture_bytes > self.capture.limit:
-            raise QueueFull(
+            raise self._refusal(
+                "capture_budget_full",
                 f"{self.capture.used} bytes of captures are in flight; with this one's {cost.capture_bytes} they would "
                 f"exceed the {self.capture.limit} that are accepted (--max-capture-bytes).",
-                code="capture_budget_full",
-                retry_after=_retry_after(self.capture.seconds_until_free(cost.capture_bytes)),
+                self.capture.seconds_until_free(cost.capture_bytes),
             )
         self.requests.take(1, client)
         self.tokens.take(cost.num_tokens, client)
@@ -254,16 +255,18 @@ class Admission:
 
     def _check_wait(self, seconds: float) -> None:
         if seconds > self.max_queue_time:
-            raise QueueFull(
+            raise self._refusal(
+                "queue_time_exceeded",
                 f"At the present rate this request would wait about {seconds:.0f} s for its turn; at most "
                 f"{self.max_queue_time:g} s are accepted (--max-queue-time).",
-                code="queue_time_exceeded",
-                retry_after=_retry_after(seconds - self.max_queue_time),
+                seconds - self.max_queue_time,
             )
+
+    def _refusal(self, code: str, message: str, seconds: float) -> QueueFull:
+        """The error of a request that may find room in so many seconds; it is counted."""
+        self.refusals[code] += 1
+        retry_after = max(1, min(_MAX_RETRY_AFTER, math.ceil(seconds)))
+        return QueueFull(message, code=code, retry_after=retry_after)
 
     def _advance_reading(self) -> None:
         self._reading.advance(self._clock(), busy=self._num_unread > 0)
-
-
-def _retry_after(seconds: float) -> int:
-    return max(1, min(_MAX_RETRY_AFTER, math.ceil(seconds)))

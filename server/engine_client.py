@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -127,6 +127,11 @@ class EngineClient:
     def begin_drain(self) -> None:
         """Take no more requests; those in flight go on."""
         self.draining = True
+
+    @property
+    def requests_refused(self) -> Mapping[str, int]:
+        """Times that there was no room for a request, by the code of the error."""
+        return self.admission.refusals
 
     @property
     def num_inflight(self) -> int:

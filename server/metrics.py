@@ -51,6 +51,9 @@ FAILURES = (
 )  # fmt: skip
 """Codes of the errors that a request in the engine can end with: shown as 0 before the first."""
 
+REFUSALS = ("queue_full", "queue_time_exceeded", "queue_tokens_full", "queue_blocks_full", "capture_budget_full")
+"""Codes of the errors with which a request is turned away from the queue."""
+
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
@@ -65,6 +68,8 @@ class EngineStatus(Protocol):
     def requests_submitted(self) -> int: ...
     @property
     def requests_failed(self) -> Mapping[str, int]: ...
+    @property
+    def requests_refused(self) -> Mapping[str, int]: ...
     @property
     def integrity_failures(self) -> int: ...
     def workers_up(self) -> Sequence[bool]: ...
@@ -112,6 +117,14 @@ class _EngineCollector(Collector):
         for reason, count in counts.items():
             failed.add_metric([reason], float(count))
         yield failed
+        refused = CounterMetricFamily(
+            "lightwell_requests_refused_total",
+            "Requests answered 429 for want of room in the queue, by the code of the error.",
+            labels=["reason"],
+        )
+        for reason, count in (dict.fromkeys(REFUSALS, 0) | dict(self.engine.requests_refused)).items():
+            refused.add_metric([reason], float(count))
+        yield refused
 
 
 class _KeyCollector(Collector):

@@ -102,6 +102,7 @@ class FakeEngine:
     worker_restarts: int = 0
     requests_submitted: int = 0
     requests_failed: dict[str, int] = field(default_factory=dict)
+    requests_refused: dict[str, int] = field(default_factory=dict)
     integrity_failures: int = 0
     config: ModelConfig | None = None
     """Of the network, for the sizes of traced points; a site sets it."""

@@ -15,6 +15,7 @@ class Engine:
     worker_restarts: int = 3
     requests_submitted: int = 9
     requests_failed: dict[str, int] = field(default_factory=lambda: {"worker_lost": 2})
+    requests_refused: dict[str, int] = field(default_factory=lambda: {"queue_full": 4})
     integrity_failures: int = 0
 
     def stats(self) -> EngineStats:
@@ -60,6 +61,13 @@ def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
     assert value(metrics, "lightwell_requests_submitted_total") == 9
     assert value(metrics, "lightwell_request_failed_total", reason="worker_lost") == 2
     assert value(metrics, "lightwell_request_failed_total", reason="no_memory") == 0
+
+
+def test_refused_requests_are_told_by_the_code_of_their_error() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats()))
+    assert value(metrics, "lightwell_requests_refused_total", reason="queue_full") == 4
+    assert value(metrics, "lightwell_requests_refused_total", reason="queue_time_exceeded") == 0
 
 
 def test_each_worker_is_up_or_not() -> None:
