@@ -143,7 +143,7 @@ def report(result: Soak, seconds: float) -> bool:
         print(f"| {fault.kind} | {fault.began - begun:.0f} | {fault.ready - fault.began:.1f} |")
     print("\n| process | lived s | MiB at half its life | then | at most | open files | then |")
     print("|---|---|---|---|---|---|---|")
-    for growth in result.watch.growths():
+    for growth in result.watch.growths():  # none in a soak that was too short for it
         memory = f"{growth.num_bytes / 2**20:.0f} | {growth.more_bytes / 2**20:+.1f} | {growth.most_bytes / 2**20:.0f}"
         files = f"{growth.num_files:.0f} | {growth.more_files:+.1f}"
         print(f"| {growth.name} {growth.pid} | {growth.seconds:.0f} | {memory} | {files} |")

@@ -18,6 +18,8 @@ from benchmarks.wire import Wire
 
 LEAST_SPACING = 20.0
 """Seconds from the beginning of one fault to the next: three in a minute."""
+KILLING = 2 / 3
+"""The part of a soak in which workers are killed: the last one lives long enough for its memory to be judged."""
 _POLL = 0.05
 _READY_WITHIN = 120.0
 
@@ -38,21 +40,22 @@ def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tupl
     draw = random.Random(f"faults {seed}")
     moment, kind = min(LEAST_SPACING, seconds / 3), "kill"
     while moment < seconds - 1:
-        yield moment, ("kill" if kind == "kill" else "stop")
+        yield moment, ("kill" if kind == "kill" and moment < KILLING * seconds else "stop")
         moment += LEAST_SPACING + draw.expovariate(1 / max(1.0, mean_spacing - LEAST_SPACING))
         kind = draw.choice(("kill", "kill", "stop"))
 
 
 def worker_pid(server: Server) -> int | None:
     """The process that runs the engine, of the API process's children; None while there is none."""
-    for pid in descendants(server.pid):
-        try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"multiprocessing.spawn" in command:
-            return pid
-    return None
+    return next((pid for pid in descendants(server.pid) if is_worker(pid)), None)
+
+
+def is_worker(pid: int) -> bool:
+    """Whether the process was started by multiprocessing: its helper, the resource tracker, is not."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it ended while we looked
+        return False
 
 
 async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float, faults: list[Fault]) -> None:

@@ -164,6 +164,9 @@ def test_faults_never_make_the_supervisor_give_up() -> None:
         moments = [moment for moment, _ in fault_times(seed, 1800, 40)]
         assert all(b - a >= LEAST_SPACING for a, b in pairwise(moments))
         assert 20 < len(moments) < 60
+        kills = [moment for moment, kind in fault_times(seed, 1800, 40) if kind == "kill"]
+        assert kills[0] == LEAST_SPACING
+        assert 600 < kills[-1] < 1200
 
 
 def test_a_seed_draws_the_same_acts_and_every_behaviour() -> None:
