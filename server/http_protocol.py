@@ -132,6 +132,9 @@ class HttpProtocol(HttpToolsProtocol):
         if not self._is_refused:
             self._refuse(BadRequest("This is not an HTTP/1.1 request.", code="http_invalid"))
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """A client may ask for another protocol and is answered in this one: nothing that an operator should mend."""
+
     def _refuse_head(self) -> None:
         message = f"The request line and headers are too large; at most {MAX_HEAD_BYTES} bytes are accepted."
         self._refuse(ApiError(431, message, "invalid_request_error", code="head_too_large"))

@@ -66,14 +66,16 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             if known is None:
                 await super().handle(scope, receive, send)
                 return
+            record = current_record.get()
+            if record is not None:
+                record.key = known.key.name  # in the log also of what is refused
             self.check_right(known)
             try:
                 known.use.begin(takes_tokens=self.body_field is not None)
             except LimitReached as error:
                 raise RateLimited(str(error), code=error.code, retry_after=error.retry_after) from None
-            record = current_record.get()
             if record is not None:
-                record.key, record.use = known.key.name, known.use
+                record.use = known.use
             try:
                 await super().handle(scope, receive, send)  # until the last byte of the answer is written
             finally:

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from server.keys import hash_of
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, error_of, site
@@ -76,12 +78,14 @@ async def test_admin_routes_do_not_exist_without_an_admin_key(tmp_path: Path) ->
             assert (unknown.status_code, error_of(unknown)["code"]) == (404, "route_not_found")
 
 
-async def test_admin_routes_want_an_admin_key(tmp_path: Path) -> None:
+async def test_admin_routes_want_an_admin_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     file = write_keys(tmp_path, alice="max_requests = 3", root="admin = true")
     async with site(tmp_path, api_key_file=file) as at:
         assert (await at.http.get("/admin/keys")).status_code == 401
         normal = await at.http.get("/admin/keys", headers=bearer("alice"))
         assert (normal.status_code, error_of(normal)["code"]) == (403, "admin_key_needed")
+        assert "key=alice" in caplog.text  # who tried
         assert await complete(at, "root") == 200
         answer = await at.http.get("/admin/keys", headers=bearer("root"))
         assert "/admin/keys" in (await at.http.get("/openapi.json")).json()["paths"]
