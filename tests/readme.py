@@ -51,6 +51,7 @@ def metrics_table() -> str:
     class Idle:
         worker_restarts = requests_submitted = 0
         requests_failed: ClassVar[dict[str, int]] = {}
+        requests_refused: ClassVar[dict[str, int]] = {}
         integrity_failures = 0
 
         def stats(self) -> EngineStats:
