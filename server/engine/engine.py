@@ -247,7 +247,8 @@ class Engine:
         try:
             return self._output(seq, result, now)
         except Exception as error:
-            logger.warning("the answer of request %d failed", seq.uid, exc_info=True)
+            named = {"request_id": seq.request.request_id}
+            logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
         self._scheduler.finish(seq, failure.reason)
         return self._ending(seq.uid, failure.reason, failure.message)

@@ -69,7 +69,8 @@ class _Step:
         except Exception as error:
             failure = failure_of(error)
             if len(uids) == 1:
-                logger.exception("request %d ends, its neighbours go on", *uids)
+                named = {"request_id": sequences[0].request.request_id}
+                logger.exception("request %d ends, its neighbours go on", *uids, extra={"fields": named})
             else:
                 logger.warning("a step over %d requests failed, and is run in halves: %s", len(uids), failure.message)
         # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
