@@ -38,7 +38,7 @@ class Embedding:
         config: ModelConfig,
         *,
         context: int,
-        packed: bool,
+        batch_invariant: bool,
     ) -> "Embedding":
         """Build from the tables and norms of one stack, which leave the dict; `context` bounds computed positions.
 
@@ -59,7 +59,9 @@ class Embedding:
         return cls(
             tokens=tokens,
             scale=scale,
-            project=Linear.take(weights, "embed_in", packed=packed) if "embed_in.weight" in weights else None,
+            project=Linear.take(weights, "embed_in", batch_invariant=batch_invariant)
+            if "embed_in.weight" in weights
+            else None,
             positions=positions,
             token_type=None if types is None else types[0].clone(),
             norm=take_norm(weights, "embed_norm", config) if config.embedding_norm else None,

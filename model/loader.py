@@ -87,13 +87,13 @@ def build_model(
     head = project_out = None
     if config.has_head:
         weight = weights.pop("head.weight", tokens)  # tied: the packed copy beside the table tokens are looked up in
-        head = Linear(weight, weights.pop("head.bias", None), packed=batch_invariant)
+        head = Linear(weight, weights.pop("head.bias", None), batch_invariant=batch_invariant)
         if "embed_out.weight" in weights:
-            project_out = Linear.take(weights, "embed_out", packed=batch_invariant)
+            project_out = Linear.take(weights, "embed_out", batch_invariant=batch_invariant)
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-        return StackBuilder(own, taken, tokens, longest, packed=batch_invariant).stack()
+        return StackBuilder(own, taken, tokens, longest, batch_invariant=batch_invariant).stack()
 
     encoder = decoder = None
     if config.kind == "encoder":

@@ -28,18 +28,18 @@ class StackBuilder:
         tokens: torch.Tensor,
         context: int,
         *,
-        packed: bool,
+        batch_invariant: bool,
     ) -> None:
         """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
 
-        `packed`: `batch_invariant` of `model.loader.load_model`.
+        `batch_invariant`: see `model.layers.linear.Linear`.
         """
         self.config = config
         self.weights = weights
         self.tokens = tokens
         self.context = context
-        self.packed = packed
-        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=packed)
+        self.batch_invariant = batch_invariant
+        self.attention = attention_for(tokens.dtype, tokens.device)
 
     def stack(self) -> Stack:
         """Build it. Raises KeyError when a weight is missing; none may be left over."""
@@ -53,7 +53,7 @@ class StackBuilder:
                 self.tokens,
                 config,
                 context=self.context,
-                packed=self.packed,
+                batch_invariant=self.batch_invariant,
             ),
             rope=self._rope(local=False),
             local_rope=self._rope(local=True),
@@ -79,7 +79,7 @@ class StackBuilder:
         return take_norm(self.weights, name, self.config)
 
     def _linear(self, name: str) -> Linear:
-        return Linear.take(self.weights, name, packed=self.packed)
+        return Linear.take(self.weights, name, batch_invariant=self.batch_invariant)
 
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
@@ -90,7 +90,7 @@ class StackBuilder:
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
-        mlp = Feedforward(Mlp.take(self.weights, name, config, packed=self.packed))
+        mlp = Feedforward(Mlp.take(self.weights, name, config, batch_invariant=self.batch_invariant))
         return Block(
             index=index,
             attention=self._residual(

@@ -18,11 +18,29 @@ def num_threads(count: int) -> Iterator[None]:
 
 def assert_rows_do_not_depend_on_the_batch(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
     """Compare slices of x [rows, in], one row up to nearly all, with the same rows of the whole; 1 and 2 threads."""
+    slices = [(0, 1), (1, 1), (7, 1), (-1, 1), (0, 2), (5, 3), (2, 4), (1, 8), (1, -1)]
+    slices += [(count % 7, count + more) for count in (16, 32, 64, 128, 256) for more in (-1, 0, 1)]
     for threads in (1, 2):
         with num_threads(threads):
             whole = layer(x)
-            for first, count in ((0, 1), (1, 1), (7, 1), (-1, 1), (0, 2), (5, 3), (1, 8), (3, 17), (2, 65), (1, -1)):
+            for first, count in slices:
                 rows = x[first:][:count]
                 assert torch.equal(layer(rows.clone()), whole[first:][:count]), (
                     f"{len(rows)} rows from {first} on differ from the same rows among {len(x)}, {threads} threads"
                 )
+
+
+def rounding_alone(
+    rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [rows, in] and a weight [out, in] whose product is 0 but for rounding: each row's second half is minus its
+    first, mixed. So every change of the order of a sum shows, where bfloat16 would round it away.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(inputs, generator=generator)
+    half = torch.randn(rows, inputs // 2, generator=generator)
+    half *= torch.exp2(6 * torch.randn(half.shape, generator=generator))  # so that few terms are rounded too
+    weights = torch.randn(outputs, inputs // 2, generator=generator)
+    odd = inputs % 2  # a zero, for its place in the sum
+    x = torch.cat([half, -half, torch.zeros(rows, odd)], 1)[:, order]
+    return x.to(dtype), torch.cat([weights, weights, torch.zeros(outputs, odd)], 1)[:, order].to(dtype)

@@ -307,9 +307,9 @@ class CompiledAttention:
         return out.to(cache.values.dtype)
 
 
-def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool = True) -> Attention:
-    """The fastest way that can serve these, the invariant one where there is one."""
-    if batch_invariant and why_not_compiled(dtype, device) is None:
+def attention_for(dtype: torch.dtype, device: torch.device) -> Attention:
+    """The fastest way that can serve these, which is also the batch invariant one where there is one."""
+    if why_not_compiled(dtype, device) is None:
         return CompiledAttention()
     return PlainAttention()
 

@@ -21,20 +21,22 @@ class Mlp:
         self.gate = gate
 
     @classmethod
-    def take(cls, weights: dict[str, torch.Tensor], prefix: str, config: ModelConfig, *, packed: bool) -> "Mlp":
+    def take(
+        cls, weights: dict[str, torch.Tensor], prefix: str, config: ModelConfig, *, batch_invariant: bool
+    ) -> "Mlp":
         """Build block `prefix` ("layers.3") from `gate_up` or `up`, and `down`, which leave the dict.
 
         Raises KeyError when a weight is missing.
         """
         if not config.gated_mlp:
-            up = Linear.take(weights, f"{prefix}.up", packed=packed, activation=config.activation)
-            return cls(up, Linear.take(weights, f"{prefix}.down", packed=packed))
+            up = Linear.take(weights, f"{prefix}.up", batch_invariant=batch_invariant, activation=config.activation)
+            return cls(up, Linear.take(weights, f"{prefix}.down", batch_invariant=batch_invariant))
         gate_weight, up_weight = weights.pop(f"{prefix}.gate_up.weight").chunk(2)
         bias = weights.pop(f"{prefix}.gate_up.bias", None)
         gate_bias, up_bias = (None, None) if bias is None else bias.chunk(2)
-        gate = Linear(gate_weight, gate_bias, packed=packed, activation=config.activation)
-        up = Linear(up_weight, up_bias, packed=packed)
-        return cls(up, Linear.take(weights, f"{prefix}.down", packed=packed), gate)
+        gate = Linear(gate_weight, gate_bias, batch_invariant=batch_invariant, activation=config.activation)
+        up = Linear(up_weight, up_bias, batch_invariant=batch_invariant)
+        return cls(up, Linear.take(weights, f"{prefix}.down", batch_invariant=batch_invariant), gate)
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, ff]: what the activation is given."""

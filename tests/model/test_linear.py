@@ -6,15 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import Activation
-from model.layers.linear import Linear, activate, can_pack
+from model.layers.linear import Linear, activate
 from model.layers.mlp import Mlp
-from tests.invariance import assert_rows_do_not_depend_on_the_batch
+from model.layers.packed_weight import can_pack
+from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
 # Widths of the models we serve, and some that no vector length divides.
-SHAPES = ((256, 768), (256, 1376), (688, 256), (768, 768), (2048, 256), (100, 60), (171, 333), (1025, 17))
+SHAPES = (
+    *((256, 768), (256, 1376), (688, 256), (768, 768), (2048, 256), (3072, 768)),
+    *((100, 60), (171, 333), (1025, 17), (4100, 49), (2048, 31)),
+)
 
 
 @pytest.fixture(params=DTYPES, ids=str)
@@ -30,6 +34,17 @@ def test_a_packed_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int
     torch.manual_seed(inputs)
     layer = Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), torch.randn(outputs).to(dtype), packed=True)
     assert_rows_do_not_depend_on_the_batch(layer, torch.randn(1024 if inputs <= 256 else 130, inputs).to(dtype))
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_the_sum_of_a_packed_row_has_one_order_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    x, weight = rounding_alone(600, inputs, outputs, dtype)
+    layer = Linear(weight, packed=True)
+    assert_rows_do_not_depend_on_the_batch(layer, x)
+    gate = torch.randn(600, outputs).to(dtype)
+    together = layer(x, times=gate)
+    for rows in (1, 2, 31, 32, 33, 129):
+        assert torch.equal(layer(x[:rows], times=gate[:rows]), together[:rows])
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -57,23 +72,27 @@ def test_a_packed_mlp_row_has_the_same_bits_in_every_batch(
     assert_rows_do_not_depend_on_the_batch(mlp, 3 * torch.randn(131, width).to(dtype))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    inputs=st.integers(1, 1500),
-    outputs=st.integers(1, 80),
-    rows=st.integers(1, 70),
-    row=st.integers(0, 69),
+    inputs=st.one_of(st.integers(2, 1500), st.sampled_from([2048, 3072, 4096, 4097])),
+    outputs=st.one_of(st.integers(1, 80), st.integers(81, 900)),
+    rows=st.integers(1, 140),
+    row=st.integers(0, 139),
+    threads=st.sampled_from([1, 2]),
     which=st.sampled_from([dtype for dtype in DTYPES if can_pack(dtype, CPU)] or [torch.float32]),
 )
 def test_a_packed_row_alone_equals_itself_among_others_for_any_shape(
-    inputs: int, outputs: int, rows: int, row: int, which: torch.dtype
+    inputs: int, outputs: int, rows: int, row: int, threads: int, which: torch.dtype
 ) -> None:
     if not can_pack(which, CPU):
         pytest.skip("oneDNN does not pack on this processor")
     row %= rows
-    x = torch.randn(rows, inputs).to(which)
-    layer = Linear(torch.randn(outputs, inputs).to(which), torch.randn(outputs).to(which), packed=True)
-    assert torch.equal(layer(x[row : row + 1]), layer(x)[row : row + 1])
+    with num_threads(threads):
+        x, weight = rounding_alone(rows, inputs, outputs, which, seed=rows)
+        layer = Linear(weight, torch.randn(outputs).to(which), packed=True)
+        assert torch.equal(layer(x[row : row + 1]), layer(x)[row : row + 1])
+        alone = Linear(weight, packed=True)
+        assert torch.equal(alone(x[row : row + 1]), alone(x)[row : row + 1])
 
 
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS])
@@ -88,8 +107,8 @@ def test_packed_and_plain_layers_agree_with_float64(
     exact = x.double() @ weight.double().T + (offset.double() if offset is not None else 0)
     exact = exact if activation is None else activate(exact, activation)
     tolerance = 2e-5 if dtype == torch.float32 else 0.02
-    for packed in (True, False):
-        layer = Linear(weight, offset, packed=packed, activation=activation)
+    for packed, batch_invariant in ((True, True), (True, False), (False, True)):
+        layer = Linear(weight, offset, packed=packed, batch_invariant=batch_invariant, activation=activation)
         assert layer.packed == packed
         torch.testing.assert_close(layer(x).double(), exact, atol=tolerance, rtol=tolerance)
         expected = exact * gate.double()
@@ -120,9 +139,10 @@ def test_an_mlp_computes_what_its_formula_says(gated: bool, bias: bool) -> None:
 @pytest.mark.parametrize("shape", [(7, 5), (768, 2048), (4096, 256)])
 def test_a_packed_weight_can_be_read_back_bit_for_bit(shape: tuple[int, int], dtype: torch.dtype) -> None:
     weight = torch.randn(shape).to(dtype)
-    layer = Linear(weight.clone(), packed=True)
-    assert layer.packed
-    assert torch.equal(layer.to_dense(), weight)
+    for batch_invariant in (True, False):
+        layer = Linear(weight.clone(), batch_invariant=batch_invariant)
+        assert layer.packed
+        assert torch.equal(layer.to_dense(), weight)
 
 
 def test_a_layer_takes_no_rows_and_rows_that_are_not_contiguous(dtype: torch.dtype) -> None:
@@ -143,7 +163,7 @@ def test_dtypes_that_onednn_refuses_are_computed_plainly(unpackable: torch.dtype
 
 def test_taking_a_layer_removes_its_tensors_so_that_originals_are_freed() -> None:
     weights = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3), "b.weight": torch.randn(4, 2)}
-    Linear.take(weights, "a", packed=True)
+    Linear.take(weights, "a", batch_invariant=True)
     assert list(weights) == ["b.weight"]
     with pytest.raises(KeyError):
-        Linear.take(weights, "c", packed=True)
+        Linear.take(weights, "c", batch_invariant=True)

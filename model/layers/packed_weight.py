@@ -1,0 +1,208 @@
+"""A weight matrix packed by oneDNN, and products with it. Knows torch's private oneDNN operators, which no other file
+may call; refuses to know what a layer is.
+
+What batch invariance asks: the bits of a row of the product may depend on that row alone. oneDNN picks its kernel and
+how it cuts the sum over `in` by the number of rows, so that has to be prevented:
+
+- `InnerProductWeight`, oneDNN's own packing. Without matrix units every row is summed in one order as soon as there are
+  two rows (see `_PAIR_FROM`). With AMX it is not: 33 and more rows of a bfloat16 product are summed in pieces of `in`
+  that fit the first cache, as many as other rows leave room for (oneDNN 3.12).
+- `ConvolutionWeight`, the packing for a 1x1 convolution over the rows as pixels. That kernel adds up all of `in` in one
+  accumulator, however many pixels there are. So does the inner product of few rows with weights packed like this, which
+  starts sooner, unless it has more threads than columns to deal out: then they share each sum (see `_few_rows`).
+
+`pack` takes the first that is seen to work on this machine. Axes: rows, in, out.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+logger = logging.getLogger(__name__)
+
+_PAIR_FROM = 1025
+"""One row with more inputs than 1024 was measured to differ from the same row among others, in float32 and bfloat16
+(torch 2.13, AVX-512); it is computed twice over, side by side. Doing so for every row costs 15 % of a single stream's
+speed, so it is done only where it is needed, and the tests look for rows that differ on the machine they run on."""
+
+_FEW = 32
+"""Up to so many rows the inner product of a `ConvolutionWeight` may be taken: it starts 10 microseconds sooner."""
+
+_INPUTS_MULTIPLE, _LEAST_INPUTS, _LEAST_ROWS = 32, 64, 8
+"""A tile holds 32 of `in`; a rest, a sum of one tile and a convolution of up to 4 pixels are left to other kernels,
+which add up in other orders. So all three are padded with zeros."""
+
+_PROBED_SHAPES = ((704, 480), (3072, 64))
+_PROBED_ROWS = (1, 2, 3, 8, 16, 20, 28, 30, 31, 32, 33, 40, 64, 100, 256, 512)
+_MOST_PROBED_OUTPUTS = 4096
+"""A wider weight is probed as one of so many columns, to spare memory; either has columns enough for every thread."""
+
+PostOp = tuple[str, str]
+"""oneDNN's name and variant of what is applied to each element of a product."""
+
+_NO_POST_OP: PostOp = ("none", "")
+
+
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether oneDNN packs weights of this dtype on this device."""
+    operators = torch.ops.mkldnn
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if not (hasattr(operators, "_linear_pointwise") and hasattr(operators, "_reorder_linear_weight")):
+        return False
+    if dtype == torch.bfloat16:
+        return bool(operators._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+class PackedWeight(Protocol):
+    """A packed copy of a weight [out, in]."""
+
+    def multiply(
+        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """post_op(x W^T + bias): x [rows, in], contiguous, -> [rows, out].
+
+        Or, without a post-op ("none"), (x W^T + bias) * times, with times [rows, out] contiguous.
+        """
+
+    def to_dense(self) -> torch.Tensor:
+        """The weight [out, in] as it was given, bit for bit: a copy."""
+
+
+class InnerProductWeight:
+    """Packed for oneDNN's inner product: the fastest, and with AMX not batch invariant."""
+
+    def __init__(self, weight: torch.Tensor, *, pairs: bool = True) -> None:
+        """pairs: whether a single row of long sums is computed twice over, so that it equals itself among others."""
+        self._pairs = pairs and weight.shape[1] >= _PAIR_FROM
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+
+    def multiply(
+        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        twice = self._pairs and len(x) == 1
+        if twice:
+            x, times = x.repeat(2, 1), None if times is None else times.repeat(2, 1)
+        operator = torch.ops.mkldnn._linear_pointwise
+        if times is None:
+            y: torch.Tensor = operator(x, self._weight, bias, post_op[0], [], post_op[1])
+        else:
+            y = operator.binary(x, times, self._weight, bias, "mul")
+        return y[:1] if twice else y
+
+    def to_dense(self) -> torch.Tensor:
+        dense: torch.Tensor = self._weight.to_dense()
+        return dense
+
+
+class ConvolutionWeight:
+    """Packed for a 1x1 convolution: batch invariant with AMX too."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self._outputs, self._inputs = weight.shape
+        self._padding = max(-self._inputs % _INPUTS_MULTIPLE, _LEAST_INPUTS - self._inputs)
+        filters = F.pad(weight, (0, self._padding))[:, :, None, None]  # [out, in, 1, 1]
+        pixels = [1, filters.shape[1], 1, _FEW]
+        self._filters = torch.ops.mkldnn._reorder_convolution_weight(
+            filters.contiguous(memory_format=torch.channels_last), [0, 0], [1, 1], [1, 1], 1, pixels
+        )
+
+    def multiply(
+        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if len(x) <= _FEW and len(x) <= _few_rows(self._inputs, self._outputs, x.dtype, torch.get_num_threads()):
+            y = self.inner_product(x, bias, post_op)
+        else:
+            y = self.convolution(x, bias, post_op)
+        return y if times is None else y * times  # oneDNN fuses no multiplication with weights of four dimensions
+
+    def inner_product(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
+        """`multiply` for few rows."""
+        x = F.pad(x, (0, self._padding)) if self._padding else x
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._filters, bias, post_op[0], [], post_op[1])
+        return y
+
+    def convolution(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
+        """`multiply` for any number of rows but 0."""
+        padded_rows = max(0, _LEAST_ROWS - len(x))
+        x = F.pad(x, (0, self._padding, 0, padded_rows)) if self._padding or padded_rows else x
+        rows, channels = x.shape
+        image = torch.ops.mkldnn._convolution_pointwise(
+            x.as_strided((1, channels, 1, rows), (rows * channels, 1, rows * channels, channels)),  # channels last
+            *(self._filters, bias),
+            *([0, 0], [1, 1], [1, 1], 1),  # padding, stride, dilation, groups
+            *(post_op[0], [], post_op[1]),
+        )
+        y: torch.Tensor = image.as_strided((rows, self._outputs), (self._outputs, 1))  # it, too, has channels last
+        return y[: rows - padded_rows]
+
+    def to_dense(self) -> torch.Tensor:
+        dense: torch.Tensor = self._filters.to_dense()
+        return dense[:, : self._inputs, 0, 0].contiguous()
+
+
+def pack(weight: torch.Tensor, *, batch_invariant: bool) -> PackedWeight:
+    """Pack a weight that `can_pack` allows; drop the original, `to_dense` gives it back.
+
+    Batch invariant as far as a check of this machine's kernels at the present number of threads can tell; a warning is
+    logged where none passes.
+    """
+    if not batch_invariant:
+        return InnerProductWeight(weight, pairs=False)
+    return _invariant_packing(weight.dtype, torch.get_num_threads())(weight)
+
+
+@cache
+def _invariant_packing(dtype: torch.dtype, num_threads: int) -> Callable[[torch.Tensor], PackedWeight]:
+    packings: tuple[Callable[[torch.Tensor], PackedWeight], ...] = (InnerProductWeight, ConvolutionWeight)
+    for packing in packings:
+        if all(_rows_agree(packing, dtype, *shape) for shape in _PROBED_SHAPES):
+            return packing
+    logger.warning(
+        "this CPU's %s products depend on how many rows are computed together, so answers may differ in their last "
+        "digits with the load; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment may prevent it",
+        str(dtype).removeprefix("torch."),
+    )
+    return InnerProductWeight
+
+
+def _rows_agree(packing: Callable[[torch.Tensor], PackedWeight], dtype: torch.dtype, inputs: int, outputs: int) -> bool:
+    """Whether a row has the same bits among as many rows as `_PROBED_ROWS` says."""
+    x, weight = _rounding_alone(inputs, outputs, dtype)
+    packed = packing(weight)
+    whole = packed.multiply(x, None, _NO_POST_OP)
+    return all(torch.equal(packed.multiply(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in _PROBED_ROWS)
+
+
+@cache
+def _few_rows(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> int:
+    """Up to how many rows the inner product of a `ConvolutionWeight` of this shape gives what the convolution gives.
+
+    `_FEW`, 0 where it differs; no rows at all are always an inner product. `num_threads` are those in use.
+    """
+    x, weight = _rounding_alone(inputs, min(outputs, _MOST_PROBED_OUTPUTS), dtype)
+    packed = ConvolutionWeight(weight)
+    whole = packed.convolution(x, None, _NO_POST_OP)
+    few = (rows for rows in _PROBED_ROWS if rows <= _FEW)
+    agree = all(torch.equal(packed.inner_product(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in few)
+    return _FEW if agree else 0
+
+
+def _rounding_alone(inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [rows, in] and a weight [out, in] whose product is 0 but for rounding: the second half of a row is minus the
+    first, mixed. So every change in the order of a sum shows; of ordinary products, which bfloat16 rounds, one in
+    thousands would.
+    """
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(inputs, generator=generator)
+    half = torch.randn(max(_PROBED_ROWS), inputs // 2, generator=generator)
+    half *= torch.exp2(6 * torch.randn(half.shape, generator=generator))  # so that few terms are rounded too
+    weights = torch.randn(outputs, inputs // 2, generator=generator)
+    odd = inputs % 2
+    x = F.pad(torch.cat([half, -half], 1), (0, odd))[:, order].to(dtype)
+    return x, F.pad(torch.cat([weights, weights], 1), (0, odd))[:, order].to(dtype)
