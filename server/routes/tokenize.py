@@ -11,7 +11,8 @@ from server.schemas import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add both routes to the router."""
 
-    @router.post("/tokenize", tags=["tokens"], summary="Text to token ids")
+    # as vLLM answers, which knows no offsets: there where they were asked for
+    @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model_exclude_unset=True)
     async def tokenize(body: TokenizeRequest) -> TokenizeAnswer:
         """The token ids of a prompt, or of a conversation as the chat template writes it."""
         check_model(context, body.model)
@@ -22,13 +23,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
         prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages")
         strings = context.tokenizer.token_strings(prompt.ids) if body.return_token_strs else None
-        return TokenizeAnswer(
-            count=len(prompt.ids),
-            max_model_len=context.context_limit,
-            tokens=list(prompt.ids),
-            token_strs=strings,
-            offsets=[list(span) for span in prompt.offsets or ()] if body.return_offsets else None,
+        answer = TokenizeAnswer(
+            count=len(prompt.ids), max_model_len=context.context_limit, tokens=list(prompt.ids), token_strs=strings
         )
+        if body.return_offsets:
+            answer.offsets = [list(span) for span in prompt.offsets or ()]
+        return answer
 
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text")
     async def detokenize(body: DetokenizeRequest) -> DetokenizeAnswer:

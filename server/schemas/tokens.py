@@ -34,7 +34,7 @@ class TokenizeAnswer(AnswerModel):
     tokens: list[int] = Field(description="Token ids.")
     token_strs: list[str] | None = Field(None, description="Each token decoded alone.")
     offsets: list[list[int]] | None = Field(
-        None, description="Span [begin, end) of each token in the text, in characters."
+        default=None, description="Span [begin, end) of each token in the text, in characters."
     )
 
 
