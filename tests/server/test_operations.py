@@ -198,3 +198,50 @@ def test_a_client_that_reads_nothing_holds_the_end_up_no_longer_than_the_grace()
             assert server.wait_exit() == 0
             assert time.monotonic() - started < 20
         assert_nothing_left(server, url)
+
+
+# ---- every answer names its request
+
+
+def answer_to(server: RunningServer, request: bytes) -> tuple[str, dict[str, str]]:
+    """Status line and headers of the answer to raw bytes."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(request)
+        answer = b""
+        while b"\r\n\r\n" not in answer and (piece := connection.recv(65536)):
+            answer += piece
+    status, *lines = answer.partition(b"\r\n\r\n")[0].decode().split("\r\n")
+    return status, {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+
+
+ID = b"x-request-id: mine\r\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "request_bytes", "expected"),
+    [
+        (200, b"GET /state HTTP/1.1\r\nhost: x\r\n" + ID + b"\r\n", "mine"),
+        (404, b"GET /nowhere HTTP/1.1\r\nhost: x\r\n" + ID + b"\r\n", "mine"),
+        (405, b"PUT /state HTTP/1.1\r\nhost: x\r\n" + ID + b"\r\n", "mine"),
+        (500, b"POST /generate HTTP/1.1\r\nhost: x\r\n" + ID + b"content-length: 2\r\n\r\n{}", "mine"),
+        (431, b"GET / HTTP/1.1\r\n" + ID + b"a: " + b"x" * 70_000 + b"\r\n\r\n", "mine"),
+        (400, b"this is no HTTP\r\n\r\n", "req-"),
+    ],
+)
+def test_every_answer_names_its_request(
+    any_server: RunningServer, status: int, request_bytes: bytes, expected: str
+) -> None:
+    line, headers = answer_to(any_server, request_bytes)
+    assert line.startswith(f"HTTP/1.1 {status} ")
+    assert headers["x-request-id"].startswith(expected)
+    said = {"request_id": headers["x-request-id"], "status": status}
+    wait_for(lambda: any(event.items() >= said.items() for event in events(any_server)), "the log says the same")
+
+
+@pytest.fixture(scope="module")
+def any_server() -> Iterator[RunningServer]:
+    """For tests that leave it as it was."""
+    with running_server("--log-format", "json") as server:
+        server.wait_ready()
+        yield server
