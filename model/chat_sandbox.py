@@ -138,7 +138,10 @@ def _size_of(value: Any) -> int:
 
 def _checked(value: Any) -> Any:
     """The value, unless it has grown out of bounds."""
-    _size_of(value)
+    if isinstance(value, str):  # nearly always
+        check_size(len(value))
+    else:
+        _size_of(value)
     return value
 
 
@@ -169,7 +172,8 @@ def _check_format(form: str, values: Any, sign: str, widths: re.Pattern[str]) ->
     found = [width for widths_of_one in widths.findall(form) for width in widths_of_one if width]
     if "*" in found or any(len(width) > len(str(MAX_SIZE)) for width in found):
         raise jinja2.TemplateRuntimeError("the template formats with a width that is not accepted")
-    check_size(len(form) + sum(map(int, found)) + form.count(sign) * _size_of(values))
+    times = 1 if sign == "%" and not isinstance(values, dict) else form.count(sign)  # by place each is used once
+    check_size(len(form) + sum(map(int, found)) + times * _size_of(values))
 
 
 def _check_replacement(text: str, old: str, new: str, *more: Any) -> None:
