@@ -238,6 +238,8 @@ class EngineClient:
             deadline=deadline,
             encoder_token_ids=tuple(encoder_token_ids),
             interventions=tuple(interventions),
+            priority=priority,
+            client=client,
             request_id="" if record is None else record.request_id,
         )
         self._send(worker, *messages.new_request(request))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from server import messages
-from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, TokenLogprobs
+from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
@@ -278,6 +278,77 @@ async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineC
     with pytest.raises(BadRequest, match="never fit"):
         await anext(handles[2])
     assert client.num_inflight == 0
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "timing", "reached"),
+    [
+        (0, Timing(arrival=1.0), "was still waiting for its turn"),
+        (0, Timing(arrival=1.0, scheduled=2.0), "nothing was generated yet"),
+        (2, Timing(arrival=1.0, scheduled=2.0, first_token=3.0), "2 tokens were generated"),
+    ],
+)
+async def test_the_end_of_its_time_says_how_far_a_request_came(
+    client: EngineClient, worker: PlayedWorker, num_tokens: int, timing: Timing, reached: str
+) -> None:
+    handle = await client.submit(generate(), (1,), deadline=time.monotonic() + 60)
+    for token in range(num_tokens):
+        worker.step(RequestOutput(uid=handle.uid, token_id=token))
+    worker.step(RequestOutput(uid=handle.uid, finish_reason="deadline", timing=timing))
+    with pytest.raises(DeadlineExceeded, match=f"within 60 s: .*{reached}"):
+        await outputs_of(handle)
+
+
+async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    record = RequestRecord("a")
+    record.key = "search-team"
+    token = current_record.set(record)
+    handle = await client.submit(generate(), (1,), priority=-2)
+    current_record.reset(token)
+    message = await worker.receive()
+    assert isinstance(message, NewRequest)
+    assert (message.client, message.priority) == ("search-team", -2)
+    handle.close()
+
+
+async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cache(worker: PlayedWorker) -> None:
+    client = worker.client
+    client.admission.tokens.limit = 10_000
+    first = await client.submit(generate(max_tokens=1700), (1,))  # 107 of the 16 x 7 blocks
+    with pytest.raises(QueueFull, match=r"need 107 blocks .* this one's 7 .* exceed the 112"):
+        await client.submit(generate(max_tokens=100), (1,))
+    assert dict(client.requests_refused) == {"queue_blocks_full": 1}
+    first.close()
+    (await client.submit(generate(max_tokens=100), (1,))).close()
+
+
+async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    client.check_room(3)
+    handles = [await client.submit(generate(), (1,)) for _ in range(2)]
+    client.check_room(1)
+    with pytest.raises(QueueFull, match="2 requests are unfinished"):
+        client.check_room(2)
+    for handle in handles:
+        handle.close()
+    client.begin_drain()
+    with pytest.raises(Unavailable):
+        client.check_room()
+
+
+async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: EngineClient, worker: PlayedWorker) -> None:
+    """It has one seat, and ends nothing: who comes second would wait for as long as the first did in vain."""
+    client.admission.max_queue_time = 0.02
+    first = await client.submit(generate(), (1,))
+    await asyncio.sleep(0.05)
+    with pytest.raises(QueueFull, match="--max-queue-time"):
+        await client.submit(generate(), (1,))
+    worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
+    await outputs_of(first)
+    (await client.submit(generate(), (1,))).close()
 
 
 async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineClient, worker: PlayedWorker) -> None:
