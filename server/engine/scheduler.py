@@ -267,8 +267,17 @@ class Scheduler:
         return ended
 
     def check_integrity(self) -> None:
-        """Check the blocks against the queues. Raises AssertionError with the facts."""
+        """Check the queues, and the blocks against them. Raises AssertionError with the facts."""
         self.block_manager.check_integrity(self.sequences)
+        wrong = [seq for seq in self._running if seq.status is not SequenceStatus.RUNNING]
+        wrong += [seq for seq in self._waiting if seq.status is not SequenceStatus.WAITING or seq.block_table]
+        if wrong:
+            raise AssertionError(f"in a queue where they do not belong: {wrong}")
+        num_texts = sum(seq.sampling_params is not None for seq in self.sequences)
+        if num_texts != self._num_texts:
+            raise AssertionError(f"{num_texts} sequences generate, but {self._num_texts} are counted")
+        if self._deadlines and not self.has_work:
+            raise AssertionError(f"deadlines of nobody: {self._deadlines}")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
         """One token for each running sequence that has one left; the others are returned as prefills."""

@@ -1,0 +1,105 @@
+"""What an engine says it is doing, and that its books are compared in every way they could disagree."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from model.transformer import Transformer
+from server.engine.engine import Engine
+from server.engine.look_budget import LookBudget
+from server.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
+from tests.server.engine.driving import Load, build, generate, request
+
+PROMPT = [0, *range(20, 45)]
+
+
+@pytest.fixture
+def model(model_of: Load) -> Transformer:
+    return model_of("llama-gqa")
+
+
+def running(model: Transformer) -> Engine:
+    """One that has begun two requests; a third waits."""
+    engine = build(model, max_num_seqs=2)
+    for uid in range(3):
+        engine.add_request(request(uid, PROMPT, generate(50, ignore_eos=True)))
+    for _ in range(4):
+        engine.step()
+    engine.check_integrity()
+    return engine
+
+
+def test_the_state_shows_who_runs_who_waits_and_how_far_each_is(model: Transformer) -> None:
+    engine = running(model)
+    state = engine.state()
+    assert [each["uid"] for each in state["running"]] == [0, 1]
+    assert [each["uid"] for each in state["waiting"]] == [2]
+    first = state["running"][0]
+    assert (first["task"], first["num_prompt_tokens"]) == ("generate", len(PROMPT))
+    assert first["num_known_tokens"] == first["num_computed_tokens"] + 1 > len(PROMPT)
+    assert state["waiting"][0]["num_blocks"] == 0
+    assert sum(each["num_blocks"] for each in state["running"]) >= state["blocks"]["held"] > 0
+    assert state["memory_bytes"] > 1 << 20
+
+
+def test_the_state_is_json_and_holds_no_tokens(model: Transformer) -> None:
+    state = running(model).state()
+    json.dumps(state)
+    lists = [value for each in state["running"] for value in each.values() if isinstance(value, list | tuple)]
+    assert lists == []
+
+
+def _forget(engine: Engine) -> object:
+    return engine._tracked.pop(0)
+
+
+def _keep(engine: Engine) -> None:
+    tracked = dict(engine._tracked)
+    for uid in range(3):
+        engine.abort(uid)
+    engine._tracked.update(tracked)
+
+
+def _miscount(engine: Engine) -> None:
+    engine._scheduler._num_texts += 1
+
+
+def _lose_budget(engine: Engine) -> None:
+    engine._look_budget = LookBudget(8)
+    engine._look_budget._credit = float("nan")
+
+
+def _take_block(engine: Engine) -> object:
+    return engine._blocks._blank.pop()
+
+
+@pytest.mark.parametrize("corrupt", [_forget, _keep, _miscount, _lose_budget, _take_block])
+def test_the_integrity_check_finds(model: Transformer, corrupt: Callable[[Engine], object]) -> None:
+    engine = running(model)
+    corrupt(engine)
+    with pytest.raises(AssertionError):
+        engine.check_integrity()
+
+
+def test_books_are_checked_once_for_each_time_of_idleness() -> None:
+    now = 0.0
+    watch = StepWatch(lambda: now)
+    assert not watch.should_check()
+
+    def step_at(moment: float) -> None:
+        nonlocal now
+        now = moment
+        watch.begin()
+        watch.end()
+
+    step_at(1.0)
+    assert not watch.should_check()
+    now = 1.0 + IDLE_BEFORE_CHECK
+    assert watch.should_check()
+    assert not watch.should_check()
+    step_at(now + 1)
+    now += IDLE_BEFORE_CHECK
+    assert not watch.should_check()  # too soon after the last one
+    now += CHECK_INTERVAL
+    assert watch.should_check()
