@@ -34,6 +34,8 @@ class Attack:
     ending: Literal["wait", "half-close", "reset"] = "wait"
     most_answers: int = 1
     """More would be answers to what was smuggled in."""
+    least_answers: int = 0
+    """Of requests that are all in order."""
     pause: float = 0.0
     """Seconds between two pieces."""
 
@@ -153,8 +155,8 @@ def paths() -> Iterator[Attack]:
 
 def conversations() -> Iterator[Attack]:
     """Several requests on one connection, expectations, and ends in the middle."""
-    yield Attack("pipelining", (VERSION * 50,), most_answers=50)
-    yield Attack("pipelining", (COMPLETION + TOKENIZE + VERSION,), most_answers=3)
+    yield Attack("pipelining", (VERSION * 50,), most_answers=50, least_answers=50)
+    yield Attack("pipelining", (COMPLETION + TOKENIZE + VERSION,), most_answers=3, least_answers=3)
     yield Attack("pipelining", (STREAM * 5,), "half-close", most_answers=5)
     yield Attack("pipelining", (VERSION * 2_000,), "reset", most_answers=2_000)
     yield Attack("pipelining", (request("/version", None, "Connection: close") + VERSION,))

@@ -98,7 +98,7 @@ async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
             try:
                 piece = await asyncio.wait_for(wire.reader.read(1 << 16), quiet)
             except TimeoutError:
-                has_ended = bool(parse(bytes(received)).statuses)
+                has_ended = len(parse(bytes(received)).statuses) >= max(1, attack.least_answers)
                 if has_ended:
                     wire.writer.write_eof()
                 continue
@@ -150,6 +150,8 @@ def problems(attack: Attack, parsed: Parsed) -> list[str]:
     found = [f"status {status}" for status in parsed.statuses if status >= 500]
     if len(parsed.statuses) > attack.most_answers:
         found.append(f"{len(parsed.statuses)} answers {parsed.statuses}, at most {attack.most_answers}")
+    if len(parsed.statuses) < attack.least_answers:
+        found.append(f"{len(parsed.statuses)} answers {parsed.statuses}, {attack.least_answers} requests")
     if parsed.rest and attack.ending == "wait":
         found.append(f"an answer that is none, {parsed.rest[:120]!r},")
     for status, body in zip(parsed.statuses, parsed.bodies, strict=True):

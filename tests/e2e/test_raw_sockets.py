@@ -6,7 +6,8 @@ import random
 import pytest
 
 from benchmarks.fuzz.__main__ import SERVE, fuzz
-from benchmarks.fuzz.attacks import VERSION, Attack
+from benchmarks.fuzz.attacks import Attack
+from benchmarks.fuzz.tables import VERSION
 from benchmarks.fuzz.thrower import parse, problems
 from benchmarks.processes import serve
 
@@ -38,6 +39,10 @@ def test_the_fuzzer_sees_what_is_wrong(content: bytes, problem: str) -> None:
     found = problems(Attack("x", (VERSION,)), parse(content))
     assert found
     assert problem in found[0]
+
+
+def test_the_fuzzer_misses_answers_that_do_not_come() -> None:
+    assert problems(Attack("x", (VERSION * 2,), most_answers=2, least_answers=2), parse(OK))
 
 
 @pytest.mark.parametrize(
