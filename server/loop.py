@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from litserve.loops import LitLoop
 
 from server import messages
+from server.engine.failure import failure_of
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
 from server.engine.request import EngineRequest
 from server.link import WorkerLink
@@ -160,6 +161,6 @@ def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Tak
         except Exception as error:
             named = {"request_id": message.request_id}
             logger.exception("request %d could not be begun", message.uid, extra={"fields": named})
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            taken.failures.append(RequestOutput(uid=message.uid, finish_reason="error", error=reason))
+            failure = failure_of(error)
+            taken.failures.append(RequestOutput(uid=message.uid, finish_reason=failure.reason, error=failure.message))
     return taken
