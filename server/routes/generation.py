@@ -12,7 +12,6 @@ from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.errors import ApiError, BadRequest
-from server.routes import terms
 from server.routes.answers import counted_refusals
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext, Handle
@@ -21,6 +20,7 @@ from server.routes.prompts import Prompt
 from server.routes.rows import RowWriter, check_rows, row_writer
 from server.routes.sampling import seed_of_choice
 from server.routes.tasks import check_capture, count_rejection, value_bytes
+from server.routes.terms import deadline, priority
 from server.schemas import GenerationFields
 
 
@@ -56,7 +56,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
     # All or none: those that are refused later would have made the others' work vain.
-    context.engine.check_room(len(jobs) * num_choices, waits=terms.priority() >= 0)
+    context.engine.check_room(len(jobs) * num_choices, waits=priority() >= 0)
     started = Started([], writer)
     try:
         for number, job in enumerate(jobs):
@@ -72,9 +72,9 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     job.prompt.ids,
                     encoder_token_ids=job.prompt.encoder_ids,
                     interventions=changes[number],
-                    deadline=terms.deadline(),
+                    deadline=deadline(),
                     capture_bytes=capture_bytes[number],
-                    priority=terms.priority(),
+                    priority=priority(),
                 )
                 index = number * num_choices + choice
                 started.runs.append(_run(context, body, index, job, handle, arrival))

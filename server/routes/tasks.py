@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Task
 from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull
-from server.routes import terms
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
+from server.routes.terms import deadline, priority
 
 _MAX_TOGETHER = 64
 """Inputs of one HTTP request in the engine at once, or as many as run: a long list must not fill everybody's queue."""
@@ -100,9 +100,9 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> Result:
         work.prompt.ids,
         encoder_token_ids=work.prompt.encoder_ids,
         interventions=work.interventions,
-        deadline=terms.deadline(),
+        deadline=deadline(),
         capture_bytes=work.num_bytes,
-        priority=terms.priority(),
+        priority=priority(),
     )
     result = Result()
     outcome: str | None = "abort"
