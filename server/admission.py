@@ -2,8 +2,8 @@
 with an honest Retry-After.
 
 A client (an API key) is turned away from a full queue only if it holds its share of it: one client's flood is not
-another's 429. The queue may grow to twice its limit by that, never more. Captured bytes are memory, and have one limit
-for all.
+another's 429. What only looks inside counts as another client, so a flood of looks turns no text away. The queue may
+grow to twice its limit by that, never more. Captured bytes are memory, and have one limit for all.
 
 Only counts; knows nothing of workers, sockets or HTTP beyond the error it raises.
 """
@@ -31,6 +31,8 @@ class Cost:
     """Of the KV cache, should it generate all of that."""
     num_read: int = 0
     """Tokens it gives to read."""
+    is_look: bool = False
+    """It only looks inside: text overtakes it."""
 
 
 class Budget:
@@ -129,12 +131,20 @@ class Admission:
         self._block_size = block_size
         self.blocks.limit = self._max_kv_demand * num_blocks if num_blocks > 1 else math.inf
 
-    def cost(self, num_prompt_tokens: int, num_encoder_tokens: int, max_tokens: int, capture_bytes: int) -> Cost:
+    def cost(
+        self,
+        num_prompt_tokens: int,
+        num_encoder_tokens: int,
+        max_tokens: int,
+        capture_bytes: int,
+        *,
+        is_look: bool = False,
+    ) -> Cost:
         """What a request counts for. The last token it generates is never fed back and needs no room."""
         num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
         num_read = num_prompt_tokens + num_encoder_tokens
         num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
-        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read)
+        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_look)
 
     @property
     def capture_bytes(self) -> int:
@@ -169,8 +179,10 @@ class Admission:
                 "(--max-capture-bytes). Ask for fewer layers, heads or positions.",
                 code="capture_too_large",
             )
+        client = _account(client, cost)
         self.check(1, client, waits=waits)
-        if waits and self.max_queue_time and self.requests.used < self._num_seats:  # else most of it waits for a seat
+        has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does
+        if waits and self.max_queue_time and has_seat and not cost.is_look:
             self._check_wait(self.seconds_to_read(cost.num_read))
         if self.requests.used and not self.tokens.has_room(cost.num_tokens, client):
             raise self._refusal(
@@ -197,12 +209,14 @@ class Admission:
         self.tokens.take(cost.num_tokens, client)
         self.blocks.take(cost.num_blocks, client)
         self.hold_capture(cost.capture_bytes)
-        self._advance_reading()
-        self._unread[cost.num_read] += 1
-        self._num_unread += 1
+        if not cost.is_look:
+            self._advance_reading()
+            self._unread[cost.num_read] += 1
+            self._num_unread += 1
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
         """The request ended; what it captured may still lie in memory. `was_read`: `note_prompt_read` was called."""
+        client = _account(client, cost)
         if not was_read:
             self.note_prompt_read(cost)
         self.requests.give_back(1, client)
@@ -221,6 +235,8 @@ class Admission:
 
     def note_prompt_read(self, cost: Cost) -> None:
         """The engine has read a request's prompt, or will not."""
+        if cost.is_look:
+            return
         self._advance_reading()
         self._num_unread -= 1
         self._unread[cost.num_read] -= 1
@@ -270,3 +286,8 @@ class Admission:
 
     def _advance_reading(self) -> None:
         self._reading.advance(self._clock(), busy=self._num_unread > 0)
+
+
+def _account(client: str, cost: Cost) -> str:
+    """The name under which budgets know a client's text, or its looks."""
+    return f"{client} (looks)" if cost.is_look else client

@@ -20,7 +20,7 @@ from typing import Any
 from server import link, messages
 from server.admission import Admission
 from server.engine.outputs import EngineInfo, EngineStats
-from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
+from server.engine.request import EmbedTask, EngineRequest, GenerateTask, Intervention, Task
 from server.errors import ApiError, BadRequest, Unavailable, WorkerLost
 from server.messages import MessageError
 from server.request_handle import RequestHandle
@@ -212,7 +212,9 @@ class EngineClient:
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
         max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
-        cost = self.admission.cost(len(prompt_token_ids), len(encoder_token_ids), max_tokens, capture_bytes)
+        is_look = not isinstance(task, GenerateTask | EmbedTask)
+        num_encoded = len(encoder_token_ids)
+        cost = self.admission.cost(len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_look=is_look)
         record = current_record.get()
         client = "" if record is None else record.key or ""
         is_begun = record is not None and record.engine_requests > 0

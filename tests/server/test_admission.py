@@ -208,6 +208,21 @@ def test_whoever_comes_the_queue_stays_below_twice_its_limit(comers: list[str], 
     assert [queue.admission.requests.used, queue.admission.tokens.used, queue.admission.requests.clients] == [0, 0, {}]
 
 
+def test_a_flood_of_looks_turns_no_text_away() -> None:
+    queue = Queue(max_requests=8, max_queue_time=20.0, num_seats=2)
+    looks = queue.admission.cost(5, 0, 0, 0, is_look=True)
+    for _ in range(8):
+        queue.admission.admit(looks)
+    queue.clock.now += 10.0  # they take long
+    queue.come()
+    with pytest.raises(QueueFull):
+        queue.admission.admit(looks)
+    for _ in range(8):
+        queue.admission.release(looks)
+    queue.end()
+    assert [budget.used for budget in queue.budgets] == [0, 0, 0, 0]
+
+
 # --- the time to wait ---
 
 
@@ -233,6 +248,15 @@ def test_a_client_does_not_wait_for_all_that_another_has_queued() -> None:
         queue.come(client="a")
     assert queue.refused(client="a").code == "queue_time_exceeded"
     queue.come(client="b")
+
+
+def test_looks_that_wait_long_for_their_turn_do_not_make_text_seem_to_wait() -> None:
+    queue = Queue(max_queue_time=10.0, num_seats=64)
+    queue.reads_at_once = False
+    queue.admission.admit(queue.admission.cost(1000, 0, 0, 0, is_look=True))
+    queue.clock.now += 100
+    queue.come()
+    queue.come()
 
 
 def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -> None:
