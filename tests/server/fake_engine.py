@@ -33,7 +33,7 @@ def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
 
 class FakeEngine:
     def __init__(self, config: EngineConfig) -> None:
-        self.info = EngineInfo(max_model_len=4096, num_blocks=128, block_size=32, dtype="float32", device="cpu")
+        self.info = EngineInfo(max_model_len=4096, num_blocks=1 << 20, block_size=32, dtype="float32", device="cpu")
         self._max_num_seqs = config.max_num_seqs
         self._step_seconds = float(os.environ.get("FAKE_STEP_SECONDS", "0.002"))
         self._requests: dict[int, EngineRequest] = {}
