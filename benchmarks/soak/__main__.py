@@ -78,9 +78,18 @@ async def settled(server: Server, log: Path) -> dict[str, float]:
         await asyncio.sleep(0.5)
 
 
-async def soak(server: Server, log: Path, *, seconds: float, clients: int, seed: int, kill_every: float) -> Soak:
+async def soak(
+    server: Server,
+    log: Path,
+    questions: Sequence[Question],
+    *,
+    seconds: float,
+    clients: int,
+    seed: int,
+    kill_every: float,
+) -> Soak:
     """Everything, on a server that logs JSON into `log`."""
-    found, questions = Findings(), pool()
+    found = Findings()
     expected = await ask_alone(server, questions)
     before, files = await settled(server, log), _open_files(server)
     outcomes: list[Outcome] = []
@@ -189,7 +198,7 @@ def main() -> None:
             seconds = 60 * options.minutes
             result = asyncio.run(
                 soak(
-                    server, log, seconds=seconds, clients=options.clients, seed=options.seed,
+                    server, log, pool(), seconds=seconds, clients=options.clients, seed=options.seed,
                     kill_every=options.kill_every,
                 )
             )  # fmt: skip
