@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -25,7 +26,9 @@ Process = multiprocessing.process.BaseProcess
 
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
-"""Seconds: that many ends within it, or in a row without ever being ready, end the server."""
+"""Seconds: when the last so many workers together were ready for less, the server ends. How long they took to load does
+not count, or a large model that always fails would be loaded for ever.
+"""
 _MAX_BACKOFF = 10.0
 _LAST_WORDS = 2.0
 """Seconds that the event loop has to read what a worker sent before it ended."""
@@ -49,8 +52,8 @@ class Supervisor:
         self._on_give_up = on_give_up
         self._why_not = why_not
         self._processes: dict[int, Process] = {}
-        self._failures: deque[float] = deque(maxlen=MAX_FAILURES)
-        self._failures_in_a_row = 0
+        self._lives: deque[float] = deque(maxlen=MAX_FAILURES)
+        """Seconds that the last workers were ready, 0 for those that never were."""
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         client.on_hung = self.kill
@@ -116,12 +119,14 @@ class Supervisor:
             self._give_up(worker.load_error)
             return
         logger.error("worker %d ended: %s", worker_id, how)
-        self._count_failure(worker.take_was_ready())
-        while not self._is_given_up():
+        self._lives.append(worker.take_ready_seconds())
+        while self._num_short_lives() < MAX_FAILURES:
             delay = self._backoff()
             if delay:
                 logger.warning("worker %d is started again in %.1f s", worker_id, delay)
-                worker.restart_note = f"ended ({how}), {len(self._failures)} times lately, and is to be started again"
+                worker.restart_note = (
+                    f"ended ({how}), {self._num_short_lives()} times lately, and is to be started again"
+                )
                 await asyncio.sleep(delay)
             refusal = self._why_not()
             if refusal is not None:
@@ -133,25 +138,21 @@ class Supervisor:
             except OSError as error:  # no memory, files or processes left, perhaps for a moment
                 how = str(error)
                 logger.error("worker %d could not be started: %s", worker_id, how)
-                self._count_failure(was_ready=False)
+                self._lives.append(0.0)
                 continue
             worker.restart_note = None
             self._client.worker_restarts += 1
             self._watch(worker_id)
             return
-        self._give_up(worker.load_error or f"the worker ended {len(self._failures)} times, last by {how}")
+        self._give_up(worker.load_error or f"the worker ended {len(self._lives)} times, last by {how}")
 
-    def _count_failure(self, was_ready: bool) -> None:
-        self._failures.append(time.monotonic())
-        self._failures_in_a_row = 1 if was_ready else self._failures_in_a_row + 1
-
-    def _is_given_up(self) -> bool:
-        is_burst = len(self._failures) == MAX_FAILURES and time.monotonic() - self._failures[0] < FAILURE_WINDOW
-        return is_burst or self._failures_in_a_row >= MAX_FAILURES
+    def _num_short_lives(self) -> int:
+        """How many of the last workers were together ready for less than the window."""
+        return sum(total < FAILURE_WINDOW for total in accumulate(reversed(self._lives)))
 
     def _backoff(self) -> float:
         """Nothing after a first failure, then half a second, doubled each time."""
-        recent = sum(time.monotonic() - moment < FAILURE_WINDOW for moment in self._failures)
+        recent = self._num_short_lives()
         return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
 
     def _give_up(self, message: str) -> None:

@@ -4,6 +4,7 @@ Only keeps; decides nothing (`server.engine_client`, `server.supervisor`).
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
@@ -27,7 +28,8 @@ class WorkerState:
         self.load_error: str | None = None
         self.was_ready = False
         """This or an earlier process of the slot was ready once."""
-        self._process_was_ready = False
+        self._ready_since: float | None = None
+        """When its present process became ready, on CLOCK_MONOTONIC."""
         self.restart_note: str | None = None
         """What is known of it while it waits for its next start."""
         self.is_hung = False
@@ -45,14 +47,15 @@ class WorkerState:
     def load(self) -> int:
         return sum(handle.cost.num_tokens for handle in self.requests.values())
 
-    def take_was_ready(self) -> bool:
-        """Whether the process that ended had been ready; asked once per process."""
-        was_ready, self._process_was_ready = self._process_was_ready, False
-        return was_ready
+    def take_ready_seconds(self) -> float:
+        """How long the process that ended had been ready; asked once per process."""
+        since, self._ready_since = self._ready_since, None
+        return 0.0 if since is None else time.monotonic() - since
 
     def become_ready(self, info: EngineInfo) -> None:
         self.info = info
-        self.was_ready = self._process_was_ready = True
+        self.was_ready = True
+        self._ready_since = time.monotonic()
 
     def reason(self) -> str:
         """Why it is not ready."""

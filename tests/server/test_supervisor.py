@@ -5,9 +5,11 @@ import errno
 import multiprocessing
 import os
 
+import pytest
+
 from server.engine_client import EngineClient
 from server.settings import Settings
-from server.supervisor import Process, Supervisor
+from server.supervisor import MAX_FAILURES, Process, Supervisor
 
 
 def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
@@ -42,3 +44,26 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
     asyncio.run(watch())
     assert launches == 3
     assert not given_up
+
+
+@pytest.mark.parametrize(
+    ("lives", "delay", "gives_up"),
+    [
+        ([7200.0], 0.0, False),
+        ([3.0], 0.0, False),
+        ([7200.0, 1.0, 0.0], 0.5, False),
+        ([1.0, 1.0, 1.0, 1.0], 2.0, False),
+        ([13.0] * 5, 2.0, False),
+        ([0.0] * 5, 4.0, True),  # however long each took to load
+        ([11.0] * 5, 4.0, True),
+    ],
+)
+def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
+    lives: list[float], delay: float, gives_up: bool
+) -> None:
+    client = EngineClient(Settings())
+    supervisor = Supervisor(client, lambda worker_id: pytest.fail("nothing is to be launched"), print)
+    supervisor._lives.extend(lives)
+    assert supervisor._backoff() == delay
+    assert (supervisor._num_short_lives() >= MAX_FAILURES) is gives_up
+    client.remove_socket()
