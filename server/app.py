@@ -5,6 +5,8 @@ a folder that cannot be served ends the start with one line. Imports no torch.
 """
 
 import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,7 +104,7 @@ def create_app(
         title="Lightwell",
         version=lightwell_version(),
         description=_DESCRIPTION,
-        lifespan=lifespan,
+        lifespan=_described(lifespan),
         docs_url=None,  # FastAPI's own pages load their scripts from the network; ours are routes
         redoc_url=None,
     )
@@ -123,6 +125,21 @@ def create_app(
     app.include_router(build_router(context))
     answering = HttpMetrics(BrowserHeaders(app, settings.cors_origin), metrics)
     return RequestLog(answering, None if tracing is None else tracing.record)
+
+
+def _described(lifespan: processes.Lifespan) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    """The lifespan, at whose beginning the OpenAPI document is made.
+
+    It takes most of a second, once: while the workers load, and not when a client asks, beside all running streams.
+    """
+
+    @asynccontextmanager
+    async def described(app: FastAPI) -> AsyncIterator[None]:
+        async with lifespan(app):
+            app.openapi()
+            yield
+
+    return described
 
 
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
