@@ -28,7 +28,7 @@ from server.http_protocol import ConnectionEvents
 from server.keys import KeyFileError, Keyring
 from server.lit_api import ENGINE_FACTORY
 from server.logs import configure_logging
-from server.metrics import HttpMetrics, Metrics
+from server.metrics import Metrics
 from server.model_fingerprint import Fingerprint, fingerprint
 from server.request_log import RequestLog
 from server.routes import build_router
@@ -123,8 +123,8 @@ def create_app(
     )
     install_error_handlers(app)
     app.include_router(build_router(context))
-    answering = HttpMetrics(BrowserHeaders(app, settings.cors_origin), metrics)
-    return RequestLog(answering, None if tracing is None else tracing.record)
+    on_end = [metrics.observe_exchange] if tracing is None else [metrics.observe_exchange, tracing.record]
+    return RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
 
 
 def _described(lifespan: processes.Lifespan) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:

@@ -4,8 +4,8 @@ Counters and gauges of the engine are read from its snapshots at scrape time; la
 where clients feel them. Owns its registry, so that several servers can live in one process. Knows no route.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from server.engine.outputs import EngineStats, Timing
 from server.keys import Keyring
 from server.logs import num_dropped_lines
-from server.request_log import current_record
+from server.request_log import HttpExchange, current_record
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
@@ -262,46 +262,14 @@ class Metrics:
         if timing.finished is not None:
             self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
 
+    def observe_exchange(self, exchange: HttpExchange) -> dict[str, str]:
+        """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
+        # Templates and known methods only: a label a client can invent would grow the registry without bound.
+        route = getattr(exchange.scope.get("route"), "path", "unmatched")
+        method = exchange.scope["method"] if exchange.scope["method"] in _METHODS else "other"
+        self.http_requests.labels(route, method, str(exchange.status)).inc()
+        return {}
+
     def render(self) -> bytes:
         """The Prometheus text exposition."""
         return generate_latest(self.registry)
-
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-CLIENT_CLOSED_REQUEST = 499
-
-
-class HttpMetrics:
-    """ASGI middleware that counts answers by route template, method and status. Wraps neither body nor receive."""
-
-    def __init__(self, app: AsgiApp, metrics: Metrics) -> None:
-        self.app = app
-        self.metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        status = CLIENT_CLOSED_REQUEST
-
-        async def counting_send(message: MutableMapping[str, Any]) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, counting_send)
-        except Exception:
-            if status == CLIENT_CLOSED_REQUEST:  # nothing was sent yet: the server's outermost layer will answer 500
-                status = 500
-            raise
-        finally:
-            # Templates and known methods only: a label a client can invent would grow the registry without bound.
-            route = getattr(scope.get("route"), "path", "unmatched")
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            self.metrics.http_requests.labels(route, method, str(status)).inc()

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _TAKEN_IDS = re.compile(r"[!-~]{1,128}")
 """Ids of clients that are taken over: no space, so that in a line of text nothing after them can be made up."""
+CLIENT_CLOSED_REQUEST = 499
+"""Status of a request whose client left before its answer began, as in nginx: only the log and the metrics tell it."""
 _MAX_SHOWN_PATH = 200
 
 
@@ -85,7 +87,7 @@ class HttpExchange:
     scope: Scope
     record: RequestRecord
     status: int
-    """0 when no answer was begun."""
+    """Of the answer. Where none was begun, 500 if the application raised, else CLIENT_CLOSED_REQUEST."""
     ended: float
     """CLOCK_MONOTONIC seconds."""
 
@@ -97,10 +99,10 @@ current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", 
 class RequestLog:
     """Wraps an ASGI application: gives each request an id (`x-request-id`, taken over when sent) and logs its end.
 
-    `on_end` is told of each exchange before its line is written; what it returns stands in the line.
+    Each of `on_end` is told of each exchange before its line is written; what they return stands in the line.
     """
 
-    def __init__(self, app: ASGIApp, on_end: Callable[[HttpExchange], dict[str, str]] | None = None) -> None:
+    def __init__(self, app: ASGIApp, *on_end: Callable[[HttpExchange], dict[str, str]]) -> None:
         self._app = app
         self._on_end = on_end
 
@@ -109,7 +111,8 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _shown_path(scope))
-        status = 0
+        status: int | None = None
+        without_answer = CLIENT_CLOSED_REQUEST
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -121,11 +124,17 @@ class RequestLog:
         current_record.set(record)  # and not reset: what uvicorn logs of this task afterwards is this request's too
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception:
+            without_answer = 500  # which the HTTP server answers then
+            raise
         finally:
             for call in record.at_end:
                 call()
-            exchange = HttpExchange(scope, record, status, time.monotonic())
-            _log_end(exchange, {} if self._on_end is None else self._on_end(exchange))
+            exchange = HttpExchange(scope, record, without_answer if status is None else status, time.monotonic())
+            more: dict[str, str] = {}
+            for tell in self._on_end:
+                more |= tell(exchange)
+            _log_end(exchange, more)
 
 
 def request_id(sent: str) -> str:

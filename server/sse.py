@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.errors import ApiError, EngineError, error_json, note_error
+from server.request_log import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 
@@ -23,10 +24,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ClientGone(ApiError):
-    """The client closed the connection. 499 as in nginx: nobody reads it but the metrics and the log."""
+    """The client closed the connection: nobody reads this error but the metrics and the log."""
 
     def __init__(self) -> None:
-        super().__init__(499, "The client closed the connection.", "client_closed_request")
+        super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
 
 
 def event(data: bytes) -> bytes:

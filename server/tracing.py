@@ -106,7 +106,7 @@ class Tracing:
         attributes: dict[str, Any] = {
             "http.request.method": scope["method"],
             "http.route": route,
-            "http.response.status_code": exchange.status or None,
+            "http.response.status_code": exchange.status,
             "url.path": record.path,
             "error.type": record.error_code,
             "gen_ai.request.id": record.request_id,

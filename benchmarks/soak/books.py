@@ -20,8 +20,6 @@ SETTLING = 1.0
 """Seconds around a fault in which its failures are still its own."""
 FAULT_CODES = ("worker_lost", "worker_hung", "not_ready")
 CROWDED = 429
-GONE = 499
-"""How the counters name the end of a request whose client left before an answer began; the log says 0."""
 QUIET = "quiet-"
 """Begins the ids of what was asked before and after the soak, of which no books are kept."""
 _HTTP_COUNTER = re.compile(r'lightwell_http_requests_total\{method="(\w+)",route="([^"]*)",status="(\d+)"\}')
@@ -63,7 +61,7 @@ def read_log(path: Path) -> list[LogLine]:
         if "status" in event and "path" in event and not str(event.get("request_id", QUIET)).startswith(QUIET):
             lines.append(
                 LogLine(
-                    str(event["request_id"]), str(event["method"]), str(event["path"]), int(event["status"]) or GONE,
+                    str(event["request_id"]), str(event["method"]), str(event["path"]), int(event["status"]),
                     int(event["engine_requests"]), int(event["generated_tokens"]),
                 )
             )  # fmt: skip

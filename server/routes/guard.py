@@ -28,8 +28,7 @@ from server.errors import (
 )
 from server.key_limits import LimitReached
 from server.keys import Keyring, KnownKey
-from server.metrics import CLIENT_CLOSED_REQUEST
-from server.request_log import current_record
+from server.request_log import CLIENT_CLOSED_REQUEST, current_record
 from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
 
 MAX_BODY_VALUES = 1 << 21

@@ -17,7 +17,7 @@ from model.tokenizer import Tokenizer
 from server.browsers import BrowserHeaders
 from server.errors import install_error_handlers
 from server.keys import Keyring, hash_of
-from server.metrics import HttpMetrics, Metrics
+from server.metrics import Metrics
 from server.request_log import HttpExchange, RequestLog
 from server.routes import build_router
 from server.routes.context import AppContext
@@ -163,7 +163,7 @@ def build_site(
     defaults: EmbeddingDefaults | None = None,
     api_key: Sequence[str] = (),
     api_key_file: Path | None = None,
-    on_end: Callable[[HttpExchange], dict[str, str]] | None = None,
+    on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
     **settings: Any,
 ) -> Site:
     """An application around `engine`. The folder receives the tokenizer; `config` is the tiny one's if not given."""
@@ -190,7 +190,7 @@ def build_site(
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.include_router(build_router(context))
-    wrapped = RequestLog(HttpMetrics(BrowserHeaders(app, context.settings.cors_origin), metrics), on_end)
+    wrapped = RequestLog(BrowserHeaders(app, context.settings.cors_origin), metrics.observe_exchange, *on_end)
     transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
     return Site(wrapped, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
 

@@ -1,12 +1,15 @@
 """What /metrics counts."""
 
+import logging
 from dataclasses import dataclass, field
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.engine.outputs import EngineStats, Timing
-from server.metrics import HttpMetrics, Metrics, Receive, Scope, Send
+from server.metrics import Metrics
+from server.request_log import RequestLog
 
 
 @dataclass
@@ -116,15 +119,19 @@ def test_token_gaps_under_ten_milliseconds_are_told_apart() -> None:
     assert counts == [1, 2, 3]
 
 
-async def call(metrics: Metrics, app: object, method: str = "GET") -> None:
-    async def receive() -> dict[str, object]:
+async def call(metrics: Metrics, app: ASGIApp, method: str = "GET") -> None:
+    async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    async def send(message: object) -> None:
+    async def send(message: Message) -> None:
         return None
 
-    scope = {"type": "http", "method": method, "path": "/x"}
-    await HttpMetrics(app, metrics)(scope, receive, send)  # type: ignore[arg-type]
+    scope = {"type": "http", "method": method, "path": "/x", "headers": []}
+    await RequestLog(app, metrics.observe_exchange)(scope, receive, send)
+
+
+def counted(metrics: Metrics, status: int, method: str = "GET") -> float | None:
+    return value(metrics, "lightwell_http_requests_total", route="unmatched", method=method, status=str(status))
 
 
 async def test_an_invented_path_or_method_adds_no_label() -> None:
@@ -134,25 +141,30 @@ async def test_an_invented_path_or_method_adds_no_label() -> None:
         await send({"type": "http.response.start", "status": 404, "headers": []})
 
     await call(metrics, app, "BREW")
-    assert value(metrics, "lightwell_http_requests_total", route="unmatched", method="other", status="404") == 1
+    assert counted(metrics, 404, "other") == 1
 
 
-async def test_a_client_that_left_before_the_answer_is_counted_as_499() -> None:
+async def test_a_client_that_left_before_the_answer_is_499_to_the_metrics_and_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     metrics = Metrics()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         return None
 
-    await call(metrics, app)
-    assert value(metrics, "lightwell_http_requests_total", route="unmatched", method="GET", status="499") == 1
+    with caplog.at_level(logging.INFO, logger="server.request_log"):
+        await call(metrics, app)
+    assert counted(metrics, 499) == 1
+    assert " GET /x 499 " in caplog.text
 
 
-async def test_a_crash_is_counted_as_500() -> None:
+async def test_a_crash_is_500_to_the_metrics_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise RuntimeError
 
-    with pytest.raises(RuntimeError):
+    with caplog.at_level(logging.INFO, logger="server.request_log"), pytest.raises(RuntimeError):
         await call(metrics, app)
-    assert value(metrics, "lightwell_http_requests_total", route="unmatched", method="GET", status="500") == 1
+    assert counted(metrics, 500) == 1
+    assert " GET /x 500 " in caplog.text

@@ -98,7 +98,7 @@ async def answer_to(
     tracing: Tracing, folder: Path, engine: FakeEngine | None = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
     """What a traced application answers to a completion."""
-    async with site(folder, engine or FakeEngine(), on_end=tracing.record) as at:
+    async with site(folder, engine or FakeEngine(), on_end=[tracing.record]) as at:
         await at.http.get("/health/live")
         return await at.post("/v1/completions", BODY, headers=headers)
 

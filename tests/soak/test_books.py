@@ -141,7 +141,7 @@ def test_what_an_idle_server_holds_and_restarts_without_a_kill_are_found() -> No
 
 def test_the_log_is_read_past_what_is_no_request(tmp_path: Path) -> None:
     fields: dict[str, Any] = {
-        "request_id": "a", "method": "POST", "path": "/x", "status": 0, "engine_requests": 2, "generated_tokens": 5,
+        "request_id": "a", "method": "POST", "path": "/x", "status": 499, "engine_requests": 2, "generated_tokens": 5,
     }  # fmt: skip
     log = tmp_path / "log"
     log.write_text("\n".join(["no JSON", "[1]", json.dumps({"message": "loading"}), json.dumps(fields)]))
