@@ -27,7 +27,7 @@ from server.request_handle import RequestHandle
 from server.request_log import current_record
 from server.settings import Settings
 from server.state_report import WorkerQuestions, admission_state, request_state
-from server.worker_state import WorkerState, add_counters
+from server.worker_state import WorkerState, add_counters, seconds_until_ready, unready
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class EngineClient:
     def info(self) -> EngineInfo:
         """Of the workers, also while one is being restarted. Raises Unavailable before any was ready."""
         if self._last_info is None:
-            raise Unavailable(f"The model is not loaded yet: {self.reason()}.", code="loading", retry_after=1)
+            raise unready(self.workers, f"The model is not loaded yet: {self.reason()}.", "loading")
         return self._last_info
 
     def stats(self) -> EngineStats:
@@ -229,7 +229,7 @@ class EngineClient:
         worker.requests[handle.uid] = handle
         self.requests_submitted += 1
         if deadline is not None:
-            handle.seconds_allowed = deadline - now
+            handle.seconds_allowed = deadline - (now if record is None else record.started)
             delay = max(0.0, deadline - now) + _DEADLINE_SLACK
             handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
         request = EngineRequest(
@@ -270,7 +270,7 @@ class EngineClient:
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         candidates = [worker for worker in self.workers if worker.is_ready]
         if not candidates:
-            raise Unavailable(f"No worker is ready: {self.reason()}.", code="not_ready", retry_after=1)
+            raise unready(self.workers, f"No worker is ready: {self.reason()}.", "not_ready")
         return candidates[0] if len(candidates) == 1 else min(candidates, key=lambda worker: worker.load)
 
     # ---- ends of requests
@@ -412,10 +412,9 @@ class EngineClient:
         worker.is_hung = False
         self._dead_stats = add_counters(self._dead_stats, [worker.stats])
         worker.stats = EngineStats()
-        self._fail_requests(
-            worker,
-            WorkerLost("The worker that ran this request ended; send it again.", code="worker_lost", retry_after=1),
-        )
+        worker.expect_start()
+        lost = "The worker that ran this request ended; send it again."
+        self._fail_requests(worker, WorkerLost(lost, code="worker_lost", retry_after=seconds_until_ready(self.workers)))
         worker.gone.set()
 
     async def _watch_workers(self) -> None:

@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from server.rates import Rate, retry_after
+
 
 class LimitReached(Exception):
     """A request is one too many; the message says for which limit, `retry_after` is in seconds."""
@@ -44,6 +46,8 @@ class KeyUse:
         self.tokens_total = 0
         self.refusals: Counter[str] = Counter({"max_requests": 0, "tokens_per_minute": 0})
         self._clock = clock
+        self._ends = Rate()
+        """Of its requests."""
         self._limits = KeyLimits()
         self._level = 0.0
         """Tokens in the bucket; negative is debt. Without meaning when there is no limit."""
@@ -69,7 +73,7 @@ class KeyUse:
                 f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "
                 f"{limits.max_requests} are accepted.",
                 code="key_requests_exceeded",
-                retry_after=1,  # as soon as one of its own ends: nobody knows when
+                retry_after=self._seconds_until_ends(self.num_requests + 1 - limits.max_requests),
             )
         if limits.tokens_per_minute is not None and takes_tokens:
             self._fill()
@@ -78,20 +82,31 @@ class KeyUse:
                 raise LimitReached(
                     f"The API key {self.name!r} has used its {limits.tokens_per_minute} tokens a minute.",
                     code="key_tokens_exceeded",
-                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),
+                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exactly
                 )
+        self._advance_ends()
         self.num_requests += 1
         self.requests_total += 1
 
     def end(self) -> None:
         """The answer is sent, or its client gone."""
+        self._advance_ends()
         self.num_requests -= 1
+        self._ends.add(1)
 
     def charge(self, num_tokens: int) -> None:
         """Tokens of an admitted request: its prompt, or what it generated."""
         self.tokens_total += num_tokens
         self._fill()
         self._level -= num_tokens
+
+    def _seconds_until_ends(self, num_requests: int) -> int:
+        """How long until so many of its own requests end, as they end now: nobody else's make room for it."""
+        self._advance_ends()
+        return retry_after(self._ends.seconds_for(num_requests))
+
+    def _advance_ends(self) -> None:
+        self._ends.advance(self._clock(), busy=self.num_requests > 0)
 
     def _fill(self) -> None:
         """Let in what has come since the last time."""

@@ -1,4 +1,5 @@
 """How fast something goes at present: an amount a second, over the last seconds in which there was something to do.
+And what is told to those who wait for it.
 
 Arithmetic of times and amounts; knows neither what is counted nor who asks.
 """
@@ -7,6 +8,12 @@ import math
 
 _WINDOW = 10.0
 """Seconds over which the past is forgotten: it weighs exp(-age / window)."""
+_MAX_RETRY_AFTER = 600
+
+
+def retry_after(seconds: float) -> int:
+    """An expected time as the header Retry-After says it: whole seconds, from 1 to ten minutes."""
+    return max(1, min(_MAX_RETRY_AFTER, math.ceil(seconds)))
 
 
 class Rate:

@@ -122,6 +122,7 @@ class Supervisor:
         self._lives.append(worker.take_ready_seconds())
         while self._num_short_lives() < MAX_FAILURES:
             delay = self._backoff()
+            worker.expect_start(delay)
             if delay:
                 logger.warning("worker %d is started again in %.1f s", worker_id, delay)
                 worker.restart_note = (

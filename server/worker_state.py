@@ -10,6 +10,8 @@ from dataclasses import fields, replace
 
 from server import link
 from server.engine.outputs import EngineInfo, EngineStats
+from server.errors import Unavailable
+from server.rates import retry_after
 from server.request_handle import RequestHandle
 
 _COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
@@ -28,6 +30,10 @@ class WorkerState:
         self.load_error: str | None = None
         self.was_ready = False
         """This or an earlier process of the slot was ready once."""
+        self._starting_since = time.monotonic()
+        """When its present process was started, or its next one is to be."""
+        self._load_seconds: float | None = None
+        """What the last process that became ready took for that."""
         self._ready_since: float | None = None
         """When its present process became ready, on CLOCK_MONOTONIC."""
         self.restart_note: str | None = None
@@ -52,10 +58,25 @@ class WorkerState:
         since, self._ready_since = self._ready_since, None
         return 0.0 if since is None else time.monotonic() - since
 
+    def expect_start(self, delay: float = 0.0) -> None:
+        """Its process ended; another is to be started in so many seconds."""
+        self._starting_since = time.monotonic() + delay
+
     def become_ready(self, info: EngineInfo) -> None:
         self.info = info
         self.was_ready = True
         self._ready_since = time.monotonic()
+        self._load_seconds = self._ready_since - self._starting_since
+
+    def seconds_until_ready(self) -> float:
+        """As the last start and the present progress make it seem; 0 where nothing is known, or it is ready."""
+        if self.info is not None:
+            return 0.0
+        passed = time.monotonic() - self._starting_since
+        if self._load_seconds is not None:
+            return max(0.0, self._load_seconds - passed)
+        done, total = self.progress or (0, 0)
+        return passed * (total - done) / done if done else 0.0
 
     def reason(self) -> str:
         """Why it is not ready."""
@@ -68,6 +89,16 @@ class WorkerState:
         if self.progress is not None and self.progress[1]:
             return f"worker {self.worker_id} is loading the model: {100 * self.progress[0] // self.progress[1]} %"
         return f"worker {self.worker_id} is {'starting' if self.protocol is None else 'loading the model'}"
+
+
+def seconds_until_ready(workers: Sequence[WorkerState]) -> int:
+    """When the first of them is expected to take requests, as Retry-After says it."""
+    return retry_after(min(worker.seconds_until_ready() for worker in workers))
+
+
+def unready(workers: Sequence[WorkerState], message: str, code: str) -> Unavailable:
+    """The error of a request for which no worker is there yet."""
+    return Unavailable(message, code=code, retry_after=seconds_until_ready(workers))
 
 
 def add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:

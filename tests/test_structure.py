@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "reaching the worker",
         (
-            "server.engine_client", "server.worker_state", "server.request_handle", "server.admission", "server.rates",
+            "server.engine_client", "server.worker_state", "server.request_handle", "server.admission",
             "server.link", "server.drain", "server.stacks", "server.state_report",
         ),
     ),
@@ -38,10 +38,11 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "words of the wire",
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
-            "server.keys", "server.key_limits", "server.browsers",
+            "server.keys", "server.key_limits", "server.rates", "server.browsers",
             "server.settings", "server.selectors", "server.web_assets", "server.tensors", "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
-            "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol", "server.model_fingerprint",
+            "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol",
+            "server.model_fingerprint",
         ),
     ),
     ("server", ("server",)),

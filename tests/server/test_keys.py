@@ -164,6 +164,24 @@ def test_requests_in_flight_are_bounded() -> None:
     assert (use.num_requests, use.requests_total, use.refusals["max_requests"]) == (2, 3, 1)
 
 
+def test_retry_after_of_a_full_key_is_the_time_in_which_its_own_requests_end() -> None:
+    clock = Clock()
+    use = limited(clock, max_requests=2)
+    use.begin(takes_tokens=False)
+    for _ in range(10):  # one at a time beside the first, 8 seconds each
+        use.begin(takes_tokens=False)
+        clock.now += 8
+        use.end()
+    use.begin(takes_tokens=False)
+    with pytest.raises(LimitReached) as raised:
+        use.begin(takes_tokens=False)
+    assert raised.value.retry_after == pytest.approx(8, abs=4)
+    clock.now += 60  # none ended since: nobody who comes back in eight seconds would find room
+    with pytest.raises(LimitReached) as raised:
+        use.begin(takes_tokens=False)
+    assert raised.value.retry_after >= 60
+
+
 def test_a_key_in_debt_is_let_in_exactly_when_retry_after_is_over() -> None:
     clock = Clock()
     use = limited(clock, tokens_per_minute=600)

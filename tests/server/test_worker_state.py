@@ -1,0 +1,56 @@
+"""When a worker is expected to take requests: what a 503 tells those who are to come back."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from server import worker_state
+from server.engine.outputs import EngineInfo
+from server.worker_state import WorkerState, seconds_until_ready
+
+INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(worker_state, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def lost_after_loading(clock: SimpleNamespace, seconds: float, delay: float = 0.0) -> WorkerState:
+    """A worker that took so long to load, served for a while, and is to be started again after a delay."""
+    worker = WorkerState(0)
+    clock.now += seconds
+    worker.become_ready(INFO)
+    clock.now += 1000
+    worker.info = None
+    worker.expect_start(delay)
+    return worker
+
+
+def test_a_lost_worker_is_expected_after_what_its_last_start_took(clock: SimpleNamespace) -> None:
+    worker = lost_after_loading(clock, 20)
+    assert seconds_until_ready([worker]) == 20
+    clock.now += 15.5
+    assert seconds_until_ready([worker]) == 5
+    clock.now += 100
+    assert seconds_until_ready([worker]) == 1
+
+
+def test_the_time_before_its_next_start_is_added(clock: SimpleNamespace) -> None:
+    assert seconds_until_ready([lost_after_loading(clock, 20, delay=8)]) == 28
+
+
+def test_a_first_start_is_told_by_its_progress(clock: SimpleNamespace) -> None:
+    worker = WorkerState(0)
+    clock.now += 30
+    assert seconds_until_ready([worker]) == 1, "nothing is known"
+    worker.progress = (25, 100)
+    assert seconds_until_ready([worker]) == 90
+
+
+def test_a_worker_that_is_ready_takes_the_other_ones_requests_at_once(clock: SimpleNamespace) -> None:
+    ready = WorkerState(1)
+    ready.become_ready(INFO)
+    assert seconds_until_ready([lost_after_loading(clock, 20), ready]) == 1
