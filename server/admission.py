@@ -55,9 +55,11 @@ class Budget:
         return dict(self._of_client)
 
     def has_room(self, amount: int, client: str) -> bool:
-        """Whether `amount` fits; of a full budget, whether the client's share has room."""
+        """Whether `amount` fits; of a full budget, whether the client's share has room, up to twice the limit."""
         if self.used + amount <= self.limit:
             return True
+        if self.used + amount > 2 * self.limit:  # shares alone would not end there: 1 + 1/2 + 1/3 + 1/4 is more
+            return False
         num_clients = len(self._of_client.keys() | {client})
         return num_clients > 1 and (self._of_client[client] + amount) * num_clients <= self.limit
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.admission import Admission, Budget, Cost
@@ -195,6 +195,7 @@ def test_a_client_finds_room_in_a_queue_that_another_has_filled() -> None:
 
 
 @given(comers=st.lists(st.sampled_from("abcdefgh"), max_size=120), limit=st.integers(1, 20))
+@example(comers=[client for client in "abcdefgh" for _ in range(8)], limit=8)  # each fills its share before the next
 def test_whoever_comes_the_queue_stays_below_twice_its_limit(comers: list[str], limit: int) -> None:
     queue = Queue(max_requests=limit)
     for client in comers:
