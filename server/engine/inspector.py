@@ -73,12 +73,13 @@ class Inspector:
 
     def add(self, request: EngineRequest) -> None:
         """Queue a question; `request.task` is a WeightsTask. Admission bounds how many wait."""
+        if self._thread is None:  # started with the first question: most servers are never asked one
+            thread = threading.Thread(target=self._run, name="inspector", daemon=True)
+            thread.start()  # raises where memory is short: then the next question tries again
+            self._thread = thread
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
-        if self._thread is None:  # started with the first question: most servers are never asked one
-            self._thread = threading.Thread(target=self._run, name="inspector", daemon=True)
-            self._thread.start()
 
     def abort(self, uid: int) -> bool:
         """End a question early; whether it was one of ours. Its last word comes with the results."""

@@ -105,3 +105,17 @@ def test_a_question_that_fails_ends_itself_alone(asked: Asked) -> None:
     failed, done = asked.ends(2)
     assert (failed.finish_reason, failed.error) == ("error", "ValueError: no such matrix")
     assert done.finish_reason == "done"
+
+
+def test_a_thread_that_could_not_be_started_is_started_with_the_next_question(
+    asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as short_of_memory:
+        short_of_memory.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError):
+            asked.ask(1, "now")
+    asked.ask(2, "now")
+    assert [output.uid for output in asked.ends(1)] == [2]
