@@ -268,8 +268,7 @@ class Engine:
             tracked.findings = Findings(patches=found.patches)
         if seq.is_finished:
             tracked.timing = replace(tracked.timing, finished=now)
-            del self._tracked[uid]
-        return RequestOutput(
+        output = RequestOutput(
             uid=uid,
             token_id=token,
             logprobs=result.logprobs.get(uid),
@@ -280,6 +279,9 @@ class Engine:
             num_cached_tokens=seq.num_cached_tokens,
             timing=tracked.timing if is_first or seq.is_finished else None,
         )
+        if seq.is_finished:  # last: what fails before is the end of one that is still tracked
+            del self._tracked[uid]
+        return output
 
     def _ending(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """The last word on a request that did not complete."""
