@@ -25,7 +25,8 @@ Buffer = bytes | bytearray | memoryview
 _PREFIX = struct.Struct("<II")
 _SCRATCH_BYTES = 256 * 1024
 MAX_HEADER_BYTES = 1 << 28
-MAX_BUFFERS = 1 << 16
+MAX_BUFFERS = 1 << 19
+"""A step may end hundreds of traces at once, each of all the points of a deep network, some 25 a layer."""
 MAX_BUFFER_BYTES = 1 << 34
 _PARTS_PER_CALL = 512  # sendmsg takes at most IOV_MAX (1024) parts
 

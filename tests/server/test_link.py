@@ -88,9 +88,10 @@ def test_a_large_tensor_does_not_hold_up_the_sender(pair: tuple[WorkerLink, sock
     assert link.flush(timeout=10)
 
 
-def test_many_buffers_are_more_than_one_system_call_takes(pair: tuple[WorkerLink, socket.socket]) -> None:
+@pytest.mark.parametrize("count", [3000, 70_000])  # more than a system call takes; 64 traces of 44 layers
+def test_a_frame_of_many_buffers_arrives(pair: tuple[WorkerLink, socket.socket], count: int) -> None:
     link, theirs = pair
-    buffers = [bytes([i % 256]) * 3 for i in range(3000)]
+    buffers = [bytes([i % 256]) * 3 for i in range(count)]
     link.send(b"many", buffers)
     assert [bytes(buffer) for buffer in read_frames(theirs, 1)[0].buffers] == buffers
 
