@@ -38,7 +38,7 @@ class RequestHandle:
         self.was_read = False
         """Its prompt was computed, all of it."""
         self.seconds_allowed: float | None = None
-        """From its arrival to its deadline."""
+        """From the arrival of its HTTP request to its deadline."""
         self.num_generated_tokens = 0
         self.is_finished = False
         """The engine has nothing more to say about it."""

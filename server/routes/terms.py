@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from server.errors import BadRequest, DeadlineExceeded, shown
+from server.request_log import current_record
 from server.routes.context import AppContext
 from server.routes.guard import Handler
 from server.routes.prompts import check_model
@@ -44,13 +45,10 @@ class Terms:
             self.deadline = end
             self.backstop.reschedule(end + _BACKSTOP)
 
-    def late(self) -> DeadlineExceeded:
-        """The error of a request whose answer did not begin in time."""
+    def late(self, reached: str = "its answer was not ready to be sent") -> DeadlineExceeded:
+        """The error of a request whose answer did not begin in time; it says how far it came."""
         allowed = 0.0 if self.deadline is None else self.deadline - self.arrival
-        return DeadlineExceeded(
-            f"The request did not end within {allowed:.3g} s: its answer was not ready to be sent.",
-            code="deadline_exceeded",
-        )
+        return DeadlineExceeded(f"The request did not end within {allowed:.3g} s: {reached}.", code="deadline_exceeded")
 
 
 _current: ContextVar[Terms | None] = ContextVar("terms", default=None)
@@ -68,7 +66,8 @@ def running_route(base: type[APIRoute], context: AppContext) -> type[APIRoute]:
 
             async def timed(request: Request) -> Response:
                 context.engine.check_room(waits=not context.settings.allow_priority)
-                terms = Terms(time.monotonic())
+                record = current_record.get()
+                terms = Terms(time.monotonic() if record is None else record.started)
                 try:
                     async with asyncio.timeout(None) as terms.backstop:
                         for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
@@ -108,9 +107,15 @@ def accept(context: AppContext, body: RunFields) -> None:
 
 
 def deadline() -> float | None:
-    """When the running request must have ended, on CLOCK_MONOTONIC; None is never."""
+    """When the running request must have ended, on CLOCK_MONOTONIC; None is never. Raises DeadlineExceeded when it is
+    over already: then the engine need not hear of it.
+    """
     terms = _current.get()
-    return None if terms is None else terms.deadline
+    if terms is None or terms.deadline is None:
+        return None
+    if terms.deadline <= time.monotonic():
+        raise terms.late("it was still being read")
+    return terms.deadline
 
 
 def priority() -> int:

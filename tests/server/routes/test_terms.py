@@ -69,10 +69,25 @@ async def test_a_header_that_is_no_time_is_refused_by_its_name(tmp_path: Path, v
 async def test_an_answer_that_is_not_there_in_time_is_a_504_and_the_engine_is_told(tmp_path: Path) -> None:
     engine = FakeEngine(gate=asyncio.Event())
     async with site(tmp_path, engine) as lightwell:
-        error = await lightwell.error("/v1/completions", {"prompt": "abc", "timeout": 0.01}, 504)
+        error = await lightwell.error("/v1/completions", {"prompt": "abc", "timeout": 0.5}, 504)
         assert error["code"] == "deadline_exceeded"
-        assert "within 0.01 s" in error["message"]
+        assert "within 0.5 s" in error["message"]
         assert engine.submitted[0].handle.was_aborted
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/completions", {"prompt": "abc"}), ("/v1/attention", {"input": "abc"})]
+)
+async def test_a_time_that_is_over_before_the_engine_is_asked_is_told_as_it_was_given(
+    tmp_path: Path, path: str, body: dict[str, str]
+) -> None:
+    async with site(tmp_path) as lightwell:
+        error = await lightwell.error(path, {**body, "timeout": 1e-6}, 504)
+        assert (error["code"], "within 1e-06 s: it was still being read" in error["message"]) == (
+            "deadline_exceeded",
+            True,
+        )
+        assert not lightwell.engine.submitted
 
 
 async def test_going_before_everybody_else_is_refused_unless_the_server_allows_it(tmp_path: Path) -> None:
