@@ -7,7 +7,7 @@ and after every layer, an edge of capacity Abar[i, j] from i above to j below; a
 Axes: L layers, n positions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,14 +39,18 @@ def rollout(patterns: Floats) -> Iterator[Float64]:
         yield result
 
 
-def flow(patterns: Floats, query: int) -> Float64:
+def flow(patterns: Floats, query: int, check: Callable[[], None] = lambda: None) -> Float64:
     """The most that can flow from position `query` above the last layer to each input, [n].
 
-    Each input is a maximum flow of its own (by Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the
-    same), so that they sum to more than 1.
+    `check` is called before each input; what it raises ends the work. Each input is a maximum flow of its own (by
+    Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the same), so that they sum to more than 1.
     """
     # Here, not above: only this function needs numba, and loading it takes half a second.
     from model.inside.layered_flow import maximum_flow
 
     capacities = np.rint(with_residual(patterns) * _UNIT).astype(np.int32)
-    return np.array([maximum_flow(capacities, query, j) for j in range(capacities.shape[-1])]) / _UNIT
+    flows = []
+    for j in range(capacities.shape[-1]):
+        check()
+        flows.append(maximum_flow(capacities, query, j))
+    return np.array(flows) / _UNIT

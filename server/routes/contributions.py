@@ -29,7 +29,6 @@ from server.routes.looking import (
     begin,
     capture,
     described,
-    in_thread,
     read_token,
     stack_of,
 )
@@ -74,7 +73,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         def tell() -> list[DescribedEntry]:
             return [_entry(look, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
 
-        return look.answer(await in_thread(tell))
+        return look.answer(await look.compute(tell))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from server.engine.request import PointCapture, TraceTask
 from server.errors import BadRequest
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.context import AppContext
-from server.routes.looking import begin, described, in_thread
+from server.routes.looking import begin, described
 from server.routes.prompts import Prompt
 from server.schemas import CorrelationsAnswer, CorrelationsRequest
 from server.selectors import resolve
@@ -61,7 +61,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         def tell() -> DescribedEntry:
             return _entry(body, chosen, np.concatenate(samples), units)
 
-        return look.answer([await in_thread(tell)])
+        return look.answer([await look.compute(tell)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.attention import keys_of, rows_of
 from server.routes.context import AppContext
-from server.routes.looking import Look, asked_of_weights, begin, capture, described, in_thread, stack_of
+from server.routes.looking import Look, asked_of_weights, begin, capture, described, stack_of
 from server.schemas import ExplainAnswer, ExplainRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
@@ -60,7 +60,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         def tell() -> list[DescribedEntry]:
             return [_entry(look, i, one, found[i], weights) for i, one in enumerate(heads)]
 
-        return look.answer(await in_thread(tell))
+        return look.answer(await look.compute(tell))
 
 
 def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:

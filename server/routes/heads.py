@@ -16,7 +16,7 @@ from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.attention import rows_of
 from server.routes.context import AppContext
-from server.routes.looking import Look, begin, described, in_thread, stack_of
+from server.routes.looking import Look, begin, described, stack_of
 from server.routes.prompts import encoder_limit
 from server.schemas import HeadsAnswer, HeadsRequest
 from server.selectors import resolve
@@ -74,7 +74,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 for i, (each, prompt) in enumerate(zip(rows, look.inputs, strict=True))
             ]
 
-        return look.answer(await in_thread(tell))
+        return look.answer(await look.compute(tell))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from server.engine.request import LensTask
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.context import AppContext
-from server.routes.looking import Look, NamedToken, begin, described, in_thread, read_token
+from server.routes.looking import Look, NamedToken, begin, described, read_token
 from server.schemas import LensAnswer, LensRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
@@ -49,7 +49,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         look.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
         found = await look.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
         _check_finite(look, tasks, found)
-        entries = await in_thread(lambda: [_entry(look, i, task, target, found[i]) for i, task in enumerate(tasks)])
+        entries = await look.compute(lambda: [_entry(look, i, task, target, found[i]) for i, task in enumerate(tasks)])
         return look.answer(entries)
 
 

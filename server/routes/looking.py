@@ -4,8 +4,11 @@ Each of them is: read the inputs, say how large the answer will be, ask the engi
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,7 +29,7 @@ from server.routes.prompts import Prompt
 from server.routes.tasks import Result, Work, check_capture, run_all
 from server.routes.terms import accept
 from server.schemas import LookRequest
-from server.sse import unless_disconnected
+from server.sse import ClientGone, unless_disconnected
 from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate, paced
 from server.trace_body import DescribedArray, DescribedEntry, described_body
 
@@ -34,6 +37,8 @@ T = TypeVar("T")
 Tensors = dict[str, NumpyArray]
 Asked = tuple[Task, int]
 """A task, and the bytes of the tensors that answer it."""
+_THREADS = ThreadPoolExecutor(4, "look")
+"""A flow takes seconds: were these the threads that tokenise, too, a few flows would hold up everybody's prompts."""
 _VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 """Of one number on the wire."""
 
@@ -54,6 +59,7 @@ class Look:
     inputs: list[Prompt]
     arrival: float
     results: list[Result] = field(default_factory=list)
+    is_abandoned: threading.Event = field(default_factory=threading.Event)
 
     def check_size(self, num_values: int, advice: str, told: Sequence[Prompt] | None = None) -> None:
         """Raise PayloadTooLarge when an answer of so many numbers, beside the tokens of `told`, is over the limit.
@@ -91,6 +97,28 @@ class Look:
         answers, self.results = results[: len(questions)], results[len(questions) :]
         return [_arrays(result) for result in (*self.results, *answers)]
 
+    async def compute(self, tell: Callable[[], T]) -> T:
+        """`tell()` beside the event loop, in a thread that only looks take, while the client waits.
+
+        Raises ClientGone. What nobody waits for any more, as its client left or its time is over, does not begin, or
+        ends with its next `check`.
+        """
+        run = copy_context().run
+
+        async def result() -> T:
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, tell)
+
+        try:
+            return await unless_disconnected(self.request, result())
+        except BaseException:
+            self.is_abandoned.set()
+            raise
+
+    def check(self) -> None:
+        """To be called often by what is computed: raises ClientGone when nobody waits for it any more."""
+        if self.is_abandoned.is_set():
+            raise ClientGone
+
     def answer(self, entries: Sequence[DescribedEntry]) -> Response:
         """The entries in the wanted format."""
         usage = input_usage(self.inputs, self.results)
@@ -110,7 +138,8 @@ class Look:
     def entry(
         self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
     ) -> DescribedEntry:
-        """What is said of one input: its tokens, `fields`, and arrays."""
+        """What is said of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
+        self.check()
         told = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
         return DescribedEntry(index, told, dict(arrays), key="arrays")
 
@@ -128,11 +157,6 @@ async def begin(context: AppContext, request: Request, body: LookRequest, route:
     if wanted is Format.NPY:
         check_npy(len(inputs) * num_arrays)
     return Look(context, request, body, wanted, inputs, arrival)
-
-
-async def in_thread(compute: Callable[[], T]) -> T:
-    """`compute()` beside the event loop, which goes on serving others."""
-    return await asyncio.to_thread(compute)
 
 
 def _arrays(result: Result) -> Tensors:

@@ -11,7 +11,7 @@ from model.inside.next_token import Distribution, distribution
 from server.engine.request import TraceTask
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.context import AppContext
-from server.routes.looking import begin, capture, described, in_thread
+from server.routes.looking import begin, capture, described
 from server.schemas import NextAnswer, NextRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
@@ -45,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         for index, row in enumerate(logits):
             if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
                 raise look.not_finite(f"the logits of input {index} at position {positions[index][0]}")
-        told = await in_thread(lambda: [_told(context, body, row) for row in logits])
+        told = await look.compute(lambda: [_told(context, body, row) for row in logits])
         return look.answer(
             [
                 look.entry(index, "next", {"position": positions[index][0], **one.fields}, one.arrays)

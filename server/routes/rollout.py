@@ -16,7 +16,7 @@ from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.attention import rows_of
 from server.routes.context import AppContext
-from server.routes.looking import Look, begin, described, in_thread, stack_of
+from server.routes.looking import Look, begin, described, stack_of
 from server.schemas import RolloutAnswer, RolloutRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
@@ -65,7 +65,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         def tell() -> list[DescribedEntry]:
             return [_entry(look, i, body, layers, queries[i], tensors["attention"]) for i, tensors in enumerate(found)]
 
-        return look.answer(await in_thread(tell))
+        return look.answer(await look.compute(tell))
 
 
 def _rows(body: RolloutRequest) -> Any:
@@ -118,9 +118,13 @@ def _entry(
     }
     axes = ("layer", "query", "key")
     if body.method == "rollout":
-        rows = {layer: rolled[list(queries)] for layer, rolled in enumerate(roll(patterns)) if layer in layers}
-        rolled = np.stack([rows[layer] for layer in layers])
-        return look.entry(index, "rollout", fields, {"rollout": described(rolled, *axes)})
-    flows = np.array([[flow(patterns[: layer + 1], query) for query in queries] for layer in layers])
+        rows = {}
+        for layer, rolled in enumerate(roll(patterns)):
+            look.check()
+            if layer in layers:
+                rows[layer] = rolled[list(queries)]
+        stacked = np.stack([rows[layer] for layer in layers])
+        return look.entry(index, "rollout", fields, {"rollout": described(stacked, *axes)})
+    flows = np.array([[flow(patterns[: layer + 1], query, look.check) for query in queries] for layer in layers])
     shares = flows / flows.sum(-1, keepdims=True)
     return look.entry(index, "flow", fields, {"flow": described(flows, *axes), "normalized": described(shares, *axes)})

@@ -13,7 +13,7 @@ from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.attention import rows_of
 from server.routes.context import AppContext
-from server.routes.looking import Look, begin, capture, described, in_thread, stack_of
+from server.routes.looking import Look, begin, capture, described, stack_of
 from server.schemas import TrajectoryAnswer, TrajectoryRequest
 from server.selectors import resolve
 from server.tensors import NumpyArray
@@ -64,7 +64,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 entries.append(_entry(look, index, streams, place, chosen[index], others[index]))
             return entries
 
-        return look.answer(await in_thread(tell))
+        return look.answer(await look.compute(tell))
 
 
 def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:

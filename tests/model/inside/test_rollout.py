@@ -84,3 +84,15 @@ def test_flows_of_larger_graphs_are_networkxs(layers: int, length: int, is_causa
         for j in range(length)
     ]
     assert np.allclose(flow(patterns, query), expected, atol=1e-7)
+
+
+def test_a_flow_that_nobody_waits_for_any_more_ends_before_its_next_input() -> None:
+    def check() -> None:
+        if next(inputs, None) is None:
+            raise InterruptedError
+
+    inputs = iter(range(3))
+    with pytest.raises(InterruptedError):
+        flow(causal(seed=1, layers=2, length=6), 5, check)
+    inputs = iter(range(3))
+    assert len(flow(causal(seed=1, layers=2, length=3), 2, check)) == 3

@@ -3,15 +3,22 @@
 Against a small network in numpy whose points all belong to one pass, so that what must add up can be added up.
 """
 
+import asyncio
 import random
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from fastapi import Request
 from safetensors.numpy import load as load_safetensors
+from starlette.types import Message
 
 from server.errors import QueueFull
+from server.routes.looking import Look
+from server.sse import ClientGone
+from server.tensors import Format
 from tests.server.serving import Site, site, tiny_config
 from tests.server.tiny_network import HEADS, LAYERS, NetworkEngine, TinyNetwork, network_config
 
@@ -416,3 +423,47 @@ async def test_what_the_model_or_the_input_lacks_is_400(
         error = await at.error(f"/v1/{route}", {"input": TEXT, **NEEDED.get(route, {}), **fields}, 400)
         assert at.engine.submitted == []
     assert error["param"] == param
+
+
+# ---- computing
+
+
+PATIENCE = 60.0
+
+
+class Watched:
+    """A look whose client leaves when `leaves` is set; `endless` is what it computes."""
+
+    def __init__(self) -> None:
+        self.leaves = asyncio.Event()
+        self.has_begun = threading.Event()
+        self.has_ended = threading.Event()
+        request = Request({"type": "http"}, self.receive)
+        self.look = Look(cast("Any", None), request, cast("Any", None), Format.JSON, [], 0.0)
+
+    async def receive(self) -> Message:
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    def endless(self) -> None:
+        self.has_begun.set()
+        try:
+            while not self.has_ended.wait(0.001):
+                self.look.check()
+        finally:
+            self.has_ended.set()
+
+
+async def test_looks_that_take_long_hold_up_nobody_elses_prompt_and_end_when_their_clients_leave() -> None:
+    watched = [Watched() for _ in range(40)]
+    running = [asyncio.create_task(each.look.compute(each.endless)) for each in watched]
+    try:
+        await asyncio.wait_for(asyncio.to_thread(watched[0].has_begun.wait), PATIENCE)
+        assert not all(each.has_begun.is_set() for each in watched)  # the others wait: there are not so many threads
+    finally:
+        for each in watched:
+            each.leaves.set()
+    assert all(isinstance(end, ClientGone) for end in await asyncio.gather(*running, return_exceptions=True))
+    for each in watched:
+        assert not each.has_begun.is_set() or await asyncio.to_thread(each.has_ended.wait, PATIENCE)
+    assert await asyncio.wait_for(Watched().look.compute(lambda: "a free thread"), PATIENCE) == "a free thread"
