@@ -1,0 +1,234 @@
+"""What the templates of well-known models are written with renders as in transformers: no bound of the sandbox may cost
+a template its words.
+
+Each template here is our own, and small; the comment beside it names the models whose templates have such constructs.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from model.chat import ChatTemplate
+from model.tokenizer import Tokenizer
+from tests.model import tokenizer_folders as folders
+
+SCHEMA = {
+    "type": "object",
+    "required": ["city", "days"],
+    "properties": {
+        "city": {"type": "string", "description": "A \u201cname\u201d", "enum": ["Bern", "K\u00f6ln", "<b>"]},
+        "days": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "number", "default": 1.5}}}},
+        "unit": {"type": ["string", "null"], "default": None},
+        "deep": {"oneOf": [{"type": "boolean"}, {"type": "array", "items": {"type": "integer"}}]},
+    },
+}
+CALL = {"id": "abc123xyz", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern", "n": [1]}}}
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "  Be brief.\n", "tools": [{"name": "weather", "parameters": SCHEMA}]},
+    {"role": "user", "content": [{"type": "text", "text": " How is it? "}, {"type": "image"}]},
+    {"role": "assistant", "content": "<think>\nHm & so\n</think>\n\nLet me see", "tool_calls": [CALL]},
+    {"role": "tool", "content": '{"celsius": 3}', "tool_call_id": "abc123xyz"},
+    {"role": "tool", "content": "<tool_response>x</tool_response>"},
+    {"role": "assistant", "content": "Cold.", "reasoning_content": "\nthree degrees\n"},
+    {"role": "user", "content": "Thank you, \u5929\u7a93 \u00e9!\n"},
+]
+
+# Qwen 3, DeepSeek R1, SmolLM 3: where the last question is, thoughts cut out of earlier answers, tools' turns joined
+THOUGHTS = """{%- set ns = namespace(searching=true, last=messages|length - 1, text='') %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.searching and message.role == "user" and message.content is string
+        and not (message.content.startswith('<tool') and message.content.endswith('>')) %}
+        {%- set ns.searching = false %}{%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else message.content[0].text %}
+    {%- if message.role == "assistant" %}
+        {%- set thought = '' %}
+        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+            {%- set thought = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set thought = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\n') %}
+        {%- endif %}
+        {{- '<think>' + thought.strip('\n') + '</think>' + content }}
+        {%- for tool_call in message.tool_calls or [] %}
+            {%- if (loop.first and content) or (not loop.first) %}{{- '\n' }}{%- endif %}
+            {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '{"name": "' ~ tool_call.name ~ '", "arguments": ' }}
+            {{- tool_call.arguments if tool_call.arguments is string else tool_call.arguments | tojson }}{{- '}' }}
+        {%- endfor %}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<responses>' }}{%- endif %}
+        {{- content }}
+        {%- if loop.last or (loop.nextitem.role != "tool") %}{{- '</responses>' }}{%- endif %}
+    {%- else %}
+        {{- loop.previtem.role if loop.previtem is defined else 'first' }}{{- content.strip() + '\n' }}
+    {%- endif %}
+{%- endfor %}
+{{- ns.last }}{%- if enable_thinking is defined and enable_thinking is false %}{{- 'off' }}{%- endif %}"""
+
+# gpt-oss: JSON schemas as TypeScript, by macros that call themselves
+TYPES = """{%- macro type_of(spec, required, is_nullable=false, level=0) -%}
+    {%- if spec.type == "array" -%}
+        {%- if spec['items'] -%}{{- type_of(spec['items'], required, level=level + 1) + "[]" }}
+        {%- else -%}any[]{%- endif -%}
+    {%- elif spec.type is defined and spec.type is iterable and spec.type is not string and spec.type is not mapping -%}
+        {{- spec.type | join(" | ") }}
+    {%- elif spec.oneOf -%}
+        {%- for variant in spec.oneOf -%}
+            {{- type_of(variant, required) -}}
+            {%- if not loop.last %}{{- " | " }}{%- endif -%}
+        {%- endfor -%}
+    {%- elif spec.type == "string" and spec.enum -%}
+        {{- '"' + spec.enum | join('" | "') + '"' }}
+    {%- elif spec.type == "object" and spec.properties -%}
+        {{- "{\\n" }}
+        {%- for name, inner in spec.properties.items() -%}
+            {%- if inner.description %}{{- "// " + inner.description | replace('\\n', ' ') + "\\n" }}{%- endif -%}
+            {{- "    " * level + name + ("" if name in (spec.required or []) else "?") + ": " }}
+            {{- type_of(inner, spec.required or [], level=level + 1) }}
+            {%- if inner.default is defined -%}
+                {%- if inner.enum or inner.default is string %}{{- ' // "' ~ inner.default ~ '"' }}
+                {%- else %}{{- " // " ~ inner.default | tojson }}{%- endif -%}
+            {%- endif -%}
+            {{- ",\\n" if not loop.last else "\\n" }}
+        {%- endfor -%}
+        {{- "    " * (level - 1) ~ "}" }}
+    {%- else -%}
+        {{- spec.type | default("any", true) }}
+    {%- endif -%}
+    {%- if is_nullable %}{{- " | null" }}{%- endif -%}
+{%- endmacro -%}
+{%- macro namespaces(tools) -%}
+    {%- for tool in tools %}{{- "type " + tool.name + " = (_: " + type_of(tool.parameters, []) + ") => any;" }}
+    {% endfor %}
+{%- endmacro -%}
+{%- set block -%}{{- namespaces(messages[0].tools) }}{%- endset -%}
+{{- block | trim + "\\n" + ((model_identity or "You are a model.") | upper) }}
+"""
+
+# Llama 3.x: tools in the first question, results as JSON; Mistral: alternation, ids of nine characters, growing lists
+TOOLS = """{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] | trim %}{%- set loop_messages = messages[1:] %}
+{%- else %}{%- set system_message = "" %}{%- set loop_messages = messages %}{%- endif %}
+{%- if not date_string is defined %}{%- set date_string = strftime_now("%d %b %Y") %}{%- endif %}
+{{- bos_token + "Today: " + date_string + "\\n" + system_message + "\\n" }}
+{%- set users = loop_messages | selectattr("role", "equalto", "user") | list %}
+{%- set ns = namespace(index=0, names=[], found=false) %}
+{%- for m in loop_messages | rejectattr("role", "in", ["tool", "tool_results"]) if not (m.tool_calls is defined) %}
+    {%- set ns.index = ns.index + 1 %}{%- set ns.names = ns.names + [m.role] %}
+    {%- if m.role not in ["user", "assistant"] %}{{- raise_exception("Unknown role: " + m.role) }}{%- endif %}
+{%- endfor %}
+{{- ns.names | join(",") ~ ns.index % 2 ~ (users | length) ~ (users | last == loop_messages[-1]) }}
+{%- for message in loop_messages %}
+    {%- if 'tool_calls' in message %}
+        {%- if not message.tool_calls | length == 1 %}{{- raise_exception("one call at once") }}{%- endif %}
+        {%- set call = message.tool_calls[0] %}
+        {%- if call.id is not defined or call.id | length != 9 %}{{- raise_exception("nine characters") }}{%- endif %}
+        {%- for name, value in call.function.arguments | items %}
+            {{- name + '="' + (value | string) + '"' }}{%- if not loop.last %}{{- ", " }}{%- endif %}
+        {%- endfor %}
+        {%- set out = call.function | tojson %}{{- out[:-1] }}{{- ', "id": "' + call.id + '"}' }}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {%- if message.content is mapping or message.content is iterable %}{{- message.content | tojson }}
+        {%- else %}{{- message.content }}{%- endif %}
+    {%- elif message.content is not string %}
+        {%- for part in message.content %}
+            {%- if part.type == "text" %}{{- part['text'] | trim }}{%- else %}{{- "[" ~ part.type | upper ~ "]" }}
+            {% endif %}
+        {%- endfor %}
+    {%- else %}{{- message.content }}{%- endif %}
+{%- endfor %}
+{%- for tool in messages[0].tools %}{{- tool | tojson(indent=4) }}{{- {"type": "function", "function": tool} | tojson }}
+    {%- for key, val in tool.items() if key != "return" %}
+        {%- if val is string %}{{- '"' + key + '": "' + val + '"' }}{%- else %}{{- key ~ val | tojson | safe }}
+        {%- endif %}
+    {%- endfor %}
+{%- endfor %}"""
+
+# Command-R, Phi, Gemma, Granite and others: filters, methods, tests
+WORDS = """{%- set text = " the Quick brown Fox, the end " -%}
+{{ text.strip() }}|{{ text.lstrip() }}|{{ text.rstrip(' d') }}|{{ text.title() }}|{{ text.strip().capitalize() }}
+{{ text.upper() }}{{ text.lower() }}{{ text.find('the') }}{{ text.rfind('the') }}{{ text.count('the') }}
+{{ text.index('Q') }}
+{{ text.replace('the', 'a', 1) }}{{ text.split() }}{{ text.split(', ', 1)[1] }}{{ text.rsplit(' ', 2) }}
+{{ 'a\\nb'.splitlines() }}
+{{ text.partition(',')[0] }}{{ text.removeprefix(' the') }}{{ text.removesuffix('end ') }}{{ '7'.isdigit() }}
+{{ 'A'.isupper() }}
+{{ ', '.join(['a', 'b']) }}{{ '{} and {x:>5}'.format(1, x='y') }}{{ '%s is %05.2f' % ('a', 1.5) }}
+{{ 'x' * 3 ~ 1 ~ none }}
+{{ text | trim | title }}{{ text | capitalize }}{{ text | upper | lower }}{{ text | replace('Fox', 'Dog') }}
+{{ '%d' | format(3) }}
+{{ 'a\\nb' | indent(2) }}{{ 'a\\n\\nb' | indent(4, true) }}{{ 'a\\nb' | indent(width='> ') }}{{ '3' | int + 1 }}
+{{ '2.5' | float }}
+{{ 2.345 | round(1) }}{{ 2.5 | round(0, 'floor') | int }}{{ -3 | abs }}{{ 7 // 2 }}{{ 2 ** 5 }}{{ 3 | string + 'x' }}
+{{ [3, 1, 2] | sort }}{{ [3, 1, 2] | sort(reverse=true) | first }}{{ [1, 2] | reverse | list }}{{ 'abc' | reverse }}
+{{ ['b', 'a', 'b'] | unique | list }}{{ [1, 2, 3] | sum }}{{ [1, 2] | max }}{{ [1, 2] | min }}{{ 'ab' | list }}
+{{ [] | first }}
+{{ messages | map(attribute='role') | join(', ') }}{{ messages | map(attribute='name', default='?') | list }}
+{{ ['a ', ' b'] | map('trim') | map('upper') | list }}{{ [1, 'a', none] | select('string') | list }}
+{{ [0, 1, '', 'x'] | select | list }}{{ [1, none] | reject('none') | list }}
+{{ messages | selectattr('tools', 'defined') | list | length }}
+{{ messages | groupby('role') | map('first') | list }}{{ messages | sum(attribute='role', start=0) if false else '' }}
+{{ {'b': 1, 'a': 2} | dictsort }}{{ {'b': 1} | items | list }}{{ {'b': 1}.keys() | list }}{{ {'b': 1}.values() | list }}
+{{ {'b': 1}.get('c', 'none') }}{{ {'a': 1}.items() | list }}{{ dict(a=1, b=2) | length }}{{ nothing | default('x') }}
+{{ '' | default('y', true) }}{{ nothing is undefined }}{{ '<&>' | escape }}{{ '<&>' | e | safe }}{{ '<i>' | safe }}
+{{ 'a b' | wordcount }}
+{{ messages[-1].content | tojson(ensure_ascii=true) }}
+{{ [1, {'b': 2, 'a': 1}] | tojson(separators=(',', ':'), sort_keys=true) }}
+{{ 3 is odd }}{{ 4 is divisibleby 2 }}{{ 'a' is string }}{{ [] is sequence }}{{ {} is mapping }}{{ 1 is number }}
+{{ true is boolean }}
+{{ 1 is integer }}{{ 1.5 is float }}{{ 'a' in 'abc' }}{{ 1 is sameas 1 }}{{ 'x' is in ['x'] }}{{ 'a' is eq 'a' }}
+{{ range is callable }}
+{{ (1, 2)[0] }}{{ [1, 2, 3, 4][1:3] }}{{ 'abcdef'[::2] }}{{ 'abc'[:-1] }}{{ 1 < 2 <= 3 }}
+{{ 'a' if not '' else 'b' }}{{ [1] + [2] }}
+{{ range(2, 9, 3) | list }}{% set a, b = (1, 2) %}{{ a + b }}{{ [[1, 2], [3]] | map('length') | list }}
+{{ 1e3 | int }}"""
+
+# Statements that templates of any of them have
+STATEMENTS = """{%- for node in [{'v': 1, 'c': [{'v': 2, 'c': []}]}] recursive %}
+{{ loop.depth }}{{ node.v }}{{ loop(node.c) }}{% endfor %}
+{%- for a, b in [[1, 2], [3, 4]] %}{{ loop.index }}{{ loop.revindex }}{{ loop.index0 }}{{ loop.length }}
+{{ loop.first }}{{ a * b }}
+{{ loop.cycle('odd', 'even') }}{{ loop.changed(a > 0) }}{% endfor %}
+{%- for x in range(9) %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 5 %}{% break %}{% endif %}{{ x }}{% endfor %}
+{%- for x in [] %}{% else %}empty{% endfor %}{%- for x in messages if x.role == 'user' %}
+{{ loop.index }}/{{ loop.length }}{% endfor %}
+{%- macro line(role, text='none') %}{{ role ~ text }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ line('a', 'b', 1, x=2) }}
+{%- macro wrapped(n) %}[{{ caller(n) if caller is defined else n }}]{% endmacro %}
+{{ wrapped(1) }}{% call(n) wrapped(3) %}{{ n + 1 }}{% endcall %}
+{%- filter upper %}loud {{ 1 }}{% endfilter %}{% with x = 3, y = x %}{{ x }}{% endwith %}
+{%- set text %}a{% for c in 'bc' %}{{ c }}{% endfor %}{% endset %}{{ text | length }}
+{% set t | upper | trim %} b {% endset %}{{ t }}
+{%- set j = joiner(', ') %}{% for x in [1, 2] %}{{ j() }}{{ x }}{% endfor %}{% set c = cycler('a', 'b') %}
+{{ c.next() }}{{ c.current }}
+{%- set box = namespace(seen={}, n=0) %}{% for m in messages %}{% set box.n = box.n + (m.content | length) %}
+{%- set box.seen = dict(box.seen, **{m.role: loop.index}) %}{% endfor %}{{ box.n }}{{ box.seen }}
+{%- generation %}{{ messages[-1].content }}{% endgeneration %}{# a remark #}{% raw %}{{ as it is }}{% endraw %}
+{%- if messages | length > 3 and messages[0].role == 'system' or false %}yes{% elif true %}no{% else %}never{% endif %}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    special = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    return folders.write(
+        tmp_path_factory.mktemp("constructs") / "model", folders.llama3_like(), tokenizer_config=special
+    )
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.parametrize(
+    "source",
+    [THOUGHTS, TYPES, TOOLS, WORDS, STATEMENTS],
+    ids=["thoughts", "types", "tools", "words", "statements"],
+)
+def test_what_templates_are_written_with_renders_as_in_transformers(folder: Path, source: str, prompt: bool) -> None:
+    theirs: Any = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    expected = theirs.apply_chat_template(MESSAGES, chat_template=source, tokenize=False, add_generation_prompt=prompt)
+    assert ChatTemplate(source, Tokenizer.from_folder(folder)).render(MESSAGES, prompt) == expected
+    assert len(expected) > 100
