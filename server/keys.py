@@ -115,6 +115,7 @@ class Keyring:
 
     @property
     def has_admin(self) -> bool:
+        self._look_at_file()  # or the first admin key would open nothing until some other route was asked for
         return any(known.key.is_admin for known in self.known)
 
     def find(self, given: bytes) -> KnownKey | None:

@@ -143,6 +143,16 @@ def test_a_key_keeps_its_count_when_the_file_is_read_again(file: Path) -> None:
     again.use.begin(takes_tokens=True)
 
 
+def test_a_first_admin_key_is_noticed_by_whoever_asks_for_one(tmp_path: Path) -> None:
+    clock, file = Clock(), tmp_path / "keys.toml"
+    file.write_text(key_entry("alice", new_key(), is_admin=False))
+    keys = Keyring(file=file, clock=clock)
+    assert not keys.has_admin
+    file.write_text(key_entry("root", new_key(), is_admin=True))
+    clock.now += 2
+    assert keys.has_admin
+
+
 # ---- limits
 
 
