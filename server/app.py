@@ -4,6 +4,8 @@ Reads what the API process needs of the model (config, tokenizer, chat template)
 a folder that cannot be served ends the start with one line. Imports no torch.
 """
 
+import ipaddress
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -36,6 +38,8 @@ from server.routes.context import AppContext
 from server.settings import Settings, SettingsError
 from server.tracing import Tracing, is_wanted
 from server.version import lightwell_version
+
+logger = logging.getLogger(__name__)
 
 _DESCRIPTION = (
     "Generation, attention patterns and embeddings from one running transformer. OpenAI-compatible where OpenAI has a "
@@ -142,6 +146,14 @@ def _described(lifespan: processes.Lifespan) -> Callable[[FastAPI], AbstractAsyn
     return described
 
 
+def is_loopback(host: str) -> bool:
+    """Whether an address to listen on is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     """Serve until told to stop; the exit status. Raises ServeError, with one line that says why."""
     configure_logging(settings.log_level, settings.log_format)
@@ -149,6 +161,10 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     tracing: Tracing | None = None
     try:
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
+        if keys.is_open and not is_loopback(settings.host):
+            logger.warning(
+                "whoever reaches %s may use this server: it has no API key (--api-key-file or --api-key)", settings.host
+            )
         files = load_model_files(settings)
         if is_wanted(settings.otlp_endpoint, os.environ):
             tracing = Tracing(settings.otlp_endpoint, files.model_id)

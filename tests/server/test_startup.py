@@ -17,14 +17,19 @@ from tests.server.running import ROOT, running_server
 MODULE = "tests.server.lightwell_command"
 
 
-def refused(*arguments: str) -> str:
-    """The only line that a start which must fail prints."""
+def lines_of_failure(*arguments: str) -> list[str]:
+    """What a start that must fail prints."""
     command = [sys.executable, "-m", "server", "serve", "--port", "0", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    assert len(lines) == 1, done.stderr
+    return done.stderr.splitlines()
+
+
+def refused(*arguments: str) -> str:
+    """The only line that a start which must fail prints."""
+    lines = lines_of_failure(*arguments)
+    assert len(lines) == 1, lines
     assert lines[0].startswith("lightwell: error: ")
     return lines[0]
 
@@ -37,6 +42,20 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert str(tmp_path / "nothing") in refused(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warns"),
+    [
+        (["--host", "0.0.0.0"], True),
+        (["--host", "::1"], False),
+        (["--host", "localhost"], False),
+        (["--host", "0.0.0.0", "--api-key", "k"], False),
+    ],
+)
+def test_a_server_that_is_open_to_other_machines_says_so(tmp_path: Path, arguments: list[str], warns: bool) -> None:
+    *before, _ = lines_of_failure(str(tmp_path / "nothing"), *arguments)
+    assert [" has no API key " in line and "whoever reaches 0.0.0.0" in line for line in before] == [True] * warns
 
 
 def test_an_unknown_architecture_is_named(folder: Path) -> None:
