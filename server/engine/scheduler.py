@@ -6,8 +6,9 @@ Every sequence has a rank, and rank decides everything: first the request's prio
 0), then the turn of its client (clients take turns, one sequence each a round, so nobody's queue holds up another's
 first request), then the order of arrival.
 
-- A step gives one token to every running sequence that has just one left (decode), and the rest of its token budget to
-  prompts, running and waiting, in the order of rank. So a long prompt never stalls running streams.
+- A step gives one token to every running sequence that has only the one left that it wrote last (decode), and the rest
+  of its token budget to prompts, running and waiting, in the order of rank. So a long prompt never stalls running
+  streams.
 - A prompt may be overtaken by those at most half as long as what is left of it. Together they get at most half of the
   tokens that it would have had, shared by the same rule. So a short prompt does not wait until a long one is read, and
   the first in line gets at least half of what a step has for prompts: it needs at most twice the steps, and then the
@@ -30,7 +31,7 @@ first request), then the order of arrival.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from server.engine.block_manager import BlockManager
@@ -173,6 +174,8 @@ class Scheduler:
         self._num_texts += seq.sampling_params is not None
         if seq.request.deadline is not None:
             heappush(self._deadlines, (seq.request.deadline, seq.uid))
+            if len(self._deadlines) > 2 * (self.num_running + self.num_waiting) + _LOOKAHEAD:
+                self._forget_deadlines_of_ended()
 
     def abort(self, uid: int, reason: FinishReason = "abort") -> Sequence | None:
         """End a sequence early and free its blocks at once. None when there is no such sequence (any more)."""
@@ -187,11 +190,18 @@ class Scheduler:
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, uid = heappop(self._deadlines)
             seq = self.get(uid)
-            # A finished request leaves its entry behind, and its uid may since name another with another deadline.
             if seq is not None and seq.request.deadline == deadline:
                 self.finish(seq, "deadline")
                 ended.append(seq)
         return ended
+
+    def _forget_deadlines_of_ended(self) -> None:
+        """A finished request leaves its entry behind, and its uid may since name another with another deadline. Under
+        load that never ends they would gather.
+        """
+        live = ((seq.request.deadline, seq.uid) for seq in self.sequences)
+        self._deadlines = [(deadline, uid) for deadline, uid in live if deadline is not None]
+        heapify(self._deadlines)
 
     def finish(self, seq: Sequence, reason: FinishReason = "done") -> None:
         """Take `seq` out of its queue and free its blocks at once. A finished sequence keeps its first reason."""
@@ -280,7 +290,7 @@ class Scheduler:
             raise AssertionError(f"deadlines of nobody: {self._deadlines}")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
-        """One token for each running sequence that has one left; the others are returned as prefills."""
+        """One token for each running sequence that has only its newest left; the others are returned as prefills."""
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
         block_size = self.block_manager.block_size
@@ -288,7 +298,8 @@ class Scheduler:
             if seq.status is not SequenceStatus.RUNNING:
                 break  # preempted for one before it, and so is all that follows
             num_tokens = len(seq.token_ids)
-            if num_tokens - seq.num_computed_tokens > 1:
+            # A prompt's last token is no decode: it counts in what those who overtake may take together.
+            if num_tokens - seq.num_computed_tokens > 1 or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
             elif len(seq.block_table) * block_size >= num_tokens or self._grow(seq, num_tokens):
                 chunks.append(Chunk(seq, num_tokens - 1, 1))

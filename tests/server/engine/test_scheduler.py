@@ -1,7 +1,7 @@
 """Who runs when, who makes room for whom, and how each request ends."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from server.engine.request import EmbedTask
@@ -145,6 +145,7 @@ def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_be
 
 
 @given(length=st.integers(1, 120), shorts=st.lists(st.integers(1, 9), max_size=60), budget=st.integers(4, 16))
+@example(length=116, shorts=[4], budget=7)  # each short one leaves its last token to the next step
 def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its_steps(
     length: int, shorts: list[int], budget: int
 ) -> None:
@@ -362,6 +363,17 @@ def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
     sched.abort(1)
     assert sched.expired(1e9) == []
     assert [seq.uid for seq in sched.sequences] == [3]
+
+
+def test_deadlines_of_requests_that_ended_do_not_gather_while_others_run() -> None:
+    sched = scheduler()
+    sched.add(sequence(0, range(4), generate(max_tokens=50), 30.0))
+    for uid in range(1, 2000):
+        sched.add(sequence(uid, range(4), deadline=20.0))
+        sched.abort(uid)
+    assert len(sched._deadlines) < 1000
+    assert [seq.uid for seq in sched.expired(25.0)] == []
+    assert [seq.uid for seq in sched.expired(30.0)] == [0]
 
 
 def test_a_deadline_dies_with_its_request_even_if_the_uid_lives_on() -> None:
