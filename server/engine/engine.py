@@ -194,14 +194,20 @@ class Engine:
             self._look_budget.note(time.monotonic() - now, schedule.work)
         return StepOutput(outputs=tuple(outputs), stats=self.stats(schedule.num_tokens))
 
+    @property
+    def capture_bytes(self) -> int:
+        """What unfinished requests have gathered, or have room for. Asks all of them: not for every step."""
+        return sum(tracked.findings.num_bytes for tracked in self._tracked.values())
+
     def stats(self, iteration_tokens: int = 0) -> EngineStats:
-        """A snapshot of gauges and counters."""
+        """A snapshot of gauges and counters, `inflight_capture_bytes` aside: those are in flight until they are sent,
+        which the engine does not see.
+        """
         return replace(
             self._counted,
             num_requests_running=self._scheduler.num_running,
             num_requests_waiting=self._scheduler.num_waiting,
             kv_cache_usage_ratio=self._blocks.usage,
-            inflight_capture_bytes=sum(tracked.findings.num_bytes for tracked in self._tracked.values()),
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
             prefix_cache_hits_total=self._blocks.prefix_cache_hits,
@@ -219,7 +225,7 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """What it is doing, for a debug dump: no tokens."""
-        return engine_state(self._scheduler, self._look_budget)
+        return engine_state(self._scheduler, self._look_budget) | {"capture_bytes": self.capture_bytes}
 
     def _book(self, schedule: Schedule, result: StepResult) -> list[RequestOutput]:
         """Commit a step that ran and write what each request is to be told."""

@@ -147,7 +147,7 @@ def test_a_thumbnail_is_the_same_however_its_prompt_was_cut(
 def test_a_thumbnail_takes_its_own_size_and_not_that_of_the_prompts_rows(model: Transformer) -> None:
     engine = build(model)
     engine.add_request(request(0, PROMPT * 4, AttentionTask(capture=AttentionCapture(pairs=((0, 0),), resize=3))))
-    assert engine.stats().inflight_capture_bytes == 3 * 3 * 4
+    assert engine.capture_bytes == 3 * 3 * 4
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_embedding_under_way_holds_no_more_of_a_long_prompt_than_it_needs(
     held = [0]
     while engine.has_work:
         engine.step()
-        held.append(engine.stats().inflight_capture_bytes)
+        held.append(engine.capture_bytes)
     assert 0 < max(held) <= most
 
 

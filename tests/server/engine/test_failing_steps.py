@@ -123,7 +123,7 @@ def test_a_request_that_fails_in_its_prompt_fails_alone(
         assert "Failing: a marked token" in (answers[each.uid].error or "")
     assert_same(answers, quiet)
     assert engine.stats().kv_cache_usage_ratio == 0
-    assert engine.stats().inflight_capture_bytes == 0
+    assert engine.capture_bytes == 0
 
 
 def test_a_request_that_fails_as_it_writes_keeps_what_it_wrote(model_of: Load, mark: Callable[..., None]) -> None:

@@ -41,6 +41,7 @@ def test_the_state_shows_who_runs_who_waits_and_how_far_each_is(model: Transform
     assert state["waiting"][0]["num_blocks"] == 0
     assert sum(each["num_blocks"] for each in state["running"]) >= state["blocks"]["held"] > 0
     assert state["memory_bytes"] > 1 << 20
+    assert state["capture_bytes"] == 0
 
 
 def test_the_state_is_json_and_holds_no_tokens(model: Transformer) -> None:
