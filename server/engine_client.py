@@ -261,7 +261,7 @@ class EngineClient:
         A client that reads slowly keeps its answer in memory: it must not make room for the next one.
         """
         record = current_record.get()
-        if record is not None:
+        if record is not None and num_bytes:
             self.admission.hold_capture(num_bytes)
             record.at_end.append(partial(self.admission.release_capture, num_bytes))
 

@@ -4,7 +4,7 @@ Watches stop strings, which only exist where text exists, and the times that cli
 """
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from model.detokenizer import Detokenizer, StopMatcher
@@ -87,8 +87,16 @@ class Run:
     """One choice in flight. Iterate for its pieces; `close` frees its place in the engine (idempotent)."""
 
     def __init__(
-        self, index: int, num_prompt_tokens: int, handle: Handle, text: ChoiceText, metrics: Metrics, arrival: float
+        self,
+        index: int,
+        num_prompt_tokens: int,
+        handle: Handle,
+        text: ChoiceText,
+        metrics: Metrics,
+        arrival: float,
+        keep_rows: Callable[[], None],
     ) -> None:
+        """`keep_rows` is called when the engine has no more to say and the client may have yet to take it."""
         self.index = index
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
@@ -96,6 +104,7 @@ class Run:
         self._text = text
         self._metrics = metrics
         self._arrival = arrival
+        self._keep_rows = keep_rows
         self._last_token: float | None = None
         self._timing: Timing | None = None
         self._is_over = False
@@ -111,6 +120,8 @@ class Run:
                 piece = self._text.take(output)
                 if piece.finish_reason is not None:
                     self._end(piece.finish_reason)
+                    self._handle.close()  # now: the client may be long in taking what ends it
+                    self._keep_rows()
                 yield piece
                 if piece.finish_reason is not None:
                     return

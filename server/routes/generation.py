@@ -6,6 +6,7 @@ The routes say how a choice is written; this file sees to it that every choice e
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from server.engine.outputs import Array, TokenLogprobs
@@ -77,7 +78,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     priority=priority(),
                 )
                 index = number * num_choices + choice
-                started.runs.append(_run(context, body, index, job, handle, arrival))
+                started.runs.append(_run(context, body, index, job, handle, arrival, row_bytes[number]))
     except BaseException as error:
         started.close()
         if writer is not None and isinstance(error, ApiError):
@@ -107,7 +108,9 @@ def _row_bytes(
     return check_rows(writer, job.prompt, job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit)
 
 
-def _run(context: AppContext, body: GenerationFields, index: int, job: Job, handle: Handle, arrival: float) -> Run:
+def _run(
+    context: AppContext, body: GenerationFields, index: int, job: Job, handle: Handle, arrival: float, row_bytes: int
+) -> Run:
     text = ChoiceText(
         context.tokenizer,
         job.prompt.ids,
@@ -117,7 +120,8 @@ def _run(context: AppContext, body: GenerationFields, index: int, job: Job, hand
         skip_special_tokens=body.skip_special_tokens,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
     )
-    return Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival)
+    keep_rows = partial(context.engine.hold_capture, row_bytes)
+    return Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
 
 
 @dataclass(frozen=True, slots=True)

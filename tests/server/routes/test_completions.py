@@ -326,6 +326,16 @@ async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
     assert values[0, 0, 0, 0] == np.float16(number(0, 1, 1, 1))
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_rows_count_as_captured_until_the_answer_is_sent(stream: bool, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        body = {"prompt": "ab", "max_tokens": 3, "n": 2, "attention": {"layers": 0}, "stream": stream}
+        await at.post("/v1/completions", body)
+        assert at.engine.held == [each.capture_bytes for each in at.engine.submitted]
+    assert len(at.engine.held) == 2
+    assert min(at.engine.held) > 0
+
+
 async def test_too_many_rows_are_refused_before_anything_runs(tmp_path: Path) -> None:
     async with site(tmp_path, max_response_bytes=2000) as at:
         body = {"prompt": "ab", "max_tokens": 30, "attention": {}}

@@ -146,6 +146,23 @@ async def test_a_stream_whose_generator_never_ran_is_freed(tmp_path: Path) -> No
     assert engine.submitted[0].handle.was_aborted
 
 
+async def test_a_stop_string_frees_the_place_before_a_slow_client_has_taken_what_it_ends(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    visitor = Visitor(build_site(tmp_path, engine), COMPLETION[0], {**COMPLETION[1], "stop": "i", "stream": True})
+    may_take = asyncio.Event()
+
+    async def slow_send(message: Any) -> None:
+        if b'"finish_reason":"stop"' in message.get("body", b""):
+            await may_take.wait()
+
+    visitor.send = slow_send  # type: ignore[method-assign]
+    visit = asyncio.create_task(visitor.visit())
+    await until(lambda: is_everything_freed(engine))
+    assert engine.submitted[0].handle.was_aborted
+    may_take.set()
+    await visit
+
+
 async def test_leaving_frees_captures_too(tmp_path: Path) -> None:
     engine = FakeEngine(gate=asyncio.Event())
     at = build_site(tmp_path, engine)
