@@ -8,8 +8,8 @@ how it cuts the sum over `in` by the number of rows, so that has to be prevented
   two rows (see `_PAIR_FROM`). With AMX it is not: 33 and more rows of a bfloat16 product are summed in pieces of `in`
   that fit the first cache, as many as other rows leave room for (oneDNN 3.12).
 - `ConvolutionWeight`, the packing for a 1x1 convolution over the rows as pixels. That kernel adds up all of `in` in one
-  accumulator, however many pixels there are. So does the inner product of few rows with weights packed like this, which
-  starts sooner, unless it has more threads than columns to deal out: then they share each sum (see `_few_rows`).
+  accumulator, however many pixels there are. So does the inner product of fewer rows with weights packed like this,
+  which is faster, unless it has more threads than columns to deal out: then they share each sum (see `_few_rows`).
 
 `pack` takes the first that is seen to work on this machine. Axes: rows, in, out.
 """
@@ -29,15 +29,25 @@ _PAIR_FROM = 1025
 (torch 2.13, AVX-512); it is computed twice over, side by side. Doing so for every row costs 15 % of a single stream's
 speed, so it is done only where it is needed, and the tests look for rows that differ on the machine they run on."""
 
-_FEW = 32
-"""Up to so many rows the inner product of a `ConvolutionWeight` may be taken: it starts 10 microseconds sooner."""
-
 _INPUTS_MULTIPLE, _LEAST_INPUTS, _LEAST_ROWS = 32, 64, 8
 """A tile holds 32 of `in`; a rest, a sum of one tile and a convolution of up to 4 pixels are left to other kernels,
 which add up in other orders. So all three are padded with zeros."""
 
+_MANY_PIXELS = (64, 256)
+"""Images, and pixels of each, that weights are packed for: so many that oneDNN's choice of a layout for them, blocks of
+64 columns, was the same for 1 to 64 threads. For fewer pixels it may choose another, and lay the weights out anew for
+every product, which takes a second where they are large (oneDNN 3.12); see `_num_images`."""
+
+_GOOD_PIXELS, _MOST_IN_IMAGE, _LEAST_PIXELS = (256, 512), 3 << 18, 64
+"""Pixels of an image, and numbers in it, with which products were fastest, by up to a half, where both can be had; and
+pixels that are worth an image of their own at all."""
+
 _PROBED_SHAPES = ((704, 480), (3072, 64))
-_PROBED_ROWS = (1, 2, 3, 8, 16, 20, 28, 30, 31, 32, 33, 40, 64, 100, 256, 512)
+_PROBED_ROWS = (1, 2, 3, 8, 16, 20, 28, 30, 31, 32, 33, 40, 48, 64, 100, 128, 192, 256, 512)
+_FEW, _LONG_SUM, _FEW_OF_LONG_SUMS = 256, 1024, 32
+"""Up to so many rows the inner product of a `ConvolutionWeight` may be taken; the convolution is as fast from there.
+Sums of more than 1024 are cut for some numbers of rows: of 1 to 300 none up to 1376 of `in`, 117 for 2048, 50 for 8192.
+"""
 _MOST_PROBED_OUTPUTS = 4096
 """A wider weight is probed as one of so many columns, to spare memory; either has columns enough for every thread."""
 
@@ -106,44 +116,56 @@ class ConvolutionWeight:
     def __init__(self, weight: torch.Tensor) -> None:
         self._outputs, self._inputs = weight.shape
         self._padding = max(-self._inputs % _INPUTS_MULTIPLE, _LEAST_INPUTS - self._inputs)
-        filters = F.pad(weight, (0, self._padding))[:, :, None, None]  # [out, in, 1, 1]
-        pixels = [1, filters.shape[1], 1, _FEW]
-        self._filters = torch.ops.mkldnn._reorder_convolution_weight(
-            filters.contiguous(memory_format=torch.channels_last), [0, 0], [1, 1], [1, 1], 1, pixels
-        )
+        self._filters = _pack_filters(F.pad(weight, (0, self._padding)), *_MANY_PIXELS)
 
     def multiply(
         self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
     ) -> torch.Tensor:
-        if len(x) <= _FEW and len(x) <= _few_rows(self._inputs, self._outputs, x.dtype, torch.get_num_threads()):
+        rows, threads = len(x), torch.get_num_threads()
+        few = _few_rows(self._inputs, self._outputs, x.dtype, threads)
+        if rows <= few or not rows:
             y = self.inner_product(x, bias, post_op)
-        else:
+        elif images := _num_images(rows, self._inputs + self._padding, self._outputs, x.dtype, threads):
+            y = self.convolution(x, bias, post_op, images)
+        elif few:
+            y = torch.cat([self.inner_product(part, bias, post_op) for part in torch.split(x, few)])
+        else:  # fewer columns than threads would have: quickly laid out anew
             y = self.convolution(x, bias, post_op)
         return y if times is None else y * times  # oneDNN fuses no multiplication with weights of four dimensions
 
     def inner_product(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
-        """`multiply` for few rows."""
+        """`multiply` for up to `_few_rows`."""
         x = F.pad(x, (0, self._padding)) if self._padding else x
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._filters, bias, post_op[0], [], post_op[1])
         return y
 
-    def convolution(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
-        """`multiply` for any number of rows but 0."""
+    def convolution(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, images: int = 1) -> torch.Tensor:
+        """`multiply` for any number of rows but 0, as pixels of so many images, which must divide it."""
         padded_rows = max(0, _LEAST_ROWS - len(x))
         x = F.pad(x, (0, self._padding, 0, padded_rows)) if self._padding or padded_rows else x
         rows, channels = x.shape
-        image = torch.ops.mkldnn._convolution_pointwise(
-            x.as_strided((1, channels, 1, rows), (rows * channels, 1, rows * channels, channels)),  # channels last
+        pixels = rows // images
+        y: torch.Tensor = torch.ops.mkldnn._convolution_pointwise(
+            x.as_strided((images, channels, 1, pixels), (pixels * channels, 1, rows * channels, channels)),
             *(self._filters, bias),
             *([0, 0], [1, 1], [1, 1], 1),  # padding, stride, dilation, groups
             *(post_op[0], [], post_op[1]),
         )
-        y: torch.Tensor = image.as_strided((rows, self._outputs), (self._outputs, 1))  # it, too, has channels last
+        y = y.as_strided((rows, self._outputs), (self._outputs, 1))  # like x, it has channels last
         return y[: rows - padded_rows]
 
     def to_dense(self) -> torch.Tensor:
         dense: torch.Tensor = self._filters.to_dense()
         return dense[:, : self._inputs, 0, 0].contiguous()
+
+
+def _pack_filters(weight: torch.Tensor, images: int, pixels: int) -> torch.Tensor:
+    """A weight [out, in] as 1x1 filters, as oneDNN likes them best for so many images of so many pixels."""
+    filters = weight[:, :, None, None].contiguous(memory_format=torch.channels_last)
+    packed: torch.Tensor = torch.ops.mkldnn._reorder_convolution_weight(
+        filters, [0, 0], [1, 1], [1, 1], 1, [images, weight.shape[1], 1, pixels]
+    )
+    return packed
 
 
 def pack(weight: torch.Tensor, *, batch_invariant: bool) -> PackedWeight:
@@ -183,14 +205,45 @@ def _rows_agree(packing: Callable[[torch.Tensor], PackedWeight], dtype: torch.dt
 def _few_rows(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> int:
     """Up to how many rows the inner product of a `ConvolutionWeight` of this shape gives what the convolution gives.
 
-    `_FEW`, 0 where it differs; no rows at all are always an inner product. `num_threads` are those in use.
+    0 where it already differs for `_FEW_OF_LONG_SUMS`. `num_threads` are those in use.
     """
     x, weight = _rounding_alone(inputs, min(outputs, _MOST_PROBED_OUTPUTS), dtype)
     packed = ConvolutionWeight(weight)
     whole = packed.convolution(x, None, _NO_POST_OP)
-    few = (rows for rows in _PROBED_ROWS if rows <= _FEW)
-    agree = all(torch.equal(packed.inner_product(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in few)
-    return _FEW if agree else 0
+
+    def agree(most: int, least: int = 1) -> bool:
+        few = (rows for rows in _PROBED_ROWS if least <= rows <= most)
+        return all(torch.equal(packed.inner_product(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in few)
+
+    if not agree(_FEW_OF_LONG_SUMS):
+        return 0
+    return _FEW if inputs <= _LONG_SUM and agree(_FEW, _FEW_OF_LONG_SUMS) else _FEW_OF_LONG_SUMS
+
+
+@cache
+def _num_images(rows: int, inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> int:
+    """Into how many images to cut rows for a fast convolution with weights as they are packed; 0 if there is no way.
+
+    It only counts for speed: the bits are the same for any number of images, and for any layout of the weights.
+    """
+    halvings = (1 << i for i in range(rows.bit_length()) if rows % (1 << i) == 0)
+    counts = [count for count in halvings if count == 1 or rows // count >= _LEAST_PIXELS]
+
+    def is_slower(count: int) -> bool:
+        pixels = rows // count
+        return not _GOOD_PIXELS[0] <= pixels <= _GOOD_PIXELS[1] or pixels * inputs > _MOST_IN_IMAGE
+
+    weight = torch.empty(outputs, inputs, dtype=dtype)
+    layout = _layout(weight, *_MANY_PIXELS)
+    return next(
+        (count for count in sorted(counts, key=is_slower) if _layout(weight, count, rows // count) == layout), 0
+    )
+
+
+def _layout(weight: torch.Tensor, images: int, pixels: int) -> bytes:
+    """What oneDNN says of how it would lay out a weight, which takes a millisecond for a million numbers."""
+    description: torch.Tensor = torch.ops.mkldnn._get_mkldnn_serialized_md(_pack_filters(weight, images, pixels))
+    return bytes(description.numpy())
 
 
 def _rounding_alone(inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
