@@ -27,7 +27,7 @@ from typing import TypeVar
 import httpx
 
 from benchmarks.fault_load import CULPRIT, DECODE, EVERYTHING, LOOK, PREFILL, Load, Question, books
-from benchmarks.processes import ROOT, descendants, free_port
+from benchmarks.processes import ROOT, descendants, free_port, worker_pid
 from model.folder import PACKAGED
 
 _SETTLE = 1.0
@@ -38,7 +38,7 @@ _PATIENCE = 120.0
 T = TypeVar("T")
 
 
-def wait_for(condition: Callable[[], T], what: str) -> T:
+def wait_for(condition: Callable[[], T | None], what: str) -> T:
     """The first true value. Raises AssertionError when there is none in time."""
     end = time.monotonic() + _PATIENCE
     while not (value := condition()):
@@ -62,15 +62,11 @@ class Subject:
         return f"http://127.0.0.1:{self.port}"
 
     def worker(self) -> int:
-        """The worker's process id; 0 while there is none."""
-        for pid in descendants(self.process.pid):
-            with contextlib.suppress(OSError):
-                if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text():
-                    return pid
-        return 0
+        """The worker's process id, once there is one."""
+        return wait_for(lambda: worker_pid(self.process.pid), "a worker runs")
 
     def kill_worker(self) -> None:
-        os.kill(wait_for(self.worker, "a worker runs"), signal.SIGKILL)
+        os.kill(self.worker(), signal.SIGKILL)
 
     def is_ready(self) -> bool:
         try:
@@ -220,7 +216,7 @@ def run(fault: Fault, clients: int) -> Row:
 def settle(fault: Fault, subject: Subject, watch: "Watch", began: float) -> tuple[str, list[str]]:
     """Wait for what is to come of a fault: how long it took, and what was not as it should."""
     if fault.exit_status is None:
-        wait_for(lambda: subject.is_ready() and bool(subject.worker()), "the server is ready again")
+        wait_for(lambda: subject.is_ready() and worker_pid(subject.process.pid), "the server is ready again")
         time.sleep(_SETTLE)
         seconds = watch.last_unready - began
         return (f"{seconds:.2f} s" if seconds > 0 else "always ready"), []

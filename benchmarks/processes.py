@@ -121,6 +121,19 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def worker_pid(pid: int) -> int | None:
+    """The process that runs the engine, of those under the server's first one; None while there is none."""
+    return next((child for child in descendants(pid) if is_worker(child)), None)
+
+
+def is_worker(pid: int) -> bool:
+    """Whether the process was started by multiprocessing: its helper, the resource tracker, is not."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it ended while we looked
+        return False
+
+
 def proportional_bytes(pid: int) -> int:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.mixed_load import Question, first_difference, meaning
-from benchmarks.processes import Server, num_open_files, serve
+from benchmarks.processes import Server, num_open_files, serve, worker_pid
 from benchmarks.soak import books
 from benchmarks.soak.acts import headers_of, pool
 from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Client, Outcome
-from benchmarks.soak.faults import Fault, inflict, worker_pid
+from benchmarks.soak.faults import Fault, inflict
 from benchmarks.soak.watch import Watch
 from benchmarks.wire import Wire, json_content, samples
 
@@ -129,7 +129,7 @@ async def _check_quiet_again(
 
 
 def _open_files(server: Server) -> dict[str, int]:
-    worker = worker_pid(server)
+    worker = worker_pid(server.pid)
     return {
         "the API process": num_open_files(server.pid),
         "the worker": 0 if worker is None else num_open_files(worker),

@@ -10,10 +10,9 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-from benchmarks.processes import Server, descendants
+from benchmarks.processes import Server, worker_pid
 from benchmarks.wire import Wire
 
 LEAST_SPACING = 20.0
@@ -45,25 +44,12 @@ def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tupl
         kind = draw.choice(("kill", "kill", "stop"))
 
 
-def worker_pid(server: Server) -> int | None:
-    """The process that runs the engine, of the API process's children; None while there is none."""
-    return next((pid for pid in descendants(server.pid) if is_worker(pid)), None)
-
-
-def is_worker(pid: int) -> bool:
-    """Whether the process was started by multiprocessing: its helper, the resource tracker, is not."""
-    try:
-        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it ended while we looked
-        return False
-
-
 async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float, faults: list[Fault]) -> None:
     """Every fault of the plan, each noted in `faults` once it is healed; returns after the last."""
     draw, begun = random.Random(f"stops {seed}"), time.monotonic()
     for moment, kind in fault_times(seed, seconds, mean_spacing):
         await asyncio.sleep(begun + moment - time.monotonic())
-        pid = worker_pid(server)
+        pid = worker_pid(server.pid)
         if pid is None:  # not there yet since the last fault: that one is not healed, which is told there
             continue
         fault = Fault(kind, time.monotonic(), float("inf"))

@@ -10,9 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.processes import Server, num_open_files, proportional_bytes
+from benchmarks.processes import Server, is_worker, num_open_files, proportional_bytes
 from benchmarks.processes import descendants as descendants_of
-from benchmarks.soak.faults import is_worker
 
 INTERVAL = 2.0
 """Seconds between two samples."""
