@@ -2,7 +2,6 @@
 of processes ends them all. Linux; standard library only.
 """
 
-import contextlib
 import ctypes
 import logging
 import resource
@@ -11,6 +10,8 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 
 _CGROUP = Path("/sys/fs/cgroup")
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""Looked up now, not when memory is short; None in a C library that keeps nothing."""
 _SHARE = 0.9
 """Of what the container has left once the model is loaded; the rest is for the API process."""
 
@@ -43,8 +44,8 @@ def give_back_memory() -> None:
     """Return to the kernel what was freed and is kept for later. At the limit, what comes from the kernel itself (the
     code of a new product, a thread's stack) could not be had otherwise, now or ever.
     """
-    with contextlib.suppress(AttributeError):  # a C library that keeps nothing
-        ctypes.CDLL(None).malloc_trim(0)
+    if _trim is not None:
+        _trim(0)
 
 
 def data_bytes() -> int:
