@@ -119,13 +119,14 @@ class Tokenizer:
         """The token as the vocabulary spells it, or None where the vocabulary has a gap or ends."""
         return self._raw.id_to_token(token_id)
 
-    def token_strings(self, ids: Iterable[int]) -> list[str]:
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
         """The text of each token decoded alone; special tokens are spelt out.
 
         A token that is part of a character gives U+FFFD, and tokenizers that mark spaces in front of words drop the
         space of a first word: `token_bytes` tells what the token adds inside a text. Ids without a token give "".
         """
-        return [self._raw.decode([token_id], skip_special_tokens=False) for token_id in ids]
+        texts = {token_id: self._raw.decode([token_id], skip_special_tokens=False) for token_id in set(ids)}
+        return [texts[token_id] for token_id in ids]
 
     def token_bytes(self, token_id: int) -> list[int] | None:
         """The UTF-8 bytes that the token adds inside a text; None for an id that has no token."""
