@@ -84,8 +84,8 @@ class TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         event = self.event(record)
         line = "{time} {} {process} {logger}: {message}".format(str(event["level"]).upper(), **event)
-        request_id = str(event.get("request_id", ""))
-        if request_id not in str(event["message"]):
+        request_id = event.get("request_id")
+        if request_id is not None and request_id not in str(event["message"]).split():
             line += f" request_id={request_id}"
         for name, value in getattr(record, "attached", {}).items():
             line += f" {name}={json.dumps(value, default=str)}"

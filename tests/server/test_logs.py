@@ -94,6 +94,18 @@ log.warning("after it")
 """
 
 
+def test_in_text_a_line_names_its_request_once_however_short_the_id_is() -> None:
+    code = """
+from server.request_log import RequestRecord, current_record
+current_record.set(RequestRecord("a"))
+log.info("a GET /x 200")
+log.info("what happened")
+"""
+    named, other = output_of(code, style="text")
+    assert named.endswith("a GET /x 200")
+    assert other.endswith("what happened request_id=a")
+
+
 def test_a_reader_that_stalls_holds_nobody_up_and_is_told_how_much_it_missed(tmp_path: Path) -> None:
     script = f"{SET_UP}\nconfigure_logging('info', 'json')\n{LOG_A_LOT}"
     with subprocess.Popen(
