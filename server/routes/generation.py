@@ -12,7 +12,7 @@ from typing import Any
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.errors import ApiError, BadRequest
+from server.errors import ApiError, BadRequest, PayloadTooLarge
 from server.routes.answers import counted_refusals
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext, Handle
@@ -23,6 +23,9 @@ from server.routes.sampling import seed_of_choice
 from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.routes.terms import deadline, priority
 from server.schemas import GenerationFields
+
+_LOGPROB_BYTES = 75
+"""Of one alternative of a prompt's token in an answer, about: its id, text, rank and number."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     _check_number(context, len(jobs), num_choices)
     writer = None if body.attention is None else row_writer(context, body.attention)
     with counted_refusals(context):
+        _check_prompt_logprobs(context, jobs, num_choices)
         row_bytes = [_row_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
     changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
@@ -96,6 +100,21 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
             f"{limit} are accepted (--max-num-seqs and --max-num-queued-requests). Send fewer prompts, or a smaller n.",
             param="n",
             code="too_many_choices",
+        )
+
+
+def _check_prompt_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> None:
+    """Raise PayloadTooLarge for more alternatives of the prompts' tokens than an answer may hold: each choice has its
+    own, all in memory at once.
+    """
+    asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
+    num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
+    size, limit = num_entries * _LOGPROB_BYTES, context.settings.max_response_bytes
+    if size > limit:
+        raise PayloadTooLarge(
+            f"The log-probabilities of the prompts would be about {size} bytes; at most {limit} are sent "
+            "(--max-response-bytes). Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n.",
+            code="answer_too_large",
         )
 
 

@@ -326,6 +326,20 @@ async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
     assert values[0, 0, 0, 0] == np.float16(number(0, 1, 1, 1))
 
 
+@pytest.mark.parametrize("wish", [{"prompt_logprobs": 20}, {"logprobs": 20, "echo": True}])
+async def test_too_many_alternatives_of_prompts_are_refused_before_anything_runs(
+    wish: dict[str, Any], tmp_path: Path
+) -> None:
+    async with site(tmp_path, max_response_bytes=20_000) as at:
+        fits = {"prompt": ["abcd"] * 3, "max_tokens": 1, **wish}
+        assert (await at.post("/v1/completions", fits)).status_code == 200
+        num_before = len(at.engine.submitted)
+        error = await at.error("/v1/completions", {**fits, "n": 2}, 413)
+        assert len(at.engine.submitted) == num_before
+    assert error["code"] == "answer_too_large"
+    assert f"about {2 * 3 * 4 * 21 * 75} bytes" in error["message"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_rows_count_as_captured_until_the_answer_is_sent(stream: bool, tmp_path: Path) -> None:
     async with site(tmp_path) as at:
