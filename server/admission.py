@@ -15,9 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from server.errors import PayloadTooLarge, QueueFull
-from server.rates import Rate
-
-_MAX_RETRY_AFTER = 600
+from server.rates import Rate, retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +281,7 @@ class Admission:
     def _refusal(self, code: str, message: str, seconds: float) -> QueueFull:
         """The error of a request that may find room in so many seconds; it is counted."""
         self.refusals[code] += 1
-        retry_after = max(1, min(_MAX_RETRY_AFTER, math.ceil(seconds)))
-        return QueueFull(message, code=code, retry_after=retry_after)
+        return QueueFull(message, code=code, retry_after=retry_after(seconds))
 
     def _advance_reading(self) -> None:
         self._reading.advance(self._clock(), busy=self._num_unread > 0)
