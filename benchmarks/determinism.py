@@ -1,0 +1,218 @@
+"""Answers alone and in a crowd compared bit for bit, and what their equality costs.
+
+1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16: seeded completions (tokens, and the
+   log-probabilities of the 20 likeliest) and logits of the prompt's last positions (the whole vocabulary, as bytes).
+   Each is asked alone of a server without a prefix cache; again with 31 others in flight; and, among as many, of a
+   server whose steps are too small for the prompts of all, and whose prefix cache holds their beginnings.
+2. In process, the 124M model: steps of the network with and without batch invariance, one after the other in turn; the
+   ratio is the median over the pairs, so that a machine whose speed wanders counts for both.
+
+Ends with status 1 when anything differs. Needs a quiet machine for the second part only.
+
+    python -m benchmarks.determinism --quick
+"""
+
+import argparse
+import asyncio
+import hashlib
+import random
+import re
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+
+from benchmarks.checkpoint import make_checkpoint
+from benchmarks.mixed_load import Question, ask, first_difference
+from benchmarks.processes import Server, serve
+
+if TYPE_CHECKING:
+    from model.batch import Batch
+    from model.transformer import Transformer
+
+CLIENTS = 32
+DTYPES = ("float32", "bfloat16")
+ASKED = {"float32": 1.10, "bfloat16": 1.03}
+"""The cost that is aimed at: time with batch invariance over time without."""
+COMMON_IDS = 4000
+"""Token ids that both vocabularies have."""
+SMALL_STEP = 96
+"""Tokens: fewer than a prompt may have, so that prompts are read in pieces."""
+LOGIT_POSITIONS = [-4, -3, -2, -1]
+DECODING_CONTEXT = 128
+CASES = {"decode, 1": (1, 1), "decode, 8": (8, 1), "decode, 32": (32, 1), "prompt of 512": (1, 512)}
+"""Sequences of a step, and rows of each."""
+
+
+def questions(num_prompts: int) -> list[Question]:
+    """Of each prompt its continuation and its logits; four prompts at a time begin alike."""
+    draw = random.Random(5)
+    asked = []
+    for number in range(num_prompts):
+        if number % 4 == 0:
+            beginning = [draw.randrange(COMMON_IDS) for _ in range(draw.randrange(8, 160))]
+        prompt = beginning + [draw.randrange(COMMON_IDS) for _ in range(draw.randrange(1, 64))]
+        sampling = {"max_tokens": 24, "temperature": 0.9, "seed": number, "logprobs": 20, "ignore_eos": True}
+        asked.append(Question("completion", "/v1/completions", {"prompt": prompt, **sampling}))
+        logits = {"input": prompt, "points": ["logits"], "positions": LOGIT_POSITIONS}
+        asked.append(Question("logits", "/v1/trace", logits, "application/x-npy"))
+    return asked
+
+
+async def answers(server: Server, asked: Sequence[Question], clients: int) -> list[object]:
+    """What each question is told, with so many in flight; bytes as their digest."""
+    found: list[object] = [None] * len(asked)
+    order = list(range(len(asked)))
+    if clients > 1:
+        random.Random(clients).shuffle(order)
+    async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
+
+        async def one_client() -> None:
+            while order:
+                index = order.pop(0)
+                answer = await ask(client, asked[index])
+                found[index] = hashlib.sha256(answer).hexdigest() if isinstance(answer, bytes) else answer
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(one_client())
+    return found
+
+
+def prefix_hits(server: Server) -> int:
+    """Tokens that the prefix cache has spared the server."""
+    text = httpx.get(f"{server.url}/metrics").text
+    return int(sum(float(value) for value in re.findall(r"^lightwell_prefix_cache_hits_total\S* (\S+)", text, re.M)))
+
+
+@dataclass
+class Comparison:
+    """How many answers of one kind differ."""
+
+    name: str
+    kind: str
+    num_answers: int
+    num_different: int
+    first_difference: str
+
+
+def compare(name: str, asked: Sequence[Question], alone: list[object], found: list[object]) -> list[Comparison]:
+    comparisons = []
+    for kind in sorted({question.kind for question in asked}):
+        pairs = [(a, b) for question, a, b in zip(asked, alone, found, strict=True) if question.kind == kind]
+        different = [pair for pair in pairs if pair[0] != pair[1]]
+        first = first_difference(*different[0]) if different else ""
+        comparisons.append(Comparison(name, kind, len(pairs), len(different), first))
+    return comparisons
+
+
+def compare_over_http(model: Sequence[str], label: str, num_prompts: int) -> bool:
+    """Prints a row of the table for each way of asking and kind of answer; True when nothing differs."""
+    asked = questions(num_prompts)
+    common = [*model, "--log-level", "warning"]
+    with serve([*common, "--no-prefix-caching"]) as server:
+        alone = asyncio.run(answers(server, asked, 1))
+        crowd = asyncio.run(answers(server, asked, CLIENTS))
+    with serve([*common, "--max-num-batched-tokens", str(SMALL_STEP)]) as server:
+        pieces = asyncio.run(answers(server, asked, CLIENTS))
+        before = prefix_hits(server)
+        again = asyncio.run(answers(server, asked, CLIENTS))
+        hits = prefix_hits(server) - before
+    found = [("among 31 others", crowd), ("in pieces", pieces), (f"with {hits} tokens from the prefix cache", again)]
+    comparisons = [each for name, told in found for each in compare(name, asked, alone, told)]
+    for each in comparisons:
+        print(f"| {label} | {each.name} | {each.kind} | {each.num_answers} | {each.num_different} |", flush=True)
+    for each in comparisons:
+        if each.first_difference:
+            print(f"\n{label}, {each.name}, {each.kind}: {each.first_difference}\n")
+    return hits > 0 and not any(each.num_different for each in comparisons)
+
+
+class Network:
+    """A network, and the steps to be timed, in a cache that holds nothing of interest."""
+
+    def __init__(self, folder: Path, dtype: str, *, batch_invariant: bool) -> None:
+        import torch
+
+        from model.kv_cache import KVCache
+        from model.loader import load_model
+        from model.registry import read_config
+        from server.engine.threads import use_threads
+
+        config = read_config(folder)
+        use_threads(None, config.num_matrix_parameters)
+        device, kind = torch.device("cpu"), getattr(torch, dtype)
+        self._model: Transformer = load_model(folder, config, kind, device, batch_invariant=batch_invariant)
+        self._cache: KVCache = KVCache(config, 400, 32, kind, device)
+        self._batches: dict[str, Batch] = {name: self._batch(*sizes) for name, sizes in CASES.items()}
+
+    def _batch(self, num_sequences: int, num_rows: int) -> "Batch":
+        from model.batch import Batch, Span
+
+        start = DECODING_CONTEXT if num_rows == 1 else 0
+        num_blocks = -(-(start + num_rows) // self._cache.block_size)
+        spans = []
+        for number in range(num_sequences):
+            table = range(1 + number * num_blocks, 1 + (number + 1) * num_blocks)
+            spans.append(Span(list(range(num_rows)), start, list(table), self._model.config.num_layers))
+        return Batch(spans, self._cache.block_size, self._model.device)
+
+    def seconds(self, case: str) -> float:
+        """Of one step: the network over its rows, and logits of each sequence's last row."""
+        import torch
+
+        num_sequences, num_rows = CASES[case]
+        started = time.perf_counter()
+        with torch.inference_mode():
+            hidden = self._model.forward(self._batches[case], self._cache)
+            self._model.logits(hidden[num_rows - 1 : num_sequences * num_rows : num_rows])
+        return time.perf_counter() - started
+
+
+def measure_cost(folder: Path, dtype: str, rounds: int) -> None:
+    """Prints a row of the table for each case."""
+    invariant, fastest = (Network(folder, dtype, batch_invariant=which) for which in (True, False))
+    for case in CASES:
+        pairs = []
+        for turn in range(rounds + 2):
+            order = (invariant, fastest) if turn % 2 else (fastest, invariant)
+            times = {network: network.seconds(case) for network in order}
+            pairs.append((times[invariant], times[fastest]))
+        pairs = pairs[2:]  # the first steps compile their products
+        with_, without = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = statistics.median(one / other for one, other in pairs)
+        print(f"| {dtype} | {case} | {with_:.1f} | {without:.1f} | {ratio:.2f} | {ASKED[dtype]:.2f} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, default=Path(__file__).parent / ".cache", help="for the 124M checkpoint")
+    parser.add_argument("--prompts", type=int, default=200, help="of the built-in model; the 124M one gets a fifth")
+    parser.add_argument("--rounds", type=int, default=41, help="pairs of steps that are timed")
+    parser.add_argument("--quick", action="store_true", help="40 prompts, 15 rounds")
+    parser.add_argument("--only", choices=("answers", "cost"))
+    options = parser.parse_args()
+    if options.quick:
+        options.prompts, options.rounds = min(options.prompts, 40), min(options.rounds, 15)
+    folder = make_checkpoint(options.cache)
+    is_same = True
+    if options.only != "cost":
+        print("| model | asked | answers | number | different |\n|---|---|---|---|---|")
+        for dtype in DTYPES:
+            for model, name, share in (([], "built-in", 1), ([str(folder)], "124M", 5)):
+                arguments = [*model, "--dtype", dtype]
+                is_same &= compare_over_http(arguments, f"{name}, {dtype}", max(CLIENTS // 4, options.prompts // share))
+    if options.only != "answers":
+        print("\n| dtype | step | ms, invariant | ms, not | ratio | asked |\n|---|---|---|---|---|---|")
+        for dtype in DTYPES:
+            measure_cost(folder, dtype, options.rounds)
+    sys.exit(0 if is_same else 1)
+
+
+if __name__ == "__main__":
+    main()
