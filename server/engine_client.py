@@ -1,15 +1,13 @@
 """The engine as the API process sees it: submit a request, read its outputs, ask how the workers are.
 
-Owns the socket to the workers, the table of requests in flight, admission, deadlines and the watch over silent
-workers. Starts no process (`server.supervisor`) and knows nothing of routes. All of it runs in one event loop.
+Owns the table of requests in flight, admission, deadlines, the socket to the workers (`server.worker_socket`) and the
+watch over them (`server.worker_watch`). Starts no process (`server.supervisor`) and knows nothing of routes. All of it
+runs in one event loop.
 """
 
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +25,15 @@ from server.request_handle import RequestHandle
 from server.request_log import current_record
 from server.settings import Settings
 from server.state_report import WorkerQuestions, admission_state, request_state
+from server.worker_socket import WorkerSocket
 from server.worker_state import WorkerState, add_counters, seconds_until_ready, unready
+from server.worker_watch import WorkerWatch
 
 logger = logging.getLogger(__name__)
 
 _DEADLINE_SLACK = 0.25
 """Seconds that the worker, which enforces deadlines, has to say so itself."""
-_WATCH_INTERVAL = 0.25
-_IDLE_TIMEOUT = 5.0
-"""Silence of an idle worker that calls it hung: it beats twice a second."""
 _PROGRESS_INTERVAL = 2.0
-_KILL_AFTER = 2.0
-"""Times the worker timeout after which a hung worker is given up."""
 
 
 class EngineClient:
@@ -67,62 +62,33 @@ class EngineClient:
             max_queue_time=settings.max_queue_time,
             num_seats=num_workers * settings.max_num_seqs,
         )
-        self._worker_timeout = settings.worker_timeout
         self._request_timeout = settings.request_timeout or None
-        self._folder = tempfile.mkdtemp(prefix="lightwell-")
-        self._listener = link.listen(self._folder)
-        self.socket_path: str = self._listener.getsockname()
+        self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_lost))
         self._by_protocol: dict[link.LinkProtocol, WorkerState] = {}
         self._dead_stats = EngineStats()
         self._last_info: EngineInfo | None = None
         self._next_uid = 0
         self._questions = WorkerQuestions(self._send)
-        self._server: asyncio.AbstractServer | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = WorkerWatch(self.workers, settings.worker_timeout, self._fail_hung, self._kill_hung)
+        self._watching: asyncio.Task[None] | None = None
 
     # ---- life cycle
 
     async def start(self) -> None:
         """Take the workers' connections; they may have been waiting in the listener's queue."""
-        await self._accept()
-        self._watch = asyncio.create_task(self._watch_workers(), name="worker-watch")
-
-    async def _accept(self) -> None:
-        self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: link.LinkProtocol(self._on_frame, self._on_lost), sock=self._listener
-        )
+        await self.socket.accept()
+        self._watching = asyncio.create_task(self._watch.run(), name="worker-watch")
 
     async def stop(self) -> None:
         """End every connection: the workers leave by themselves when they see it."""
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
+                await self._watching
         self.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
         for protocol in list(self._by_protocol):
             protocol.abort("the server is shutting down")
-        if self._server is not None:
-            self._server.close()
-
-    async def ensure_listening(self) -> None:
-        """Listen in a new folder where the socket's is gone, as when /tmp was cleaned: a worker that starts must find
-        it. Connections that stand are not touched. Raises OSError.
-        """
-        if os.path.exists(self.socket_path):
-            return
-        logger.warning("%s is gone: listening anew", self.socket_path)
-        if self._server is not None:
-            self._server.close()
-        self._listener.close()
-        self._folder = tempfile.mkdtemp(prefix="lightwell-")
-        self._listener = link.listen(self._folder)
-        self.socket_path = self._listener.getsockname()
-        await self._accept()
-
-    def remove_socket(self) -> None:
-        """Close the listener and remove its folder. Needs no event loop; idempotent."""
-        self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self.socket.stop()
 
     def begin_drain(self) -> None:
         """Take no more requests; those in flight go on."""
@@ -187,7 +153,7 @@ class EngineClient:
             "in_flight": [request_state(worker_id, handle) for worker_id, handle in flights],
             "admission": admission_state(self.admission),
             "worker_restarts": self.worker_restarts,
-            "workers": await self._questions.ask(self.workers, self.socket_path),
+            "workers": await self._questions.ask(self.workers, self.socket.path),
         }
 
     async def submit(
@@ -417,32 +383,10 @@ class EngineClient:
         self._fail_requests(worker, WorkerLost(lost, code="worker_lost", retry_after=seconds_until_ready(self.workers)))
         worker.gone.set()
 
-    async def _watch_workers(self) -> None:
-        """Call silent workers hung, and have them killed when they stay so.
+    def _fail_hung(self, worker: WorkerState) -> None:
+        hung = "The worker that ran this request hangs."
+        self._fail_requests(worker, WorkerLost(hung, code="worker_hung", retry_after=5))
 
-        A late tick of our own adds at most a second to the silence: a busy API process blames no worker.
-        """
-        last = time.monotonic()
-        while True:
-            await asyncio.sleep(_WATCH_INTERVAL)
-            now = time.monotonic()
-            elapsed, last = min(now - last, 1.0), now
-            for worker in self.workers:
-                if worker.info is not None:
-                    self._watch_worker(worker, elapsed)
-
-    def _watch_worker(self, worker: WorkerState, elapsed: float) -> None:
-        worker.silent_for += elapsed
-        limit = self._worker_timeout if worker.requests else min(_IDLE_TIMEOUT, self._worker_timeout)
-        if not worker.is_hung and worker.silent_for > limit:
-            worker.is_hung = True
-            logger.error(
-                "worker %d has been silent for %.1f s (raise --worker-timeout if a step may take that long)",
-                worker.worker_id,
-                worker.silent_for,
-            )
-            self._fail_requests(
-                worker, WorkerLost("The worker that ran this request hangs.", code="worker_hung", retry_after=5)
-            )
-        if worker.is_hung and worker.silent_for > _KILL_AFTER * self._worker_timeout and self.on_hung is not None:
+    def _kill_hung(self, worker: WorkerState) -> None:
+        if self.on_hung is not None:
             self.on_hung(worker.worker_id)

@@ -68,7 +68,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         """Why the server gave up, in one line."""
         api = EngineApi(
             config,
-            self.client.socket_path,
+            self.client.socket.path,
             model_files=model_files,
             engine_factory=engine_factory,
             log_level=settings.log_level,
@@ -112,7 +112,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             self._http.run(sockets=[listener])
         finally:
             # Whatever ended the loop: the workers leave when the link goes.
-            self.client.remove_socket()
+            self.client.socket.remove()
             self.supervisor.reap(0.0 if self._http.is_forced else _REAP_TIMEOUT)
         return 0 if self.error is None else 1
 
@@ -129,7 +129,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             await self.client.stop()
 
     def _launch(self, worker_id: int) -> Process:
-        self.lit_api.socket_path = self.client.socket_path  # another one where the first was cleaned away
+        self.lit_api.socket_path = self.client.socket.path  # another one where the first was cleaned away
         process: Process = self.launch_single_inference_worker(self.lit_api, worker_id)
         return process
 

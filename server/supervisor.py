@@ -134,7 +134,7 @@ class Supervisor:
                 self._give_up(refusal)
                 return
             try:
-                await self._client.ensure_listening()
+                await self._client.socket.ensure_listening()
                 self._processes[worker_id] = launch_shielded(self._launch, worker_id)
             except OSError as error:  # no memory, files or processes left, perhaps for a moment
                 how = str(error)

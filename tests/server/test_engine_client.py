@@ -33,7 +33,7 @@ class PlayedWorker:
     def __init__(self, client: EngineClient, worker_id: int = 0) -> None:
         self.client = client
         self.worker_id = worker_id
-        self.link = WorkerLink.connect(client.socket_path)
+        self.link = WorkerLink.connect(client.socket.path)
         self.inbox: list[tuple[ToWorker, tuple[bytearray, ...]]] = []
         self.say(Hello(worker_id, os.getpid()))
 
@@ -81,7 +81,7 @@ async def client() -> AsyncIterator[EngineClient]:
     await client.start()
     yield client
     await client.stop()
-    client.remove_socket()
+    client.socket.remove()
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
     for worker in workers:
         worker.link.close()
     await client.stop()
-    client.remove_socket()
+    client.socket.remove()
 
 
 async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(

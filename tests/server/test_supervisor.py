@@ -39,7 +39,7 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
         finally:
             await supervisor.stop()
             supervisor.reap(5.0)
-            client.remove_socket()
+            client.socket.remove()
 
     asyncio.run(watch())
     assert launches == 3
@@ -66,4 +66,4 @@ def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
     supervisor._lives.extend(lives)
     assert supervisor._backoff() == delay
     assert (supervisor._num_short_lives() >= MAX_FAILURES) is gives_up
-    client.remove_socket()
+    client.socket.remove()
