@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,14 +20,18 @@ from server.engine.request import (
 )
 from tests import tiny
 from tests.invariance import num_threads
-from tests.server.engine.driving import alone, build, everything, generate, load, request, run
+from tests.server.engine.driving import Answer, alone, build, everything, generate, load, request, run
 from tests.server.engine.test_batch_invariance import assert_same
 
+DTYPES = (torch.float32, torch.bfloat16)
+_first = random.randrange(2)
+"""Of DTYPES, in this run: the variants take them in turn, so that every kind of model meets both each time."""
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
 @pytest.mark.parametrize("name", tiny.VARIANTS)
-def test_every_family_answers_a_crowd_as_each_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_every_family_answers_a_crowd_as_each_alone(name: str, tmp_path: Path) -> None:
     """All at once: arrivals while others run, small chunks, a cache too small for all, beginnings in common."""
+    dtype = DTYPES[(_first + list(tiny.VARIANTS).index(name)) % 2]
     with num_threads(random.choice((1, 2))):
         _answers_alike(name, dtype, tmp_path)
 
@@ -75,3 +80,28 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
         return (begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(60)])[: random.randrange(8, 85)]
 
     return [request(uid, words(), task, encoded=words() if config.encoder else ()) for uid, task in enumerate(tasks)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("length", "sizes"),
+    [(2200, {"max_position_embeddings": 4096}), (70, {"head_dim": 256})],
+    ids=["long", "wide heads"],
+)
+def test_long_contexts_and_wide_heads_are_answered_alike(
+    length: int, sizes: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = load(tiny.make("llama", tmp_path, **sizes), dtype)
+    begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(length - 30)]
+    last = AttentionCapture(pairs=((0, 1), (1, 0)), queries=(length - 1, 5))
+    tasks: list[Task] = [generate(9, logprobs=4, ignore_eos=True) for _ in range(2)]
+    tasks += [generate(5, temperature=0.9, seed=3, ignore_eos=True), AttentionTask(capture=last)]
+    prompts = [begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(30)] for _ in tasks]
+    crowd = [request(uid, prompt, task) for uid, (prompt, task) in enumerate(zip(prompts, tasks, strict=True))]
+    num_blocks = len(crowd) * (length // 8 + 4)
+    expected: dict[int, Answer] = {}
+    for each in crowd:
+        expected |= run(build(model, num_blocks=num_blocks, enable_prefix_caching=False), [each])
+    engine = build(model, num_blocks=num_blocks, max_num_seqs=8, max_num_batched_tokens=length // 2 + 9)
+    assert_same(run(engine, crowd, arrivals=[0, 0, 3, 5]), expected)
+    assert engine.stats().prefix_cache_hits_total > 0
