@@ -195,7 +195,7 @@ def _invariant_packing(dtype: torch.dtype, num_threads: int) -> Callable[[torch.
 
 def _rows_agree(packing: Callable[[torch.Tensor], PackedWeight], dtype: torch.dtype, inputs: int, outputs: int) -> bool:
     """Whether a row has the same bits among as many rows as `_PROBED_ROWS` says."""
-    x, weight = _rounding_alone(inputs, outputs, dtype)
+    x, weight = _rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
     packed = packing(weight)
     whole = packed.multiply(x, None, _NO_POST_OP)
     return all(torch.equal(packed.multiply(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in _PROBED_ROWS)
@@ -207,7 +207,7 @@ def _few_rows(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -
 
     0 where it already differs for `_FEW_OF_LONG_SUMS`. `num_threads` are those in use.
     """
-    x, weight = _rounding_alone(inputs, min(outputs, _MOST_PROBED_OUTPUTS), dtype)
+    x, weight = _rounding_alone(_FEW, inputs, min(outputs, _MOST_PROBED_OUTPUTS), dtype)
     packed = ConvolutionWeight(weight)
     whole = packed.convolution(x, None, _NO_POST_OP)
 
@@ -246,14 +246,14 @@ def _layout(weight: torch.Tensor, images: int, pixels: int) -> bytes:
     return bytes(description.numpy())
 
 
-def _rounding_alone(inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _rounding_alone(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """x [rows, in] and a weight [out, in] whose product is 0 but for rounding: the second half of a row is minus the
     first, mixed. So every change in the order of a sum shows; of ordinary products, which bfloat16 rounds, one in
     thousands would.
     """
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(inputs, generator=generator)
-    half = torch.randn(max(_PROBED_ROWS), inputs // 2, generator=generator)
+    half = torch.randn(rows, inputs // 2, generator=generator)
     half *= torch.exp2(6 * torch.randn(half.shape, generator=generator))  # so that few terms are rounded too
     weights = torch.randn(outputs, inputs // 2, generator=generator)
     odd = inputs % 2
