@@ -136,7 +136,7 @@ def compare_over_http(model: Sequence[str], label: str, num_prompts: int) -> boo
 class Network:
     """A network, and the steps to be timed, in a cache that holds nothing of interest."""
 
-    def __init__(self, folder: Path, dtype: str, *, batch_invariant: bool) -> None:
+    def __init__(self, folder: Path, dtype: str, threads: int | None, *, batch_invariant: bool) -> None:
         import torch
 
         from model.kv_cache import KVCache
@@ -145,7 +145,7 @@ class Network:
         from server.engine.threads import use_threads
 
         config = read_config(folder)
-        use_threads(None, config.num_matrix_parameters)
+        use_threads(threads, config.num_matrix_parameters)
         device, kind = torch.device("cpu"), getattr(torch, dtype)
         self._model: Transformer = load_model(folder, config, kind, device, batch_invariant=batch_invariant)
         self._cache: KVCache = KVCache(config, 400, 32, kind, device)
@@ -174,9 +174,9 @@ class Network:
         return time.perf_counter() - started
 
 
-def measure_cost(folder: Path, dtype: str, rounds: int) -> None:
+def measure_cost(folder: Path, dtype: str, rounds: int, threads: int | None) -> None:
     """Prints a row of the table for each case."""
-    invariant, fastest = (Network(folder, dtype, batch_invariant=which) for which in (True, False))
+    invariant, fastest = (Network(folder, dtype, threads, batch_invariant=which) for which in (True, False))
     for case in CASES:
         pairs = []
         for turn in range(rounds + 2):
@@ -195,22 +195,26 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=200, help="of the built-in model; the 124M one gets a fifth")
     parser.add_argument("--rounds", type=int, default=41, help="pairs of steps that are timed")
     parser.add_argument("--quick", action="store_true", help="40 prompts, 15 rounds")
+    parser.add_argument(
+        "--threads", type=int, help="of servers and steps; one gives steadier figures on a busy machine"
+    )
     parser.add_argument("--only", choices=("answers", "cost"))
     options = parser.parse_args()
     if options.quick:
         options.prompts, options.rounds = min(options.prompts, 40), min(options.rounds, 15)
     folder = make_checkpoint(options.cache)
+    threads = [] if options.threads is None else ["--threads", str(options.threads)]
     is_same = True
     if options.only != "cost":
         print("| model | asked | answers | number | different |\n|---|---|---|---|---|")
         for dtype in DTYPES:
             for model, name, share in (([], "built-in", 1), ([str(folder)], "124M", 5)):
-                arguments = [*model, "--dtype", dtype]
+                arguments = [*model, "--dtype", dtype, *threads]
                 is_same &= compare_over_http(arguments, f"{name}, {dtype}", max(CLIENTS // 4, options.prompts // share))
     if options.only != "answers":
         print("\n| dtype | step | ms, invariant | ms, not | ratio | asked |\n|---|---|---|---|---|---|")
         for dtype in DTYPES:
-            measure_cost(folder, dtype, options.rounds)
+            measure_cost(folder, dtype, options.rounds, options.threads)
     sys.exit(0 if is_same else 1)
 
 
