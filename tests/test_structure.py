@@ -31,7 +31,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "reaching the worker",
         (
             "server.engine_client", "server.worker_state", "server.worker_socket", "server.worker_watch",
-            "server.request_handle", "server.admission", "server.link", "server.drain", "server.stacks", "server.state_report",
+            "server.request_handle", "server.admission", "server.link", "server.drain", "server.stacks",
+            "server.state_report",
         ),
     ),
     (
