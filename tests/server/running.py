@@ -18,6 +18,8 @@ import httpx
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
+LOAD_PATIENCE = 180.0
+"""Seconds for a server to be ready: the first on a fresh machine compiles attention, half a minute on two quiet cores."""
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
 
 
@@ -100,7 +102,7 @@ class RunningServer:
         return pid
 
     def wait_ready(self) -> None:
-        wait_for(lambda: self.status("/health/ready") == 200, "the server is ready")
+        wait_for(lambda: self.status("/health/ready") == 200, "the server is ready", LOAD_PATIENCE)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
