@@ -18,9 +18,9 @@ import httpx
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
-LOAD_PATIENCE = 180.0
-"""Seconds for a server to be ready: the first on a fresh machine compiles attention, half a minute on two quiet cores."""
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
+LOAD_PATIENCE = 180.0
+"""The same, until a server is ready: the first on a fresh machine compiles attention, half a minute on two cores."""
 
 
 def wait_for(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
