@@ -26,7 +26,8 @@ RECEIVE_TIMEOUT = 2.0
 BOUND = 20.0
 """Seconds from its last byte in which a connection must end: on a busy machine with room to spare."""
 SERVE = ["--receive-timeout", f"{RECEIVE_TIMEOUT:g}", "--send-timeout", "5", "--log-level", "error"]
-MEMORY_SLACK = 64 << 20
+MEMORY_SLACK = 128 << 20
+"""Threads that have not met a large body yet still get arenas of their own; 231 MiB after three runs, 217 after one."""
 FILES_SLACK = 4
 _SHOWN = 20
 
