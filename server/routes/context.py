@@ -4,7 +4,7 @@ Built once by the application; the routes hold no state of their own. `Engine` a
 process that computes: they are described here so that routes can be tested against any engine that keeps the contract.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,11 +12,11 @@ from model.chat import ChatTemplate
 from model.config import ModelConfig
 from model.sentence_transformers import EmbeddingDefaults
 from model.tokenizer import Tokenizer
-from server.engine.outputs import EngineInfo, EngineStats, RequestOutput
+from server.engine.outputs import EngineInfo, RequestOutput
 from server.engine.request import Intervention, Task
 from server.errors import Unavailable
 from server.keys import Keyring
-from server.metrics import Metrics
+from server.metrics import EngineStatus, Metrics
 from server.settings import Settings
 
 
@@ -27,8 +27,9 @@ class Handle(Protocol):
     def close(self) -> None: ...
 
 
-class Engine(Protocol):
-    """The API process's end of the engine. `submit` and the handles raise `server.errors.ApiError`."""
+class Engine(EngineStatus, Protocol):
+    """The API process's end of the engine, with what the metrics read of it. `submit` and the handles raise
+    `server.errors.ApiError`."""
 
     async def submit(
         self,
@@ -45,23 +46,11 @@ class Engine(Protocol):
     def hold_capture(self, num_bytes: int) -> None: ...
     def ready(self) -> bool: ...
     def reason(self) -> str: ...
-    def stats(self) -> EngineStats: ...
     def info(self) -> EngineInfo: ...
     @property
     def live(self) -> bool: ...
     @property
     def draining(self) -> bool: ...
-    @property
-    def worker_restarts(self) -> int: ...
-    @property
-    def requests_submitted(self) -> int: ...
-    @property
-    def requests_failed(self) -> Mapping[str, int]: ...
-    @property
-    def requests_refused(self) -> Mapping[str, int]: ...
-    @property
-    def integrity_failures(self) -> int: ...
-    def workers_up(self) -> Sequence[bool]: ...
     async def describe(self) -> dict[str, Any]: ...
 
 
