@@ -121,7 +121,7 @@ class ConvolutionWeight:
     def multiply(
         self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
     ) -> torch.Tensor:
-        rows, threads = len(x), torch.get_num_threads()
+        rows, threads = x.shape[0], torch.get_num_threads()
         few = _few_rows(self._inputs, self._outputs, x.dtype, threads)
         if rows <= few or not rows:
             y = self.inner_product(x, bias, post_op)
