@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.processes import serve
 
-SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "90"))
+SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "60"))
 KEY = "a-key-for-schemathesis"
 CONFIG = """
 [parameters]
