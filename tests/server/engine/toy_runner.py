@@ -186,3 +186,10 @@ class ToyRunner:
             assert slot.num_layers >= seq.num_layers_needed, f"{seq} finds {slot.num_layers} layers at {position}"
             tokens.append(slot.token)
         return tokens
+
+
+def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
+    """Run one step; how many tokens it computed of each sequence."""
+    schedule = runner.scheduler.schedule()
+    runner.scheduler.commit(schedule, runner.run(schedule))
+    return {chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks}

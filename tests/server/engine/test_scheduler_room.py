@@ -1,0 +1,192 @@
+"""Who gets a seat and blocks, who gives them back for whom, and which tokens the prefix cache saves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.engine.request import EmbedTask
+from server.engine.scheduler import SchedulerConfig
+from tests.server.engine.toy_runner import (
+    ToyRunner,
+    answer_alone,
+    attend,
+    chunk_sizes,
+    generate,
+    scheduler,
+    sequence,
+)
+
+# --- admission ---
+
+
+def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
+    sched = scheduler(max_num_seqs=2)
+    runner = ToyRunner(sched)
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=2)))
+    assert chunk_sizes(runner) == {1: 4, 2: 4}
+    assert (sched.num_running, sched.num_waiting) == (2, 1)
+    assert chunk_sizes(runner) == {1: 1, 2: 1}
+    assert chunk_sizes(runner) == {3: 4}
+
+
+def test_a_small_request_does_not_overtake_a_large_one_that_waits_for_room() -> None:
+    sched = scheduler(num_blocks=6)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(8), generate(max_tokens=9)))
+    runner.step()
+    sched.add(sequence(2, range(100, 116), EmbedTask()))
+    sched.add(sequence(3, range(4), EmbedTask()))
+    assert [seq.uid for seq in runner.drain()] == [1, 2, 3]
+
+
+def test_an_admission_leaves_room_for_running_sequences_to_grow() -> None:
+    sched = scheduler(num_blocks=6)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(7), generate(max_tokens=5)))
+    runner.step()
+    sched.add(sequence(2, range(100, 112), generate(max_tokens=5)))
+    assert [seq.uid for seq in runner.drain()] == [1, 2]
+    assert sched.num_preemptions == 0
+
+
+def test_what_can_never_fit_is_refused_with_the_figures() -> None:
+    sched = scheduler(num_blocks=4, block_size=4)
+    sched.add(sequence(1, range(10), generate(max_tokens=3)))
+    with pytest.raises(ValueError, match=r"room for 13 tokens \(4 blocks of 4\).*holds 12 tokens \(3 blocks\)"):
+        sched.add(sequence(2, range(10), generate(max_tokens=4)))
+    assert len(ToyRunner(sched).drain()) == 1
+
+
+@pytest.mark.parametrize(("max_num_seqs", "budget"), [(0, 16), (32, 16)])
+def test_limits_that_leave_a_sequence_without_its_token_are_refused(max_num_seqs: int, budget: int) -> None:
+    with pytest.raises(ValueError, match="max_num_seqs"):
+        SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+
+
+# --- preemption ---
+
+
+def test_the_latest_arrival_is_preempted_and_finishes_with_the_answer_it_gives_alone() -> None:
+    sched = scheduler(num_blocks=7)
+    runner = ToyRunner(sched)
+    seqs = [sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12)) for uid in (1, 2)]
+    for seq in seqs:
+        sched.add(seq)
+    ended = runner.drain()
+    assert [seq.uid for seq in ended] == [1, 2]
+    assert [seq.num_preemptions for seq in seqs] == [0, 1]
+    assert sched.num_preemptions == 1
+    assert sched.block_manager.prefix_cache_queries == 16, "a preempted sequence was counted again"
+    for seq in seqs:
+        assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
+
+
+def test_who_came_first_is_preempted_for_one_of_an_earlier_priority_and_still_ends() -> None:
+    sched = scheduler(num_blocks=7)
+    runner = ToyRunner(sched)
+    seqs = [
+        sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12), priority=priority)
+        for uid, priority in [(1, 1), (2, 0)]
+    ]
+    for seq in seqs:
+        sched.add(seq)
+    assert [seq.uid for seq in runner.drain()] == [2, 1]
+    assert [seq.num_preemptions for seq in seqs] == [1, 0]
+    for seq in seqs:
+        assert seq.generated_token_ids == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
+
+
+def test_a_preempted_sequence_goes_before_those_that_never_ran() -> None:
+    sched = scheduler(num_blocks=7, max_num_seqs=2)
+    runner = ToyRunner(sched)
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12)))
+    while not sched.num_preemptions:
+        runner.step()
+    assert [(seq.uid, seq.status.value) for seq in sched.sequences] == [(1, "running"), (2, "waiting"), (3, "waiting")]
+
+
+def test_a_preempted_capture_is_not_repeated() -> None:
+    sched = scheduler(num_blocks=8, max_num_seqs=2, budget=3)
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(8), generate(max_tokens=20)))
+    capturing = sequence(2, range(50, 66), attend())
+    sched.add(capturing)
+    while not capturing.num_preemptions:
+        runner.step()
+    assert 0 < len(runner.captured[2]) < 16
+    runner.drain()
+    assert runner.captured[2] == list(range(16))
+
+
+# --- the prefix cache ---
+
+
+def test_a_repeated_prompt_is_taken_from_the_cache_and_counted() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    answers = []
+    for uid in (1, 2):
+        sched.add(sequence(uid, range(14), generate(max_tokens=6)))
+        answers += [seq.generated_token_ids for seq in runner.drain()]
+    assert answers[0] == answers[1]
+    assert runner.num_tokens_run == 19 + 19 - 12
+    assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (28, 12)
+
+
+def test_an_answer_is_reused_by_the_next_turn_of_a_conversation() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    first = sequence(1, range(6), generate(max_tokens=7))
+    sched.add(first)
+    runner.drain()
+    second = sequence(2, [*first.token_ids, 1, 2, 3])
+    sched.add(second)
+    runner.drain()
+    assert second.num_cached_tokens == 12  # of 13: the last token of the answer was never computed
+
+
+def test_without_prefix_caching_everything_is_computed_and_nothing_counted() -> None:
+    sched = scheduler(caching=False)
+    runner = ToyRunner(sched)
+    for uid in (1, 2):
+        sched.add(sequence(uid, range(14), generate(max_tokens=1)))
+        runner.drain()
+    assert runner.num_tokens_run == 28
+    assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (0, 0)
+
+
+def test_a_capture_recomputes_what_the_cache_already_holds() -> None:
+    sched = scheduler()
+    runner = ToyRunner(sched)
+    sched.add(sequence(1, range(16), EmbedTask()))
+    sched.add(sequence(2, range(16), attend()))
+    sched.add(sequence(3, range(16), attend(9)))
+    runner.drain()
+    sched.add(sequence(4, range(16), attend()))
+    sched.add(sequence(5, range(16), attend(9)))
+    runner.drain()
+    assert runner.captured[4] == list(range(16))
+    assert runner.captured[5] == list(range(8, 16))
+
+
+@given(
+    prompts=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=24), min_size=2, max_size=5),
+    budget=st.integers(8, 32),
+)
+def test_hits_are_exactly_what_earlier_requests_share(prompts: list[list[int]], budget: int) -> None:
+    sched = scheduler(num_blocks=200, budget=budget)
+    runner = ToyRunner(sched)
+    computed: list[list[int]] = []
+    for uid, prompt in enumerate(prompts):
+        seq = sequence(uid, prompt, generate(max_tokens=3))
+        shared = max((_num_common(prompt, earlier) for earlier in computed), default=0)
+        sched.add(seq)
+        runner.drain()
+        assert seq.num_cached_tokens == min(shared, len(prompt) - 1) // 4 * 4
+        computed.append(seq.token_ids[:-1])
+
+
+def _num_common(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
