@@ -1,6 +1,7 @@
 """Tiny tokenizers made in code, one folder each, in the shapes that checkpoints come in. Knows no test."""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def llama3_like() -> Tokenizer:
     return tokenizer
 
 
+def roberta_like() -> Tokenizer:
+    """Byte-level with RoBERTa's marks around each text."""
+    tokenizer = byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return tokenizer
+
+
 def llama2_like(*, bos: bool = True) -> Tokenizer:
     """Sentencepiece's BPE: spaces are marks, unknown characters are runs of byte tokens."""
     special = ["<unk>", "<s>", "</s>"]
@@ -115,6 +123,7 @@ def word_piece(special: tuple[str, ...] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "
     return tokenizer
 
 
+_PLAIN = {"tokenizer_class": "PreTrainedTokenizerFast"}
 _BERT = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
 _SPM = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 _GPT2 = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
@@ -137,167 +146,194 @@ def words(folder: Path, **files: Any) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A folder with a tokenizer.json: `name` says what is special about it."""
+
+    name: str
+    tokenizer: Tokenizer
+    tokenizer_config: dict[str, Any] | None
+    model_type: str | None = None
+    """What its config.json names; None where it has none."""
+    files: dict[str, Any] = field(default_factory=dict)
+    """Its other JSON files by stem."""
+
+    def write(self, root: Path) -> Path:
+        config = None if self.model_type is None else {"model_type": self.model_type}
+        return write(
+            root / self.name, self.tokenizer, tokenizer_config=self.tokenizer_config, config=config, **self.files
+        )
+
+
 def build_all(root: Path) -> dict[str, Path]:
     """One folder for each shape of tokenizer that checkpoints come with, by a name that says what is special."""
-    plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    shapes = [*byte_levels(), *byte_levels_of_encoders(), *byte_fallbacks(), *unigrams(), *word_pieces()]
+    return {shape.name: shape.write(root) for shape in shapes} | files_of_vocabularies(root)
+
+
+def byte_levels() -> list[Shape]:
+    """GPT-2's kind, as decoders have it."""
     late = {
         "0": {"content": "<|endoftext|>", "special": True, "normalized": False},
         "400": {"content": "<|im_start|>", "special": True, "normalized": False},
         "401": {"content": "<|im_end|>", "special": True, "normalized": False},
         "402": {"content": "<tool>", "special": False, "normalized": False},
     }
-    legacy_map = {
-        "bos_token": {"content": "<s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
-        "eos_token": "</s>",
-        "additional_special_tokens": ["<note>"],
-    }
-    made: dict[str, Path] = {}
+    return [
+        Shape("byte level, plain class", byte_level(), _PLAIN | _GPT2 | {"clean_up_tokenization_spaces": True}),
+        Shape("byte level, GPT-2 class", byte_level(), {"tokenizer_class": "GPT2Tokenizer"}, "gpt2"),
+        Shape(
+            "byte level, GPT-2 class, prefix space",
+            byte_level(prefix=True),
+            {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True},
+            "gpt2",
+        ),
+        Shape("byte level, class by model type only", byte_level(), None, "gpt2"),
+        Shape(
+            "byte level, late tokens",
+            byte_level(),
+            _PLAIN | {"eos_token": "<|im_end|>", "added_tokens_decoder": late, "extra_special_tokens": ["<extra>"]},
+        ),
+        Shape(
+            "byte level, Qwen class",
+            byte_level(),
+            {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "added_tokens_decoder": late},
+            "qwen2",
+        ),
+        Shape(
+            "byte level, NeoX class",
+            byte_level(("<|endoftext|>", "<|padding|>")),
+            {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True},
+            "gpt_neox",
+        ),
+        Shape(
+            "byte level, OPT",
+            byte_level(("<s>", "</s>", "<pad>", "<unk>")),
+            _SPM | {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<pad>", "add_bos_token": True},
+            "opt",
+        ),
+        Shape(
+            "byte level, Llama class declared",
+            llama3_like(),
+            {"tokenizer_class": "LlamaTokenizer", "bos_token": "<|begin|>", "eos_token": "<|end|>"},
+            "llama",
+            {"generation_config": {"eos_token_id": [1, 7]}},
+        ),
+    ]
 
-    def add(name: str, tokenizer: Tokenizer, tokenizer_config: dict[str, Any] | None, **files: Any) -> None:
-        made[name] = write(root / name, tokenizer, tokenizer_config=tokenizer_config, **files)
 
-    add("byte level, plain class", byte_level(), plain | _GPT2 | {"clean_up_tokenization_spaces": True})
-    add("byte level, GPT-2 class", byte_level(), {"tokenizer_class": "GPT2Tokenizer"}, config={"model_type": "gpt2"})
-    add(
-        "byte level, GPT-2 class, prefix space",
-        byte_level(prefix=True),
-        {"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True},
-        config={"model_type": "gpt2"},
-    )
-    add("byte level, class by model type only", byte_level(), None, config={"model_type": "gpt2"})
-    add(
-        "byte level, late tokens",
-        byte_level(),
-        plain | {"eos_token": "<|im_end|>", "added_tokens_decoder": late, "extra_special_tokens": ["<extra>"]},
-    )
-    add(
-        "byte level, Qwen class",
-        byte_level(),
-        {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>", "added_tokens_decoder": late},
-        config={"model_type": "qwen2"},
-    )
-    add(
-        "byte level, NeoX class",
-        byte_level(("<|endoftext|>", "<|padding|>")),
-        {"tokenizer_class": "GPTNeoXTokenizer", "add_bos_token": True},
-        config={"model_type": "gpt_neox"},
-    )
-    add(
-        "byte level, OPT",
-        byte_level(("<s>", "</s>", "<pad>", "<unk>")),
-        _SPM | {"tokenizer_class": "GPT2Tokenizer", "pad_token": "<pad>", "add_bos_token": True},
-        config={"model_type": "opt"},
-    )
-    roberta = byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
-    roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    add("byte level, RoBERTa class", roberta, {"tokenizer_class": "RobertaTokenizer"}, config={"model_type": "roberta"})
-    add(
-        "byte level, Llama class declared",
-        llama3_like(),
-        {"tokenizer_class": "LlamaTokenizer", "bos_token": "<|begin|>", "eos_token": "<|end|>"},
-        config={"model_type": "llama"},
-        generation_config={"eos_token_id": [1, 7]},
-    )
-    add("byte fallback, plain class", llama2_like(), plain | _SPM, config={"model_type": "llama"})
-    add(
-        "byte fallback, Llama class",
-        llama2_like(),
-        _SPM | {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "add_eos_token": True, "legacy": True},
-        config={"model_type": "llama"},
-    )
-    add(
-        "byte fallback, Llama class, not legacy, no prefix",
-        llama2_like(bos=False),
-        _SPM | {"tokenizer_class": "LlamaTokenizerFast", "legacy": False, "add_prefix_space": False},
-        config={"model_type": "llama"},
-    )
-    add(
-        "byte fallback, Mistral",
-        llama2_like(),
-        _SPM | {"tokenizer_class": "LlamaTokenizer", "legacy": False},
-        config={"model_type": "mistral"},
-    )
-    add(
-        "byte fallback, special tokens map",
-        llama2_like(),
-        {"tokenizer_class": "LlamaTokenizer"},
-        config={"model_type": "llama"},
-        special_tokens_map=legacy_map,
-        added_tokens={"<late>": 500},
-    )
-    add(
-        "byte fallback, Gemma class",
-        llama2_like(),
-        _SPM | {"tokenizer_class": "GemmaTokenizer", "pad_token": "<unk>", "mask_token": None},
-        config={"model_type": "gemma"},
-    )
-    add("unigram", unigram(), plain | {"eos_token": "</s>", "clean_up_tokenization_spaces": True})
-    add("word piece, plain class", word_piece(), plain | _BERT | {"clean_up_tokenization_spaces": True})
-    add(
-        "word piece, BERT class",
-        word_piece(),
-        {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 512},
-        config={"model_type": "bert"},
-    )
-    mpnet = word_piece(("<pad>", "[UNK]", "<s>", "</s>", "<mask>"))
-    mpnet.post_processor = processors.RobertaProcessing(("</s>", 3), ("<s>", 2))
-    add("word piece, MPNet class", mpnet, {"tokenizer_class": "MPNetTokenizer"}, config={"model_type": "mpnet"})
-    add("unigram, T5 class", unigram(), {"tokenizer_class": "T5Tokenizer"}, config={"model_type": "t5"})
-    add(
-        "unigram, T5 class, its own sentinels",
-        unigram(("<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>")),
-        {
-            "tokenizer_class": "T5Tokenizer",
-            "extra_ids": 2,
-            "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"],
-        },
-        config={"model_type": "t5"},
-    )
-    whole = ("<s>", "$A", "</s>")
-    add(
-        "unigram, XLM-RoBERTa class",
-        unigram(("<s>", "<pad>", "</s>", "<unk>", "<mask>"), whole),
-        {"tokenizer_class": "XLMRobertaTokenizer"},
-        config={"model_type": "xlm-roberta"},
-    )
-    add(
-        "unigram, CamemBERT class",
-        unigram(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"), whole),
-        {"tokenizer_class": "CamembertTokenizer"},
-        config={"model_type": "camembert"},
-    )
-    bart = byte_level(("<s>", "<pad>", "</s>", "<unk>", "<mask>"))
-    bart.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    add("byte level, BART", bart, {"tokenizer_class": "BartTokenizer"}, config={"model_type": "bart"})
+def byte_levels_of_encoders() -> list[Shape]:
+    """GPT-2's kind, with what encoders write around a text."""
     modern = byte_level(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
     modern.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    add("byte level, ModernBERT", modern, plain | _BERT, config={"model_type": "modernbert"})
-    add(
-        "byte fallback, Gemma 3",
-        llama2_like(),
-        _SPM | {"tokenizer_class": "GemmaTokenizer", "pad_token": "<unk>", "mask_token": None},
-        config={"model_type": "gemma3_text"},
-    )
-    add(
-        "byte fallback, Phi-3",
-        llama2_like(),
-        _SPM | {"tokenizer_class": "LlamaTokenizer", "legacy": False, "pad_token": "</s>"},
-        config={"model_type": "phi3"},
-    )
-    made["vocab of word pieces"] = words(root / "vocab of word pieces", config={"model_type": "bert"})
-    made["vocab of word pieces, cased"] = words(
-        root / "vocab of word pieces, cased",
-        config={"model_type": "distilbert"},
-        tokenizer_config={"do_lower_case": False, "model_max_length": 512},
-    )
-    made["vocab and merges"] = vocab_and_merges(root / "vocab and merges", config={"model_type": "gpt2"})
-    made["vocab and merges, added tokens"] = vocab_and_merges(
-        root / "vocab and merges, added tokens",
-        config={"model_type": "gpt2"},
-        tokenizer_config={"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True},
-        added_tokens={"<|im_start|>": 400, "plain": 401},
-        special_tokens_map={"bos_token": "<|im_start|>", "eos_token": "<|endoftext|>"},
-    )
-    return made
+    return [
+        Shape("byte level, RoBERTa class", roberta_like(), {"tokenizer_class": "RobertaTokenizer"}, "roberta"),
+        Shape("byte level, BART", roberta_like(), {"tokenizer_class": "BartTokenizer"}, "bart"),
+        Shape("byte level, ModernBERT", modern, _PLAIN | _BERT, "modernbert"),
+    ]
+
+
+def byte_fallbacks() -> list[Shape]:
+    """Sentencepiece's BPE, as the families that descend from Llama declare it."""
+    llama = _SPM | {"tokenizer_class": "LlamaTokenizer"}
+    gemma = _SPM | {"tokenizer_class": "GemmaTokenizer", "pad_token": "<unk>", "mask_token": None}
+    special_tokens_map = {
+        "bos_token": {"content": "<s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
+        "eos_token": "</s>",
+        "additional_special_tokens": ["<note>"],
+    }
+    return [
+        Shape("byte fallback, plain class", llama2_like(), _PLAIN | _SPM, "llama"),
+        Shape(
+            "byte fallback, Llama class",
+            llama2_like(),
+            llama | {"add_bos_token": True, "add_eos_token": True, "legacy": True},
+            "llama",
+        ),
+        Shape(
+            "byte fallback, Llama class, not legacy, no prefix",
+            llama2_like(bos=False),
+            _SPM | {"tokenizer_class": "LlamaTokenizerFast", "legacy": False, "add_prefix_space": False},
+            "llama",
+        ),
+        Shape("byte fallback, Mistral", llama2_like(), llama | {"legacy": False}, "mistral"),
+        Shape(
+            "byte fallback, special tokens map",
+            llama2_like(),
+            {"tokenizer_class": "LlamaTokenizer"},
+            "llama",
+            {"special_tokens_map": special_tokens_map, "added_tokens": {"<late>": 500}},
+        ),
+        Shape("byte fallback, Gemma class", llama2_like(), gemma, "gemma"),
+        Shape("byte fallback, Gemma 3", llama2_like(), gemma, "gemma3_text"),
+        Shape("byte fallback, Phi-3", llama2_like(), llama | {"legacy": False, "pad_token": "</s>"}, "phi3"),
+    ]
+
+
+def unigrams() -> list[Shape]:
+    """Sentencepiece's Unigram: T5's end token, or both ends marked as encoders have it."""
+    whole = ("<s>", "$A", "</s>")
+    return [
+        Shape("unigram", unigram(), _PLAIN | {"eos_token": "</s>", "clean_up_tokenization_spaces": True}),
+        Shape("unigram, T5 class", unigram(), {"tokenizer_class": "T5Tokenizer"}, "t5"),
+        Shape(
+            "unigram, T5 class, its own sentinels",
+            unigram(("<pad>", "</s>", "<unk>", "<extra_id_1>", "<extra_id_0>")),
+            {
+                "tokenizer_class": "T5Tokenizer",
+                "extra_ids": 2,
+                "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"],
+            },
+            "t5",
+        ),
+        Shape(
+            "unigram, XLM-RoBERTa class",
+            unigram(("<s>", "<pad>", "</s>", "<unk>", "<mask>"), whole),
+            {"tokenizer_class": "XLMRobertaTokenizer"},
+            "xlm-roberta",
+        ),
+        Shape(
+            "unigram, CamemBERT class",
+            unigram(("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>", "<mask>"), whole),
+            {"tokenizer_class": "CamembertTokenizer"},
+            "camembert",
+        ),
+    ]
+
+
+def word_pieces() -> list[Shape]:
+    """BERT's kind."""
+    mpnet = word_piece(("<pad>", "[UNK]", "<s>", "</s>", "<mask>"))
+    mpnet.post_processor = processors.RobertaProcessing(("</s>", 3), ("<s>", 2))
+    return [
+        Shape("word piece, plain class", word_piece(), _PLAIN | _BERT | {"clean_up_tokenization_spaces": True}),
+        Shape(
+            "word piece, BERT class",
+            word_piece(),
+            {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "model_max_length": 512},
+            "bert",
+        ),
+        Shape("word piece, MPNet class", mpnet, {"tokenizer_class": "MPNetTokenizer"}, "mpnet"),
+    ]
+
+
+def files_of_vocabularies(root: Path) -> dict[str, Path]:
+    """Folders without a tokenizer.json: their vocabulary lies in the older files."""
+    return {
+        "vocab of word pieces": words(root / "vocab of word pieces", config={"model_type": "bert"}),
+        "vocab of word pieces, cased": words(
+            root / "vocab of word pieces, cased",
+            config={"model_type": "distilbert"},
+            tokenizer_config={"do_lower_case": False, "model_max_length": 512},
+        ),
+        "vocab and merges": vocab_and_merges(root / "vocab and merges", config={"model_type": "gpt2"}),
+        "vocab and merges, added tokens": vocab_and_merges(
+            root / "vocab and merges, added tokens",
+            config={"model_type": "gpt2"},
+            tokenizer_config={"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True, "add_bos_token": True},
+            added_tokens={"<|im_start|>": 400, "plain": 401},
+            special_tokens_map={"bos_token": "<|im_start|>", "eos_token": "<|endoftext|>"},
+        ),
+    }
