@@ -1,12 +1,14 @@
 """Text to token ids and back, id for id as `transformers.AutoTokenizer` does it, without transformers.
 
 Knows one loaded tokenizer. Refuses to know files (`tokenizer_files`), the text of a stream (`detokenizer`), chat
-templates (`chat`), requests and torch. Nothing changes after loading, so any number of threads may read.
+templates (`chat`), requests and torch. Nothing changes after loading but what is remembered, so any number of
+threads may read.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import tokenizers
@@ -20,6 +22,8 @@ CLEAN_UPS = (
     (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
 """What `clean_up_tokenization_spaces` replaces in decoded text, in this order."""
+_REMEMBERED_TOKENS = 1 << 15
+"""Texts and bytes of single tokens are kept for so many: the same few thousand are asked for again and again."""
 
 
 def _byte_of_char() -> dict[str, int]:
@@ -66,6 +70,9 @@ class Tokenizer:
         """Every token is a string of bytes, and text is their concatenation read as UTF-8."""
         self.byte_fallback: bool = "ByteFallback" in decoder
         """Characters outside the vocabulary are runs of tokens <0x00> .. <0xFF>."""
+        self._token_string = lru_cache(_REMEMBERED_TOKENS)(self._decode_alone)
+        self.token_bytes = lru_cache(_REMEMBERED_TOKENS)(self._token_bytes)
+        """The UTF-8 bytes that a token adds inside a text; None for an id that has no token."""
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
@@ -125,22 +132,22 @@ class Tokenizer:
         A token that is part of a character gives U+FFFD, and tokenizers that mark spaces in front of words drop the
         space of a first word: `token_bytes` tells what the token adds inside a text. Ids without a token give "".
         """
-        texts = {token_id: self._raw.decode([token_id], skip_special_tokens=False) for token_id in set(ids)}
-        return [texts[token_id] for token_id in ids]
+        return [self._token_string(token_id) for token_id in ids]
 
-    def token_bytes(self, token_id: int) -> list[int] | None:
-        """The UTF-8 bytes that the token adds inside a text; None for an id that has no token."""
+    def _decode_alone(self, token_id: int) -> str:
+        return self.decode_window([token_id], skip_special_tokens=False)
+
+    def _token_bytes(self, token_id: int) -> tuple[int, ...] | None:
         token = self.token(token_id)
         if token is None:
             return None
         if self.byte_level:
-            return list(self.byte_level_bytes(token))
+            return tuple(self.byte_level_bytes(token))
         if self.byte_fallback and (byte := fallback_byte(token)) is not None:
-            return [byte]
+            return (byte,)
         # Decoded twice in a row the token stands once at the start of the text, and once inside it.
-        once = self._raw.decode([token_id], skip_special_tokens=False)
-        twice = self._raw.decode([token_id, token_id], skip_special_tokens=False)
-        return list(twice.removeprefix(once).encode())
+        twice = self.decode_window([token_id, token_id], skip_special_tokens=False)
+        return tuple(twice.removeprefix(self._token_string(token_id)).encode())
 
     @staticmethod
     def byte_level_bytes(token: str) -> bytes:

@@ -5,7 +5,7 @@ The engine's dataclasses are taken apart here and put together again at the othe
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import msgspec
 
@@ -35,6 +35,9 @@ from server.engine.request import (
 )
 
 Buffer = bytes | bytearray | memoryview
+
+LOGPROBS_PIECE = 64
+"""Positions of a prompt whose log-probabilities travel, are read and are written together: a millisecond or a few."""
 
 
 class MessageError(ValueError):
@@ -148,13 +151,23 @@ class WireArray(msgspec.Struct, array_like=True, frozen=True):
     buffer: int
 
 
+class WireLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """A prompt's log-probabilities, `length` of them in buffers from number `buffer` on, LOGPROBS_PIECE in each.
+
+    The message itself is read at once and holds up the event loop; these are read when they are asked for.
+    """
+
+    length: int
+    buffer: int
+
+
 class WireOutput(msgspec.Struct, array_like=True, frozen=True):
-    """A `RequestOutput` without the bytes of its tensors."""
+    """A `RequestOutput` without the bytes of its tensors and without the log-probabilities of its prompt."""
 
     uid: int
     token_id: int | None
     logprobs: TokenLogprobs | None
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None
+    prompt_logprobs: WireLogprobs | None
     tensors: tuple[WireArray, ...]
     finish_reason: FinishReason | None
     stop_token_id: int | None
@@ -186,6 +199,9 @@ FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | Step | Described
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+_logprobs: msgspec.msgpack.Decoder[tuple[TokenLogprobs | None, ...]] = msgspec.msgpack.Decoder(
+    tuple[TokenLogprobs | None, ...]
+)
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
@@ -305,7 +321,7 @@ def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
         output.uid,
         output.token_id,
         output.logprobs,
-        output.prompt_logprobs,
+        None if output.prompt_logprobs is None else _wire_logprobs(output.prompt_logprobs, buffers),
         tensors,
         output.finish_reason,
         output.stop_token_id,
@@ -313,6 +329,46 @@ def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
         output.num_cached_tokens,
         output.timing,
     )
+
+
+def _wire_logprobs(logprobs: Sequence[TokenLogprobs | None], buffers: list[Buffer]) -> WireLogprobs:
+    wire = WireLogprobs(len(logprobs), len(buffers))
+    starts = range(0, len(logprobs), LOGPROBS_PIECE)
+    buffers.extend(_encoder.encode(logprobs[start : start + LOGPROBS_PIECE]) for start in starts)
+    return wire
+
+
+class _PromptLogprobs(Sequence[TokenLogprobs | None]):
+    """Log-probabilities that are read from their buffers when they are asked for, a piece at a time."""
+
+    def __init__(self, length: int, pieces: Sequence[Buffer]) -> None:
+        self._length = length
+        self._pieces = pieces
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> TokenLogprobs | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TokenLogprobs | None]: ...
+    def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
+        positions = range(self._length)[index]
+        if isinstance(positions, int):
+            return self._piece(positions // LOGPROBS_PIECE)[positions % LOGPROBS_PIECE]
+        read = {number: self._piece(number) for number in {position // LOGPROBS_PIECE for position in positions}}
+        return [read[position // LOGPROBS_PIECE][position % LOGPROBS_PIECE] for position in positions]
+
+    def _piece(self, number: int) -> tuple[TokenLogprobs | None, ...]:
+        return _logprobs.decode(self._pieces[number])
+
+
+def _prompt_logprobs(wire: WireLogprobs, buffers: Sequence[Buffer]) -> _PromptLogprobs:
+    """Raises MessageError."""
+    end = wire.buffer - (-wire.length // LOGPROBS_PIECE)
+    if not 0 <= wire.buffer <= end <= len(buffers):
+        raise MessageError(f"{wire.length} log-probabilities name buffers {wire.buffer} to {end} of {len(buffers)}")
+    return _PromptLogprobs(wire.length, buffers[wire.buffer : end])
 
 
 def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput:
@@ -324,7 +380,7 @@ def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput
         uid=wire.uid,
         token_id=wire.token_id,
         logprobs=wire.logprobs,
-        prompt_logprobs=wire.prompt_logprobs,
+        prompt_logprobs=None if wire.prompt_logprobs is None else _prompt_logprobs(wire.prompt_logprobs, buffers),
         tensors=tensors,
         finish_reason=wire.finish_reason,
         stop_token_id=wire.stop_token_id,

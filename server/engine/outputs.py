@@ -1,5 +1,6 @@
 """What the engine answers, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and its shape."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -49,7 +50,7 @@ class RequestOutput:
     uid: int
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     """With the first token; the first entry is None."""
     tensors: dict[str, Array] = field(default_factory=dict)
     """attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, and what the tasks of

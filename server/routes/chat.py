@@ -1,13 +1,14 @@
 """POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.engine.outputs import TokenLogprobs
 from server.routes.abilities import check_route
 from server.routes.answers import new_answer_id
 from server.routes.choices import Piece
@@ -60,10 +61,10 @@ async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arr
     choices = await collect(started)
     writer = _Writer(context, body, job, started)
     answer = writer.head("chat.completion")
-    answer["choices"] = [writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
     answer["usage"] = usage([job], sum(len(choice.token_ids) for choice in choices), started.runs)
     if body.prompt_logprobs is not None:
-        answer["prompt_logprobs"] = writer.prompt_logprobs(choices[0].prompt_logprobs)
+        answer["prompt_logprobs"] = await writer.prompt_logprobs(choices[0].prompt_logprobs)
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
@@ -87,9 +88,9 @@ async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncI
     num_tokens = 0
     async for arrived in arrivals:
         num_tokens += len(arrived.piece.token_ids)
-        chunk = {**head, "choices": [writer.chunk(arrived.run.index, arrived.piece)]}
+        chunk = {**head, "choices": [await writer.chunk(arrived.run.index, arrived.piece)]}
         if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
-            chunk["prompt_logprobs"] = writer.prompt_logprobs(arrived.piece.prompt_logprobs)
+            chunk["prompt_logprobs"] = await writer.prompt_logprobs(arrived.piece.prompt_logprobs)
         yield event(orjson.dumps(chunk))
     if writer.body.include_usage:
         total = usage([writer.job], num_tokens, writer.started.runs)
@@ -118,12 +119,12 @@ class _Writer:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+    async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
         """A choice in one piece."""
         written: dict[str, Any] = {
             "index": index,
             "message": {"role": "assistant", "content": choice.text},
-            "logprobs": self._logprobs(choice.logprobs),
+            "logprobs": await self._logprobs(choice.logprobs),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
@@ -133,14 +134,14 @@ class _Writer:
             written["attention"] = self.started.rows.whole(choice.tensors, len(self.job.prompt.ids) - 1)
         return written
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+    async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
         """What a piece adds to a choice."""
         query = len(self.job.prompt.ids) - 1 + self._num_tokens[index]
         self._num_tokens[index] += len(piece.token_ids)
         choice: dict[str, Any] = {
             "index": index,
             "delta": {"content": piece.text},
-            "logprobs": self._logprobs(piece.logprobs),
+            "logprobs": await self._logprobs(piece.logprobs),
             "finish_reason": piece.finish_reason,
             "stop_reason": piece.stop_reason,
         }
@@ -150,11 +151,13 @@ class _Writer:
             choice["attention"] = self.started.rows.piece(piece.tensors, query)
         return choice
 
-    def _logprobs(self, logprobs: Any) -> dict[str, Any] | None:
+    async def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if self.body.num_logprobs is None:
             return None
-        return {"content": chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
+        return {"content": await chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
 
-    def prompt_logprobs(self, logprobs: Any) -> Any:
+    async def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
         """vLLM's `prompt_logprobs`, which in chats stands beside the choices."""
-        return logprobs and prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)
+        if logprobs is None:
+            return None
+        return await prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)

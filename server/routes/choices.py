@@ -22,7 +22,7 @@ class Piece:
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     tensors: dict[str, Array] = field(default_factory=dict)
     finish_reason: str | None = None
     stop_reason: str | int | None = None

@@ -78,7 +78,7 @@ async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], 
     choices = await collect(started)
     writer = _Writer(context, body, jobs, started)
     answer = writer.head()
-    answer["choices"] = [writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
     answer["usage"] = usage(jobs, writer.num_completion_tokens, started.runs)
     return Response(orjson.dumps(answer), media_type="application/json")
 
@@ -99,7 +99,7 @@ async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncI
     if writer.body.include_usage:
         head["usage"] = None
     async for arrived in arrivals:
-        yield event(orjson.dumps({**head, "choices": [writer.chunk(arrived.run.index, arrived.piece)]}))
+        yield event(orjson.dumps({**head, "choices": [await writer.chunk(arrived.run.index, arrived.piece)]}))
     if writer.body.include_usage:
         total = usage(writer.jobs, writer.num_completion_tokens, writer.started.runs)
         yield event(orjson.dumps({**head, "choices": [], "usage": total}))
@@ -139,7 +139,7 @@ class _Writer:
         known = [i for i in prompt.ids if i < self.context.tokenizer.vocab_size]
         return self.context.tokenizer.decode(known, self.body.skip_special_tokens)
 
-    def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+    async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
         """A choice in one piece."""
         piece = Piece(
             text=choice.text,
@@ -149,7 +149,7 @@ class _Writer:
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
         )
-        written = self.chunk(index, piece)
+        written = await self.chunk(index, piece)
         tensors = choice.tensors
         if self.body.max_tokens == 0:
             tensors = [kept for kept in map(prompt_rows, tensors) if kept]
@@ -157,7 +157,7 @@ class _Writer:
             written["attention"] = self.started.rows.whole(tensors, len(self._prompt(index).ids) - 1)
         return written
 
-    def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+    async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
         """What a piece adds to a choice; the first brings the prompt, if that is echoed."""
         is_first = index not in self._begun
         self._begun.add(index)
@@ -174,24 +174,25 @@ class _Writer:
         choice: dict[str, Any] = {
             "index": index,
             "text": self._echo(index) + piece.text if echoes else piece.text,
-            "logprobs": self._logprobs(index, piece, echoes),
+            "logprobs": await self._logprobs(index, piece, echoes),
             "finish_reason": piece.finish_reason,
             "stop_reason": piece.stop_reason,
         }
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
         if self.body.prompt_logprobs is not None and piece.prompt_logprobs is not None:
-            entries = prompt_entries(self.context.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
+            entries = await prompt_entries(self.context.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
             choice["prompt_logprobs"] = entries
         if self.started.rows is not None and piece.tensors:
             choice["attention"] = self.started.rows.piece(piece.tensors, query)
         return choice
 
-    def _logprobs(self, index: int, piece: Piece, echoes: bool) -> dict[str, Any] | None:
-        if index not in self._legacy:
+    async def _logprobs(self, index: int, piece: Piece, echoes: bool) -> dict[str, Any] | None:
+        legacy = self._legacy.get(index)
+        if legacy is None:
             return None
-        ids, entries = list(piece.token_ids), list(piece.logprobs)
-        if echoes and piece.prompt_logprobs is not None:
-            ids = [*self._prompt(index).ids, *ids]
-            return self._legacy[index].entries(ids, [*piece.prompt_logprobs, *entries])
-        return self._legacy[index].entries(ids, entries)
+        if not echoes or piece.prompt_logprobs is None:
+            return await legacy.entries(piece.token_ids, piece.logprobs)
+        prompt = await legacy.entries(self._prompt(index).ids, piece.prompt_logprobs)
+        generated = await legacy.entries(piece.token_ids, piece.logprobs)
+        return {name: [*prompt[name], *generated[name]] for name in prompt}

@@ -204,7 +204,7 @@ class Collected:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: tuple[TokenLogprobs | None, ...] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     tensors: list[dict[str, Array]] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None

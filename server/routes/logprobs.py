@@ -1,13 +1,18 @@
 """Log-probabilities in the three forms clients know: OpenAI's legacy lists, its chat entries, vLLM's prompt_logprobs.
 
-Natural logarithms of the model's own distribution, before temperature.
+Natural logarithms of the model's own distribution, before temperature. Those of a long prompt are hundreds of thousands
+of numbers: they become JSON in pieces of a few milliseconds, between which the event loop serves others.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
+
+import orjson
 
 from model.tokenizer import Tokenizer
 from server.engine.outputs import TokenLogprobs
+from server.messages import LOGPROBS_PIECE
 
 LEAST_LOGPROB = -9999.0
 """What vLLM writes for a probability of zero: JSON has no minus infinity."""
@@ -15,6 +20,19 @@ LEAST_LOGPROB = -9999.0
 
 def _finite(logprob: float) -> float:
     return max(logprob, LEAST_LOGPROB)
+
+
+async def _pieces(length: int) -> AsyncIterator[slice]:
+    """Where each piece of so many positions is; everything else that is ready to run does so between two."""
+    for begin in range(0, length, LOGPROBS_PIECE):
+        if begin:
+            await asyncio.sleep(0)
+        yield slice(begin, min(begin + LOGPROBS_PIECE, length))
+
+
+def _items(values: list[Any]) -> orjson.Fragment:
+    """Neighbours in a list, as JSON: orjson writes a fragment as it is, so one stands for all of them. Not for none."""
+    return orjson.Fragment(orjson.dumps(values)[1:-1])
 
 
 class LegacyLogprobs:
@@ -25,8 +43,22 @@ class LegacyLogprobs:
         self._num_top = num_top
         self._offset = 0
 
-    def entries(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
+    async def entries(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
+    ) -> dict[str, list[orjson.Fragment]]:
         """The next tokens, one list a field. A missing entry (a prompt's first token) is null."""
+        fields: dict[str, list[orjson.Fragment]] = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
+        }
+        async for piece in _pieces(len(token_ids)):
+            for name, values in self._piece(token_ids[piece], logprobs[piece]).items():
+                fields[name].append(_items(values))
+        return fields
+
+    def _piece(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
         strings = self._tokenizer.token_strings(token_ids)
         offsets = []
         for string in strings:
@@ -52,27 +84,33 @@ class LegacyLogprobs:
         return by_text
 
 
-def chat_entries(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> list[dict[str, Any]]:
+async def chat_entries(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> list[orjson.Fragment]:
     """The `content` list of a chat choice's logprobs."""
-
-    def one(token_id: int, logprob: float) -> dict[str, Any]:
-        string = tokenizer.token_strings([token_id])[0]
-        return {"token": string, "logprob": _finite(logprob), "bytes": tokenizer.token_bytes(token_id)}
-
     return [
-        {
-            **one(entry.token_id, entry.logprob),
-            "top_logprobs": [one(token_id, logprob) for token_id, logprob in entry.top[:num_top]],
-        }
-        for entry in logprobs
+        _items([_chat_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
+        async for piece in _pieces(len(logprobs))
     ]
 
 
-def prompt_entries(
+def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
+    def one(token_id: int, logprob: float) -> dict[str, Any]:
+        (string,) = tokenizer.token_strings([token_id])
+        return {"token": string, "logprob": _finite(logprob), "bytes": tokenizer.token_bytes(token_id)}
+
+    return {
+        **one(entry.token_id, entry.logprob),
+        "top_logprobs": [one(token_id, logprob) for token_id, logprob in entry.top[:num_top]],
+    }
+
+
+async def prompt_entries(
     tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs | None], num_top: int
-) -> list[dict[str, Any] | None]:
+) -> list[orjson.Fragment]:
     """vLLM's `prompt_logprobs`: by token id, with rank and text; null for the first token."""
-    return [None if entry is None else _prompt_entry(tokenizer, entry, num_top) for entry in logprobs]
+    return [
+        _items([None if entry is None else _prompt_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
+        async for piece in _pieces(len(logprobs))
+    ]
 
 
 def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:

@@ -1,77 +1,23 @@
 """The engine client against a worker played in the same process over the real socket."""
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from server import messages
-from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
+from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
-from server.link import WorkerLink
-from server.messages import Abort, Hello, NewRequest, Ready, Refusal, ToWorker
-from server.request_handle import RequestHandle
+from server.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
 from server.request_log import RequestRecord, current_record
 from server.settings import Settings
-
-INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
-
-
-def generate(max_tokens: int = 4) -> GenerateTask:
-    return GenerateTask(sampling=SamplingParams(max_tokens=max_tokens, seed=0))
-
-
-class PlayedWorker:
-    """A worker that says what the test tells it to."""
-
-    def __init__(self, client: EngineClient, worker_id: int = 0) -> None:
-        self.client = client
-        self.worker_id = worker_id
-        self.link = WorkerLink.connect(client.socket.path)
-        self.inbox: list[tuple[ToWorker, tuple[bytearray, ...]]] = []
-        self.say(Hello(worker_id, os.getpid()))
-
-    def say(self, message: messages.FromWorker) -> None:
-        self.link.send(messages.encode(message))
-
-    async def become_ready(self) -> None:
-        self.say(Ready(INFO))
-        await until(lambda: self.client.workers[self.worker_id].is_ready)
-
-    def step(self, *outputs: RequestOutput, refusals: tuple[Refusal, ...] = (), **stats: int) -> None:
-        message, buffers = messages.step_message(
-            StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)),
-            refusals,
-        )
-        self.link.send(messages.encode(message), buffers)
-
-    async def receive(self) -> ToWorker:
-        return (await self.receive_frame())[0]
-
-    async def receive_frame(self) -> tuple[ToWorker, tuple[bytearray, ...]]:
-        end = time.monotonic() + 10
-        while not self.inbox:
-            assert time.monotonic() < end, "no whole message came from the client"
-            frames = await asyncio.to_thread(self.link.poll, 1.0)
-            self.inbox += [(messages.decode_to_worker(frame.header), frame.buffers) for frame in frames]
-        return self.inbox.pop(0)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, "it did not happen within 10 s"
-        await asyncio.sleep(0.002)
-
-
-async def outputs_of(handle: RequestHandle) -> list[RequestOutput]:
-    return [output async for output in handle]
+from server.state_report import admission_state
+from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
 
 
 @pytest.fixture
@@ -126,7 +72,8 @@ async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: Pl
     worker.step(first)
     worker.step(last)
     got = await outputs_of(handle)
-    assert got[0] == first
+    assert tuple(got[0].prompt_logprobs or ()) == (None, logprobs)
+    assert replace(got[0], prompt_logprobs=None) == replace(first, prompt_logprobs=None)
     tensor = got[1].tensors["attention"]
     assert (tensor.dtype, tensor.shape, bytes(tensor.data)) == ("float16", (2, 3), bytes(range(12)))
     assert replace(got[1], tensors={}) == replace(last, tensors={})
@@ -369,6 +316,58 @@ async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
         await client.submit(generate(), (1,))
     worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
     assert len(await outputs_of(handle)) == 1
+
+
+@pytest.mark.parametrize(
+    ("seed", "values"),
+    [
+        (1 << 70, Array("float32", (4,), bytes(16))),  # no integer of the wire
+        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # no bytes that a socket takes
+    ],
+)
+async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
+    client: EngineClient, worker: PlayedWorker, seed: int, values: Array
+) -> None:
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
+    task = GenerateTask(sampling=SamplingParams(max_tokens=4, seed=seed))
+    record = RequestRecord("a")
+    token = current_record.set(record)
+    try:
+        with pytest.raises((OverflowError, TypeError)):
+            await client.submit(task, (1,), interventions=(change,), capture_bytes=900)
+    finally:
+        current_record.reset(token)
+    counted = admission_state(client.admission)
+    assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
+    assert (client.num_inflight, client.requests_submitted, record.prompt_tokens) == (0, 0, 0)
+    handle = await client.submit(generate(), (1,), capture_bytes=900)  # the link goes on, and there is room
+    while not isinstance(message := await worker.receive(), NewRequest):
+        pass
+    assert message.uid == handle.uid
+    handle.close()
+
+
+async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> None:
+    client = EngineClient(Settings(load_timeout=0.3))
+    killed: list[int] = []
+    client.on_hung = killed.append
+    await client.start()
+    worker = PlayedWorker(client)
+
+    def beats() -> bool:
+        worker.say(Loading(1, 2))
+        worker.say(Heartbeat())
+        return bool(killed)
+
+    await until(beats)
+    assert killed == [0]
+    assert (client.ready(), client.live) == (False, True)
+    assert "got no further in loading the model" in client.reason()
+    with pytest.raises(Unavailable):
+        await client.submit(generate(), (1,))
+    worker.link.close()
+    await client.stop()
+    client.socket.remove()
 
 
 async def test_each_step_is_observed_and_a_broken_observer_costs_nothing(

@@ -44,7 +44,7 @@ class Answer:
             self.tokens.append(output.token_id)
             self.logprobs.append(output.logprobs)
         if output.prompt_logprobs is not None:
-            self.prompt_logprobs = output.prompt_logprobs
+            self.prompt_logprobs = tuple(output.prompt_logprobs)
         if output.tensors:
             self.tensors.append({k: (a.dtype, a.shape, bytes(a.data)) for k, a in output.tensors.items()})
         self.finish_reason = output.finish_reason or self.finish_reason

@@ -1,0 +1,92 @@
+"""Log-probabilities of long prompts: written in pieces, between which the server serves others."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from model.tokenizer import Tokenizer
+from server.engine.outputs import TokenLogprobs
+from server.routes.logprobs import LegacyLogprobs, chat_entries, prompt_entries
+from tests.server.serving import write_tokenizer
+
+LENGTH = 1000
+IDS = [97 + i % 26 for i in range(LENGTH)]
+"""Letters: of the tests' tokenizer, whose ids are bytes."""
+SCORED = [TokenLogprobs(token_id, -0.5, 1, ((token_id, -0.5), (65, -1.5))) for token_id in IDS]
+MANY_TURNS = 15
+"""Of the event loop, for so many positions: more than for the one piece that few make."""
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    write_tokenizer(tmp_path)
+    return Tokenizer.from_folder(tmp_path)
+
+
+async def turns_during(work: Awaitable[Any]) -> tuple[int, Any]:
+    """How often another task could run while the work was done, and the work's result, as a client reads it."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    result = await work
+    task.cancel()
+    return turns, orjson.loads(orjson.dumps(result))
+
+
+Write = Callable[[Tokenizer, int], Awaitable[Any]]
+FORMS: dict[str, Write] = {
+    "legacy": lambda tokenizer, length: LegacyLogprobs(tokenizer, 2).entries(IDS[:length], SCORED[:length]),
+    "chat": lambda tokenizer, length: chat_entries(tokenizer, SCORED[:length], 2),
+    "prompt": lambda tokenizer, length: prompt_entries(tokenizer, [None, *SCORED[1:length]], 2),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_others_are_served_while_the_log_probabilities_of_a_long_prompt_are_written(
+    form: str, tokenizer: Tokenizer
+) -> None:
+    few, _ = await turns_during(FORMS[form](tokenizer, 20))
+    many, _ = await turns_during(FORMS[form](tokenizer, LENGTH))
+    assert few <= 1
+    assert many >= MANY_TURNS
+
+
+async def test_the_pieces_of_the_legacy_lists_join_without_a_seam(tokenizer: Tokenizer) -> None:
+    _, fields = await turns_during(FORMS["legacy"](tokenizer, LENGTH))
+    assert fields == {
+        "tokens": [chr(token_id) for token_id in IDS],
+        "token_logprobs": [-0.5] * LENGTH,
+        "top_logprobs": [{chr(token_id): -0.5, "A": -1.5} for token_id in IDS],
+        "text_offset": list(range(LENGTH)),
+    }
+
+
+async def test_the_pieces_of_the_chat_entries_join_without_a_seam(tokenizer: Tokenizer) -> None:
+    _, entries = await turns_during(FORMS["chat"](tokenizer, LENGTH))
+    other = {"token": "A", "logprob": -1.5, "bytes": [65]}
+    chosen = [{"token": chr(token_id), "logprob": -0.5, "bytes": [token_id]} for token_id in IDS]
+    assert entries == [{**each, "top_logprobs": [each, other]} for each in chosen]
+
+
+async def test_the_pieces_of_the_prompt_entries_join_without_a_seam(tokenizer: Tokenizer) -> None:
+    _, entries = await turns_during(FORMS["prompt"](tokenizer, LENGTH))
+    other = {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
+    chosen = [{"logprob": -0.5, "rank": 1, "decoded_token": chr(token_id)} for token_id in IDS]
+    expected = [{str(i): each, "65": other} for i, each in zip(IDS, chosen, strict=True)]
+    assert entries == [None, *expected[1:]]
+
+
+@pytest.mark.parametrize("form", ["legacy", "chat"])
+async def test_nothing_to_write_is_an_empty_list(form: str, tokenizer: Tokenizer) -> None:
+    _, written = await turns_during(FORMS[form](tokenizer, 0))
+    assert written in ([], {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []})
