@@ -1,0 +1,81 @@
+"""POST /v1/heads and /v1/rollout: the patterns of all heads in a few numbers, and multiplied through the layers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.server.routes.looks import IDS, TEXT, array, ask, at_site, engine_of
+from tests.server.tiny_network import HEADS, LAYERS
+
+# --- heads ---
+
+
+async def test_heads_of_a_text_are_means_over_its_pattern(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "heads")
+    scores = dict(zip(entry["measures"], np.moveaxis(array(entry, "scores"), -1, 0), strict=True))
+    for layer in range(LAYERS):
+        pattern = engine.network.points(IDS)[f"blocks.{layer}.attn.hook_pattern"]
+        assert np.allclose(scores["previous_token"][layer], np.diagonal(pattern, -1, 1, 2).mean(-1), atol=1e-5)
+        assert np.allclose(scores["self"][layer], np.diagonal(pattern, 0, 1, 2).mean(-1), atol=1e-5)
+        assert np.allclose(scores["first_token"][layer], pattern[:, 1:, 0].mean(-1), atol=1e-5)
+        # "abcab": the second a followed by b, so its query looks for position 1; the second b for position 2
+        assert np.allclose(scores["induction"][layer], (pattern[:, 3, 1] + pattern[:, 4, 2]) / 2, atol=1e-5)
+    best = entry["strongest"]["entropy"][0]
+    assert scores["entropy"][best["layer"], best["head"]] == scores["entropy"].max()
+
+
+async def test_a_text_without_repetition_has_no_induction_score(tmp_path: Path) -> None:
+    async with at_site(tmp_path, engine_of()) as at:
+        entry = await ask(at, "heads", input="xyz", layers=0, heads=1)
+    assert entry["arrays"]["scores"]["data"][0][0][-1] is None
+    assert entry["strongest"]["induction"] == []
+
+
+async def test_without_an_input_random_tokens_are_written_twice(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "heads", input=None, repeat_length=6, num_sequences=3, seed=5)
+        again = await ask(at, "heads", input=None, repeat_length=6, num_sequences=3, seed=5)
+        too_long = await at.error("/v1/heads", {"repeat_length": 40}, 400)
+    sent = [submitted.prompt_token_ids for submitted in engine.submitted[:3]]
+    induction = np.zeros((LAYERS, HEADS))
+    for ids in sent:
+        assert ids[:6] == ids[6:]
+        for layer in range(LAYERS):
+            pattern = engine.network.points(ids)[f"blocks.{layer}.attn.hook_pattern"]
+            induction[layer] += np.diagonal(pattern, 1 - 6, 1, 2).mean(-1) / 3
+    assert len(set(sent)) == 3
+    assert np.allclose(array(entry, "scores")[..., entry["measures"].index("induction")], induction, atol=1e-5)
+    assert entry["arrays"] == again["arrays"]
+    assert "tokens" not in entry
+    assert (too_long["param"], "32" in too_long["message"]) == ("repeat_length", True)
+
+
+# --- rollout and flow ---
+
+
+async def test_rollout_and_flow_start_from_the_heads_mean(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        rolled = await ask(at, "rollout", layers="all")
+        flowed = await ask(at, "rollout", method="flow")
+    points = engine.network.points(IDS)
+    means = [points[f"blocks.{layer}.attn.hook_pattern"].mean(0) for layer in range(LAYERS)]
+    below, above = ((mean + np.eye(len(IDS))) / 2 for mean in means)
+    assert np.allclose(array(rolled, "rollout"), [below, above @ below], atol=1e-5)
+    assert (flowed["layers"], flowed["query_positions"]) == ([LAYERS - 1], [len(IDS) - 1])
+    flow = array(flowed, "flow")[0, 0]
+    # Through two layers each path has a word between of its own, and carries what the narrower of its edges holds.
+    assert np.allclose(flow, np.minimum(above[-1][:, None], below).sum(0), atol=1e-5)
+    assert np.allclose(array(flowed, "normalized")[0, 0], flow / flow.sum(), atol=1e-6)
+
+
+async def test_a_flow_that_would_take_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server.routes.rollout.MAX_FLOW_WORK", 100)
+    async with at_site(tmp_path, engine_of()) as at:
+        error = await at.error("/v1/rollout", {"input": TEXT, "method": "flow"}, 400)
+        assert at.engine.submitted == []
+    assert (error["param"], error["code"]) == ("method", "too_much_work")

@@ -1,0 +1,115 @@
+"""POST /v1/next, /v1/lens and /v1/trajectory: what comes next, and the stream on its way there."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load as load_safetensors
+
+from tests.server.routes.looks import IDS, TEXT, array, ask, at_site, engine_of
+from tests.server.tiny_network import LAYERS
+
+# --- next ---
+
+
+def softmax(logits: Any) -> Any:
+    exponentials = np.exp(logits - logits.max())
+    return exponentials / exponentials.sum()
+
+
+async def test_next_tells_the_likeliest_tokens_at_every_temperature(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "next", temperatures=[0, 0.5, 2], num_tokens=3, top_k=2)
+    logits = engine.network.points(IDS)["logits"][-1]
+    likeliest = np.argsort(-logits)[:3]
+    greedy, cold, hot = entry["temperatures"]
+    assert entry["position"] == len(IDS) - 1
+    assert [token["token_id"] for token in hot["tokens"]] == likeliest.tolist()
+    assert [token["probability"] for token in greedy["tokens"]] == [1, 0, 0]
+    assert greedy["entropy"] == 0 < cold["entropy"] < hot["entropy"]
+    for each, temperature in ((cold, 0.5), (hot, 2)):
+        p = softmax(logits / temperature)
+        assert each["entropy"] == pytest.approx(-(p * np.log(p)).sum(), rel=1e-5)
+        assert [token["probability"] for token in each["tokens"]] == pytest.approx(p[likeliest].tolist(), rel=1e-4)
+        kept = [token["kept_probability"] for token in each["tokens"]]
+        assert (each["num_kept"], kept[2]) == (2, 0)
+        assert sum(kept) == pytest.approx(1)
+        assert kept[0] / kept[1] == pytest.approx(p[likeliest[0]] / p[likeliest[1]], rel=1e-4)
+
+
+async def test_next_gives_the_whole_vocabulary_when_asked(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        body = {"input": TEXT, "temperatures": [1, 3], "full": True, "position": 1}
+        answer = await at.post("/v1/next", body, headers={"accept": "application/vnd.safetensors"})
+    tensors = load_safetensors(answer.content)
+    logits = engine.network.points(IDS)["logits"][1]
+    assert np.allclose(tensors["0/logits"], logits, rtol=1e-5, atol=1e-6)
+    for row, temperature in zip(tensors["0/probabilities"], (1, 3), strict=True):
+        assert np.allclose(row, softmax(logits / temperature), atol=1e-6)
+    assert np.allclose(tensors["0/kept"], tensors["0/probabilities"])
+
+
+async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(tmp_path: Path) -> None:
+    """A checkpoint may rule out tokens so; it is no overflow."""
+    engine = engine_of()
+    engine.network.head_bias[5:] = -np.inf
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "next", num_tokens=6, temperatures=[0, 1], top_k=3, full=True)
+    for each in entry["temperatures"]:
+        assert each["tokens"][5] == {**each["tokens"][5], "logit": None, "probability": 0, "kept_probability": 0}
+        assert sum(token["probability"] for token in each["tokens"]) == pytest.approx(1)
+    assert entry["arrays"]["logits"]["data"][5:8] == [None] * 3
+
+
+# --- lens ---
+
+
+async def test_the_last_layer_of_the_lens_is_the_model_itself(tmp_path: Path) -> None:
+    engine = engine_of("layernorm")
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "lens", top_k=4, target=104)
+        last = await ask(at, "next", num_tokens=4)
+    assert entry["layers"] == [0, 1, 2]
+    assert entry["positions"] == list(range(len(IDS)))
+    assert [token["token_id"] for token in last["temperatures"][0]["tokens"]] == array(entry, "ids")[-1, -1].tolist()
+    expected = [token["probability"] for token in last["temperatures"][0]["tokens"]]
+    assert array(entry, "probabilities")[-1, -1].tolist() == pytest.approx(expected, rel=1e-4)
+    assert [token["token"] for token in last["temperatures"][0]["tokens"]] == entry["top_tokens"][-1][-1]
+    p = softmax(engine.network.points(IDS)["logits"][-1])
+    assert entry["target"] == {"token_id": 104, "token": "h"}
+    assert array(entry, "target_probabilities")[-1, -1] == pytest.approx(p[104], rel=1e-4)
+    assert array(entry, "target_ranks")[-1, -1] == 1 + (p > p[104]).sum()
+
+
+async def test_a_target_is_a_text_that_is_one_token(tmp_path: Path) -> None:
+    async with at_site(tmp_path, engine_of()) as at:
+        entry = await ask(at, "lens", target="h", layers=-1, positions=-1)
+        two = await at.error("/v1/lens", {"input": TEXT, "target": "hi"}, 400)
+        none = await at.error("/v1/lens", {"input": TEXT, "target": ""}, 400)
+        beyond = await at.error("/v1/contributions", {"input": TEXT, "target": 999}, 400)
+    assert entry["target"]["token_id"] == 104
+    assert (two["param"], two["code"]) == ("target", "not_one_token")
+    assert "2 tokens" in two["message"]
+    assert none["param"] == beyond["param"] == "target"
+
+
+# --- trajectory ---
+
+
+async def test_a_trajectory_is_measured_from_the_stream(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        entry = await ask(at, "trajectory", positions=[-1, 0], compare_positions=[2, 0])
+    points = engine.network.points(IDS)
+    states = [points["hook_embed"], *(points[f"blocks.{i}.hook_resid_post"] for i in range(LAYERS))]
+    for i, position in enumerate([4, 0]):
+        for state, x in enumerate(states):
+            assert array(entry, "norms")[i, state] == pytest.approx(np.linalg.norm(x[position]), rel=1e-5)
+            for j, other in enumerate([2, 0]):
+                expected = x[position] @ x[other] / np.linalg.norm(x[position]) / np.linalg.norm(x[other])
+                assert array(entry, "cosine_to_others")[i, state, j] == pytest.approx(expected, abs=1e-5)
+    assert array(entry, "cosine_to_start")[:, 0].tolist() == pytest.approx([1, 1])
+    assert entry["positions"] == [4, 0]
