@@ -69,7 +69,13 @@ class EngineClient:
         self._last_info: EngineInfo | None = None
         self._next_uid = 0
         self._questions = WorkerQuestions(self._send)
-        self._watch = WorkerWatch(self.workers, settings.worker_timeout, self._fail_hung, self._kill_hung)
+        self._watch = WorkerWatch(
+            self.workers,
+            timeout=settings.worker_timeout,
+            load_timeout=settings.load_timeout,
+            on_hung=self._fail_hung,
+            on_given_up=self._kill_hung,
+        )
         self._watching: asyncio.Task[None] | None = None
 
     # ---- life cycle
@@ -186,31 +192,35 @@ class EngineClient:
         is_begun = record is not None and record.engine_requests > 0
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
         self.admission.admit(cost, client, waits=priority >= 0 and not is_begun)
-        if record is not None:
-            record.count_prompt(cost.num_read)
         self._next_uid += 1
         handle = RequestHandle(
             self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure, client
         )
         worker.requests[handle.uid] = handle
+        try:
+            request = EngineRequest(
+                uid=handle.uid,
+                prompt_token_ids=tuple(prompt_token_ids),
+                task=task,
+                arrival_time=now,
+                deadline=deadline,
+                encoder_token_ids=tuple(encoder_token_ids),
+                interventions=tuple(interventions),
+                priority=priority,
+                client=client,
+                request_id="" if record is None else record.request_id,
+            )
+            self._send(worker, *messages.new_request(request))
+        except BaseException:
+            handle.close()  # what was not sent holds no place, and is nobody's request
+            raise
+        if record is not None:
+            record.count_prompt(cost.num_read)
         self.requests_submitted += 1
         if deadline is not None:
             handle.seconds_allowed = deadline - (now if record is None else record.started)
             delay = max(0.0, deadline - now) + _DEADLINE_SLACK
             handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
-        request = EngineRequest(
-            uid=handle.uid,
-            prompt_token_ids=tuple(prompt_token_ids),
-            task=task,
-            arrival_time=now,
-            deadline=deadline,
-            encoder_token_ids=tuple(encoder_token_ids),
-            interventions=tuple(interventions),
-            priority=priority,
-            client=client,
-            request_id="" if record is None else record.request_id,
-        )
-        self._send(worker, *messages.new_request(request))
         return handle
 
     def check_room(self, num_requests: int = 1, *, waits: bool = True) -> None:
@@ -266,14 +276,16 @@ class EngineClient:
 
     def _expire(self, handle: RequestHandle) -> None:
         """The worker did not end it in time."""
-        self._abort(handle)
         handle.expire(was_scheduled=handle.was_read)
+        self._abort(handle)
 
     def _fail_requests(self, worker: WorkerState, error: ApiError) -> None:
-        for handle in list(worker.requests.values()):
+        handles = list(worker.requests.values())
+        for handle in handles:
             self._finish(worker, handle)
-            self._send(worker, messages.Abort(handle.uid))
             handle.fail(error)
+        for handle in handles:
+            self._send(worker, messages.Abort(handle.uid))
 
     # ---- what the workers say
 
@@ -298,7 +310,7 @@ class EngineClient:
             case messages.Step():
                 self._take_step(worker, message, frame.buffers)
             case messages.Loading(done, total):
-                worker.progress = (done, total)
+                worker.note_progress(done, total)
                 self._log_progress(worker, message)
             case messages.Ready(info):
                 self._last_info = info
@@ -330,7 +342,7 @@ class EngineClient:
         worker.protocol, worker.pid = protocol, hello.pid
         worker.load_error = worker.progress = None
         worker.progress_logged = time.monotonic()
-        worker.silent_for = 0.0
+        worker.silent_for = worker.stalled_for = 0.0
         worker.gone.clear()
         self._by_protocol[protocol] = worker
 

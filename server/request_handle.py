@@ -87,10 +87,10 @@ class RequestHandle:
             return
         self._is_closed = True
         self._outputs.clear()
-        if not self.is_finished:
-            self._on_close(self)
         self._take()
         self._wake()
+        if not self.is_finished:
+            self._on_close(self)  # last: it writes to a socket
 
     def push(self, output: RequestOutput) -> None:
         """For the client: one more output. Ends by deadline, error or abort become an exception of the iteration."""

@@ -265,6 +265,11 @@ class Settings:
     worker_timeout: float = _setting(
         30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
     )
+    load_timeout: float = _setting(
+        600.0,
+        _seconds(),
+        "Time after which a worker that starts and gets no further is killed and started again; 0 is no limit.",
+    )
     shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
     otlp_endpoint: str | None = _setting(
         None,

@@ -69,10 +69,11 @@ class Supervisor:
             self._watch(worker_id)
 
     def kill(self, worker_id: int) -> None:
-        """End a worker that no longer answers; it is then started again like any that ended."""
+        """End a worker that hangs; it is then started again like any that ended."""
         process = self._processes.get(worker_id)
         if process is not None and process.is_alive():
-            logger.error("killing worker %d (pid %s), which hangs", worker_id, process.pid)
+            reason = self._client.workers[worker_id].kill_reason
+            logger.error("killing worker %d (pid %s), as it %s", worker_id, process.pid, reason)
             process.kill()
 
     async def stop(self) -> None:
@@ -115,6 +116,8 @@ class Supervisor:
         except TimeoutError:
             logger.warning("worker %d ended and its link did not", worker_id)
         how = _describe_exit(process.exitcode)
+        if worker.kill_reason is not None:
+            how += f", as it {worker.kill_reason}"
         if worker.load_error is not None and not worker.was_ready:
             self._give_up(worker.load_error)
             return
@@ -141,7 +144,7 @@ class Supervisor:
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 self._lives.append(0.0)
                 continue
-            worker.restart_note = None
+            worker.note_start()
             self._client.worker_restarts += 1
             self._watch(worker_id)
             return

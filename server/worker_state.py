@@ -38,8 +38,13 @@ class WorkerState:
         """When its present process became ready, on CLOCK_MONOTONIC."""
         self.restart_note: str | None = None
         """What is known of it while it waits for its next start."""
+        self.kill_reason: str | None = None
+        """What its process did, that it is being killed for."""
         self.is_hung = False
         self.silent_for = 0.0
+        """Seconds without a message, while it is ready."""
+        self.stalled_for = 0.0
+        """Seconds without progress, until it is ready."""
         self.stats = EngineStats()
         self.requests: dict[int, RequestHandle] = {}
         self.gone = asyncio.Event()
@@ -47,7 +52,8 @@ class WorkerState:
 
     @property
     def is_ready(self) -> bool:
-        return self.protocol is not None and self.info is not None and not self.is_hung
+        has_engine = self.protocol is not None and self.info is not None
+        return has_engine and not self.is_hung and self.kill_reason is None
 
     @property
     def load(self) -> int:
@@ -61,6 +67,17 @@ class WorkerState:
     def expect_start(self, delay: float = 0.0) -> None:
         """Its process ended; another is to be started in so many seconds."""
         self._starting_since = time.monotonic() + delay
+        self.stalled_for = 0.0
+
+    def note_start(self) -> None:
+        """Another process was started."""
+        self.restart_note = self.kill_reason = None
+
+    def note_progress(self, done: int, total: int) -> None:
+        """Its process has read so much of the weights."""
+        if self.progress is None or done > self.progress[0]:
+            self.stalled_for = 0.0
+        self.progress = (done, total)
 
     def become_ready(self, info: EngineInfo) -> None:
         self.info = info
@@ -80,10 +97,12 @@ class WorkerState:
 
     def reason(self) -> str:
         """Why it is not ready."""
-        if self.is_hung:
-            return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
         if self.restart_note is not None:
             return f"worker {self.worker_id} {self.restart_note}"
+        if self.kill_reason is not None:
+            return f"worker {self.worker_id} {self.kill_reason} and is being killed"
+        if self.is_hung:
+            return f"worker {self.worker_id} has been silent for {self.silent_for:.0f} s"
         if self.was_ready and self.info is None:
             return f"worker {self.worker_id} was lost and is being restarted"
         if self.progress is not None and self.progress[1]:

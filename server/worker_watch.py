@@ -1,4 +1,6 @@
-"""The watch over silent workers: calls them hung, and has them killed when they stay so. Knows nothing of requests."""
+"""The watch over workers that say nothing: those that serve are called hung and then killed, those that load are killed
+when they get no further. Knows nothing of requests.
+"""
 
 import asyncio
 import logging
@@ -12,22 +14,29 @@ logger = logging.getLogger(__name__)
 _INTERVAL = 0.25
 _IDLE_TIMEOUT = 5.0
 """Silence of an idle worker that calls it hung: it beats twice a second."""
-_KILL_AFTER = 2.0
-"""Times the worker timeout after which a hung worker is given up."""
+_KILL_AFTER = 2
+"""Times the worker timeout after which a hung worker is killed."""
 
 
 class WorkerWatch:
-    """`on_hung` is called once for each worker that falls silent, `on_given_up` again and again while it stays so."""
+    """`on_hung` is called once for each worker that falls silent, `on_given_up` once for each process to be killed.
+
+    `timeout` bounds the silence of a worker that serves, `load_timeout` the time in which one that starts makes no
+    progress (0: as long as it likes). Both in seconds.
+    """
 
     def __init__(
         self,
         workers: Sequence[WorkerState],
+        *,
         timeout: float,
+        load_timeout: float,
         on_hung: Callable[[WorkerState], None],
         on_given_up: Callable[[WorkerState], None],
     ) -> None:
         self._workers = workers
         self._timeout = timeout
+        self._load_timeout = load_timeout
         self._on_hung = on_hung
         self._on_given_up = on_given_up
 
@@ -39,12 +48,20 @@ class WorkerWatch:
         while True:
             await asyncio.sleep(_INTERVAL)
             now = time.monotonic()
-            elapsed, last = min(now - last, 1.0), now
-            for worker in self._workers:
-                if worker.info is not None:
-                    self._look_at(worker, elapsed)
+            self.look(min(now - last, 1.0))
+            last = now
 
-    def _look_at(self, worker: WorkerState, elapsed: float) -> None:
+    def look(self, elapsed: float) -> None:
+        """Note that so many seconds more have passed, and act on what they make too long."""
+        for worker in self._workers:
+            if worker.kill_reason is not None or worker.restart_note is not None:
+                continue  # its process is ending, or has ended
+            if worker.info is not None:
+                self._look_at_serving(worker, elapsed)
+            else:
+                self._look_at_starting(worker, elapsed)
+
+    def _look_at_serving(self, worker: WorkerState, elapsed: float) -> None:
         worker.silent_for += elapsed
         limit = self._timeout if worker.requests else min(_IDLE_TIMEOUT, self._timeout)
         if not worker.is_hung and worker.silent_for > limit:
@@ -55,5 +72,19 @@ class WorkerWatch:
                 worker.silent_for,
             )
             self._on_hung(worker)
-        if worker.is_hung and worker.silent_for > _KILL_AFTER * self._timeout:
-            self._on_given_up(worker)
+        longest = _KILL_AFTER * self._timeout
+        if worker.is_hung and worker.silent_for > longest:
+            self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
+
+    def _look_at_starting(self, worker: WorkerState, elapsed: float) -> None:
+        """Progress counts, not signs of life: a load that is blocked may still beat, and one that is slow may not, as
+        long as a library is mapped or a kernel compiled.
+        """
+        worker.stalled_for += elapsed
+        if self._load_timeout and worker.stalled_for > self._load_timeout:
+            what = "did not connect" if worker.protocol is None else "got no further in loading the model"
+            self._give_up(worker, f"{what} for more than {self._load_timeout:g} s (--load-timeout)")
+
+    def _give_up(self, worker: WorkerState, reason: str) -> None:
+        worker.kill_reason = reason
+        self._on_given_up(worker)

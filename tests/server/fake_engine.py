@@ -1,12 +1,14 @@
 """A real engine without a network: tokens by a rule, tensors of the size asked for, steps as slow as wanted.
 
 Runs in the server's real worker process. The environment says how it behaves:
-FAKE_STEP_SECONDS, FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS.
+FAKE_STEP_SECONDS, FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it
+removes it, and its load never ends).
 """
 
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from server.engine.config import EngineConfig
@@ -48,6 +50,10 @@ class FakeEngine:
         if "FAKE_LOAD_EXIT" in os.environ:
             os._exit(int(os.environ["FAKE_LOAD_EXIT"]))
         progress(1, 2)
+        hangs = Path(os.environ.get("FAKE_LOAD_HANGS", "no-such-file"))
+        if hangs.exists():
+            hangs.unlink()
+            time.sleep(3600)
         time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
         progress(2, 2)
         return cls(config)

@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 
 from server import messages
+from server.admission import Cost
 from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
 from server.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
+from server.request_handle import RequestHandle
 from server.request_log import RequestRecord, current_record
 from server.settings import Settings
 from server.state_report import admission_state
@@ -345,6 +347,18 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
         pass
     assert message.uid == handle.uid
     handle.close()
+
+
+async def test_captured_bytes_are_free_although_the_abort_cannot_be_sent() -> None:
+    taken: list[RequestHandle] = []
+
+    def no_memory(handle: RequestHandle) -> None:
+        raise MemoryError
+
+    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), None, no_memory, taken.append, print)
+    with pytest.raises(MemoryError):
+        handle.close()
+    assert taken == [handle]
 
 
 async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from server.processes import bind
 from tests.server.fake_engine import expected_tokens
-from tests.server.running import ROOT, RunningServer, running_server, wait_for
+from tests.server.running import ROOT, RunningServer, is_running, running_server, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +62,26 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_server_with_the_reason
         assert server.wait_exit() == 1
         assert server.output.splitlines()[-1] == ("lightwell: error: the worker ended 5 times, last by SIGKILL")
         server.wait_all_gone()
+
+
+@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "stuck"])
+def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Path, is_stopped: bool) -> None:
+    hangs = tmp_path / "the next load hangs"
+    hangs.touch()
+    # Long enough for a worker to start on a busy machine. One that is slower still is killed too, and another started.
+    with running_server("--load-timeout", "6", FAKE_LOAD_HANGS=str(hangs)) as server:
+        wait_for(lambda: server.status("/health/live") == 200, "the server is alive")
+        wait_for(lambda: server.get("/health/ready").text.endswith("loading the model: 50 %"), "it loads")
+        worker = server.worker_pid()
+        if is_stopped:
+            os.kill(worker, signal.SIGSTOP)
+        assert server.post("/generate", SHORT).json()["error"]["code"] == "not_ready"
+        wait_for(lambda: server.state()["restarts"] >= 1, "another worker is started")
+        assert not is_running(worker)
+        server.wait_ready()
+        assert answers(server)
+        assert "it got no further in loading the model for more than 6 s (--load-timeout)" in server.output
+        assert server.status("/health/live") == 200
 
 
 def waiting_reason(server: RunningServer) -> str:

@@ -4,6 +4,8 @@ import asyncio
 import errno
 import multiprocessing
 import os
+import signal
+import time
 
 import pytest
 
@@ -44,6 +46,46 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
     asyncio.run(watch())
     assert launches == 3
     assert not given_up
+
+
+def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives_up() -> None:
+    given_up: list[str] = []
+    processes: list[Process] = []
+
+    def launch(worker_id: int) -> Process:
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,))
+        process.start()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        processes.append(process)
+        return process
+
+    async def watch() -> None:
+        client = EngineClient(Settings(load_timeout=0.1))
+        over = asyncio.Event()
+
+        def give_up(message: str) -> None:
+            given_up.append(message)
+            over.set()
+
+        supervisor = Supervisor(client, launch, give_up)
+        supervisor.launch_all()
+        try:
+            await client.start()
+            await supervisor.start()
+            await asyncio.wait_for(over.wait(), 60)
+        finally:
+            await supervisor.stop()
+            await client.stop()
+            supervisor.reap(5.0)
+            client.socket.remove()
+        assert not client.live
+
+    asyncio.run(watch())
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * MAX_FAILURES
+    assert given_up == [
+        "the worker ended 5 times, last by SIGKILL, as it did not connect for more than 0.1 s (--load-timeout)"
+    ]
 
 
 @pytest.mark.parametrize(

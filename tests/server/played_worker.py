@@ -1,0 +1,69 @@
+"""A worker that a test plays in its own process, over the real socket to the engine client."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from server import messages
+from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
+from server.engine.request import GenerateTask
+from server.engine.sampling_params import SamplingParams
+from server.engine_client import EngineClient
+from server.link import WorkerLink
+from server.messages import Hello, Ready, Refusal, ToWorker
+from server.request_handle import RequestHandle
+
+INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
+
+
+def generate(max_tokens: int = 4) -> GenerateTask:
+    return GenerateTask(sampling=SamplingParams(max_tokens=max_tokens, seed=0))
+
+
+class PlayedWorker:
+    """A worker that says what the test tells it to."""
+
+    def __init__(self, client: EngineClient, worker_id: int = 0) -> None:
+        self.client = client
+        self.worker_id = worker_id
+        self.link = WorkerLink.connect(client.socket.path)
+        self.inbox: list[tuple[ToWorker, tuple[bytearray, ...]]] = []
+        self.say(Hello(worker_id, os.getpid()))
+
+    def say(self, message: messages.FromWorker) -> None:
+        self.link.send(messages.encode(message))
+
+    async def become_ready(self) -> None:
+        self.say(Ready(INFO))
+        await until(lambda: self.client.workers[self.worker_id].is_ready)
+
+    def step(self, *outputs: RequestOutput, refusals: tuple[Refusal, ...] = (), **stats: int) -> None:
+        message, buffers = messages.step_message(
+            StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)),
+            refusals,
+        )
+        self.link.send(messages.encode(message), buffers)
+
+    async def receive(self) -> ToWorker:
+        return (await self.receive_frame())[0]
+
+    async def receive_frame(self) -> tuple[ToWorker, tuple[bytearray, ...]]:
+        end = time.monotonic() + 10
+        while not self.inbox:
+            assert time.monotonic() < end, "no whole message came from the client"
+            frames = await asyncio.to_thread(self.link.poll, 1.0)
+            self.inbox += [(messages.decode_to_worker(frame.header), frame.buffers) for frame in frames]
+        return self.inbox.pop(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "it did not happen within 10 s"
+        await asyncio.sleep(0.002)
+
+
+async def outputs_of(handle: RequestHandle) -> list[RequestOutput]:
+    return [output async for output in handle]

@@ -1,0 +1,83 @@
+"""When a worker counts as hung and when it is killed: time is told to the watch, none passes."""
+
+from collections.abc import Callable
+
+import pytest
+
+from server.engine.outputs import EngineInfo
+from server.worker_state import WorkerState
+from server.worker_watch import WorkerWatch
+
+INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
+
+
+class Watched:
+    """A worker under watch, and what was done about it."""
+
+    def __init__(self, load_timeout: float = 60.0) -> None:
+        self.worker = WorkerState(0)
+        self.hung: list[WorkerState] = []
+        self.killed: list[WorkerState] = []
+        self._watch = WorkerWatch(
+            [self.worker],
+            timeout=30.0,
+            load_timeout=load_timeout,
+            on_hung=self.hung.append,
+            on_given_up=self.killed.append,
+        )
+
+    def wait(self, seconds: int, every_second: Callable[[int], None] = lambda second: None) -> None:
+        for second in range(seconds):
+            every_second(second)
+            self._watch.look(1.0)
+
+
+def test_a_load_that_goes_on_is_never_killed_however_long_it_takes() -> None:
+    watched = Watched()
+    watched.wait(3600, lambda second: watched.worker.note_progress(second // 50, 100))
+    assert not watched.killed
+    assert watched.worker.reason() == "worker 0 is loading the model: 71 %"
+
+
+@pytest.mark.parametrize("says", [None, (1, 2)], ids=["nothing", "the same again and again"])
+def test_a_load_that_gets_no_further_is_killed_once(says: tuple[int, int] | None) -> None:
+    watched = Watched()
+    watched.worker.note_progress(1, 2)
+    watched.wait(60, lambda second: watched.worker.note_progress(*says) if says else None)
+    assert not watched.killed
+    assert watched.worker.reason() == "worker 0 is loading the model: 50 %"
+    watched.wait(60)
+    assert watched.killed == [watched.worker]
+    assert not watched.hung, "it has no requests"
+    assert "(--load-timeout) and is being killed" in watched.worker.reason()
+
+
+def test_without_a_limit_a_load_may_stand_still() -> None:
+    watched = Watched(load_timeout=0)
+    watched.wait(100_000)
+    assert not watched.killed
+
+
+def test_the_time_until_the_next_start_and_what_the_last_process_did_are_not_counted() -> None:
+    watched = Watched()
+    watched.wait(59)
+    watched.worker.expect_start(delay=1000)
+    watched.worker.restart_note = "ended (SIGKILL), 3 times lately, and is to be started again"
+    watched.wait(1000)
+    watched.worker.note_start()
+    watched.wait(60)
+    assert not watched.killed
+    watched.wait(1)
+    assert watched.killed == [watched.worker]
+
+
+def test_a_silent_worker_is_hung_first_and_killed_once_when_it_stays_so() -> None:
+    watched = Watched()
+    watched.worker.become_ready(INFO)
+    watched.wait(6)  # idle: it should have beaten
+    assert watched.hung == [watched.worker]
+    watched.wait(54)
+    assert not watched.killed
+    watched.wait(60)
+    assert (watched.hung, watched.killed) == ([watched.worker], [watched.worker])
+    assert watched.worker.reason().startswith("worker 0 was silent for more than 60 s (twice --worker-timeout)")
