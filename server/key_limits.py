@@ -1,4 +1,4 @@
-"""What one API key may use at once and over time: requests in flight, and tokens a minute.
+"""What one API key may use at once and over time: requests in flight, and tokens a minute. And how early it may go.
 
 Tokens are a bucket that holds at most one minute's worth and fills steadily. Every prompt token is taken from it when
 its request is admitted, every generated token when it is generated, so nobody pays for a `max_tokens` that was not
@@ -17,6 +17,9 @@ from dataclasses import dataclass
 
 from server.rates import Rate, retry_after
 
+PRIORITIES = range(-1000, 1001)
+"""What a request's priority may be; the lower, the earlier."""
+
 
 class LimitReached(Exception):
     """A request is one too many; the message says for which limit, `retry_after` is in seconds."""
@@ -33,6 +36,8 @@ class KeyLimits:
 
     max_requests: int | None = None
     tokens_per_minute: int | None = None
+    min_priority: int | None = None
+    """The earliest priority of its requests; None is what the server allows everybody."""
 
 
 class KeyUse:

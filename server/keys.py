@@ -8,6 +8,7 @@ enough: there is no dictionary to try. Knows nothing of HTTP.
     hash = "sha256:..."           # what `lightwell key` prints
     max_requests = 8              # in flight at once; left out: no limit
     tokens_per_minute = 60000     # prompt and generated; left out: no limit
+    min_priority = -10            # its requests' earliest (lowest); left out: what --allow-priority says
     expires = 2027-01-31          # a day or a time, UTC unless it says otherwise; left out: never
     admin = true                  # may use /admin/...; left out: false
 """
@@ -26,7 +27,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from server.key_limits import KeyLimits, KeyUse
+from server.key_limits import PRIORITIES, KeyLimits, KeyUse
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ _CHECK_INTERVAL = 1.0
 """Seconds between two looks at the file."""
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"(?!key-\d)[A-Za-z0-9_-]{1,64}")  # what TOML takes without quotes, and no name of --api-key's
-_FIELDS = ("hash", "max_requests", "tokens_per_minute", "expires", "admin")
+_FIELDS = ("hash", "max_requests", "tokens_per_minute", "min_priority", "expires", "admin")
 
 
 class KeyFileError(ValueError):
@@ -213,7 +214,11 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
         digest=_digest(hashed),
         is_admin=admin,
         expires=_expiry(table.get("expires"), where),
-        limits=KeyLimits(_limit(table, "max_requests", where), _limit(table, "tokens_per_minute", where)),
+        limits=KeyLimits(
+            max_requests=_limit(table, "max_requests", where),
+            tokens_per_minute=_limit(table, "tokens_per_minute", where),
+            min_priority=_priority(table.get("min_priority"), where),
+        ),
     )
 
 
@@ -226,6 +231,15 @@ def _limit(table: dict[str, Any], field: str, where: str) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise KeyFileError(f"{where}: {field} is {value!r}; an integer of at least 1 is accepted, or none for no limit")
     return value
+
+
+def _priority(value: Any, where: str) -> int | None:
+    if value is None or (type(value) is int and value in PRIORITIES):  # not bool, which is an int too
+        return value
+    raise KeyFileError(
+        f"{where}: min_priority is {value!r}; an integer from {min(PRIORITIES)} to {max(PRIORITIES)} is accepted, or "
+        "none for what --allow-priority says"
+    )
 
 
 def _expiry(value: Any, where: str) -> float | None:

@@ -49,6 +49,7 @@ def _entry(known: KnownKey) -> dict[str, Any]:
         "expires": None if key.expires is None else int(key.expires),
         "max_requests": key.limits.max_requests,
         "tokens_per_minute": key.limits.tokens_per_minute,
+        "min_priority": key.limits.min_priority,
         "requests_in_flight": use.num_requests,
         "requests_total": use.requests_total,
         "tokens_total": use.tokens_total,

@@ -34,6 +34,9 @@ from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
 MAX_BODY_VALUES = 1 << 21
 """Commas of a body: parsing takes about a second of the event loop for so many lists, and no request needs them."""
 
+KEY_IN_SCOPE = "lightwell.key"
+"""Where an ASGI scope holds the request's ApiKey; it is not there while the server is open to all."""
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -68,6 +71,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
             record = current_record.get()
             if record is not None:
                 record.key = known.key.name  # in the log also of what is refused
+            scope[KEY_IN_SCOPE] = known.key
             self.check_right(known)
             try:
                 known.use.begin(takes_tokens=self.body_field is not None)

@@ -18,9 +18,11 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from server.errors import BadRequest, DeadlineExceeded, shown
+from server.key_limits import PRIORITIES
+from server.keys import ApiKey
 from server.request_log import current_record
 from server.routes.context import AppContext
-from server.routes.guard import Handler
+from server.routes.guard import KEY_IN_SCOPE, Handler
 from server.routes.prompts import check_model
 from server.schemas import RunFields
 
@@ -35,6 +37,8 @@ class Terms:
 
     arrival: float
     deadline: float | None = None
+    key: ApiKey | None = None
+    """None while the server is open to all."""
     priority: int = 0
     backstop: asyncio.Timeout = field(default_factory=lambda: asyncio.Timeout(None))
 
@@ -65,9 +69,10 @@ def running_route(base: type[APIRoute], context: AppContext) -> type[APIRoute]:
             handle = super().get_route_handler()
 
             async def timed(request: Request) -> Response:
-                context.engine.check_room(waits=not context.settings.allow_priority)
+                key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
+                context.engine.check_room(waits=_min_priority(context, key) >= 0)
                 record = current_record.get()
-                terms = Terms(time.monotonic() if record is None else record.started)
+                terms = Terms(time.monotonic() if record is None else record.started, key=key)
                 try:
                     async with asyncio.timeout(None) as terms.backstop:
                         for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
@@ -92,18 +97,38 @@ def accept(context: AppContext, body: RunFields) -> None:
     Raises NotFound, and BadRequest for a priority that clients may not set.
     """
     check_model(context, body.model)
-    if body.priority < 0 and not context.settings.allow_priority:
-        raise BadRequest(
-            f"priority: {body.priority} would go before everybody else's requests; at least 0 is accepted (or start "
-            "the server with --allow-priority).",
-            param="priority",
-            code="priority_not_allowed",
-        )
     terms = _current.get()
+    wanted = _wanted_priority(context, body, None if terms is None else terms.key)
     if terms is not None:
-        terms.priority = body.priority
+        terms.priority = wanted
         if body.timeout is not None:
             terms.shorten(body.timeout)
+
+
+def _min_priority(context: AppContext, key: ApiKey | None) -> int:
+    """The earliest that requests with this key may ask for."""
+    if key is not None and key.limits.min_priority is not None:
+        return key.limits.min_priority
+    return min(PRIORITIES) if context.settings.allow_priority else 0
+
+
+def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -> int:
+    """What the body asks for. A key that must yield need not say so. Raises BadRequest."""
+    least = _min_priority(context, key)
+    if "priority" not in body.model_fields_set:
+        return max(body.priority, least)
+    if body.priority >= least:
+        return body.priority
+    if key is not None and key.limits.min_priority is not None:
+        why = (
+            f"is earlier than the API key {key.name!r} may go; at least {least} is accepted (min_priority of the key)."
+        )
+    else:
+        why = (
+            "would go before everybody else's requests; at least 0 is accepted (or start the server with "
+            "--allow-priority, or give its API key a min_priority)."
+        )
+    raise BadRequest(f"priority: {body.priority} {why}", param="priority", code="priority_not_allowed")
 
 
 def deadline() -> float | None:

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from server.key_limits import PRIORITIES
+
 MAX_TOKEN_ID = 2**31 - 1
 """A bound for the type only; the vocabulary's own is checked where it is known."""
 
@@ -85,10 +87,10 @@ class RunFields(ModelField):
     )
     priority: int = Field(
         0,
-        ge=-1000,
-        le=1000,
+        ge=min(PRIORITIES),
+        le=max(PRIORITIES),
         description="Of the requests that wait, lower ones go first. Below 0 where the server allows it "
-        "(--allow-priority).",
+        "(--allow-priority), or the API key's min_priority. Left out it is 0, or that if it is above 0.",
     )
 
 

@@ -94,6 +94,8 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
         (entry("alice", "a", "max_request = 3"), "'max_request'; accepted are hash, max_requests"),
         (entry("alice", "a", "max_requests = 0"), "max_requests is 0; an integer of at least 1"),
         (entry("alice", "a", "tokens_per_minute = true"), "tokens_per_minute is True"),
+        (entry("alice", "a", "min_priority = -1001"), "min_priority is -1001; an integer from -1000 to 1000"),
+        (entry("alice", "a", "min_priority = false"), "min_priority is False"),
         (entry("alice", "a", 'admin = "no"'), "admin is 'no'; true and false"),
         (entry("alice", "a", 'expires = "soon"'), "expires is 'soon'; a day such as"),
         (entry("key-1", "a"), "'key-1' is no name"),

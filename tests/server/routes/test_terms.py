@@ -10,6 +10,7 @@ import pytest
 from server.engine.request import EmbedTask
 from server.errors import QueueFull
 from tests.server.fake_client import FakeEngine
+from tests.server.routes.test_admin import write_keys
 from tests.server.serving import error_of, site
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -98,6 +99,34 @@ async def test_going_before_everybody_else_is_refused_unless_the_server_allows_i
     async with site(tmp_path, allow_priority=True) as lightwell:
         assert (await lightwell.post("/v1/embeddings", {"input": "abc", "priority": -1})).status_code == 200
         assert [(each.priority, type(each.task)) for each in lightwell.engine.submitted] == [(-1, EmbedTask)]
+
+
+@pytest.mark.parametrize("allow_priority", [False, True])
+@pytest.mark.parametrize(("min_priority", "without"), [(-5, 0), (0, 0), (5, 5)])
+async def test_a_key_says_how_early_its_requests_may_go(
+    allow_priority: bool, min_priority: int, without: int, tmp_path: Path
+) -> None:
+    body, headers = {"input": "abc"}, {"authorization": "Bearer alice"}
+    file = write_keys(tmp_path, alice=f"min_priority = {min_priority}")
+    async with site(tmp_path, api_key_file=file, allow_priority=allow_priority) as lightwell:
+        assert (await lightwell.post("/v1/embeddings", body, headers=headers)).status_code == 200
+        for priority in (min_priority, 9):
+            answer = await lightwell.post("/v1/embeddings", {**body, "priority": priority}, headers=headers)
+            assert answer.status_code == 200
+        refused = await lightwell.post("/v1/embeddings", {**body, "priority": min_priority - 1}, headers=headers)
+        assert [each.priority for each in lightwell.engine.submitted] == [without, min_priority, 9]
+    error = error_of(refused)
+    assert (refused.status_code, error["param"], error["code"]) == (400, "priority", "priority_not_allowed")
+    assert f"priority: {min_priority - 1} is earlier than the API key 'alice' may go" in error["message"]
+    assert f"at least {min_priority} is accepted" in error["message"]
+
+
+async def test_a_key_without_a_priority_of_its_own_may_what_everybody_may(tmp_path: Path) -> None:
+    body, headers = {"input": "abc", "priority": -1}, {"authorization": "Bearer bob"}
+    file = write_keys(tmp_path, alice="min_priority = -5", bob="")
+    for allow_priority, status in ((False, 400), (True, 200)):
+        async with site(tmp_path, api_key_file=file, allow_priority=allow_priority) as lightwell:
+            assert (await lightwell.post("/v1/embeddings", body, headers=headers)).status_code == status
 
 
 @pytest.mark.parametrize("path", ROUTES)
