@@ -12,8 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from model.checkpoint import load_weights
 from model.config import ModelConfig
+from server.engine.request import Part
+from tests import reference
+from tests.reference.contributions import Contributions
+from tests.reference.stack import Weights
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, site
 from tests.tiny import make_variant
@@ -61,8 +67,18 @@ def reading(config: ModelConfig) -> dict[str, Any]:
     return {"input": ids(config)}
 
 
-def parts(config: ModelConfig) -> tuple[str, ...]:
+def parts(config: ModelConfig) -> tuple[Part, ...]:
     return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
+
+
+def exactly(at: Site, body: dict[str, Any]) -> tuple[reference.Trace, Weights]:
+    """The pass over these inputs as the formulas have it, in float64; and the network's weights."""
+    assert isinstance(at.engine, InlineEngine)
+    config = at.context.config
+    weights = load_weights(at.engine.folder, config, torch.float64)
+    if config.kind == "encoder-decoder":
+        return reference.run(config, weights, body["decoder_input"], body["input"]), weights
+    return reference.run(config, weights, body["input"]), weights
 
 
 async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:
@@ -136,21 +152,23 @@ async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
 
 
 @every(*EVERY)
-async def test_what_the_keys_add_is_what_the_attention_adds(at: Site) -> None:
-    """With the lengths alone: a head's vector is no longer than the sum of its keys', and as long with one key."""
+async def test_what_each_key_adds_is_what_the_formulas_say(at: Site) -> None:
+    """Every query, key and head of every layer: the length of pattern * v W_O, and its product with the logit."""
     config = at.context.config
     body = reading(config)
+    trace, weights = exactly(at, body)
     for part in parts(config):
-        if part != "decoder":
-            continue
-        entry = await ask(at, "contributions", **body, part=part, query_positions=0, layers=0, key_positions=0)
-        traced = await at.post("/v1/trace", {**body, "points": ["blocks.0.attn.hook_result"], "positions": 0})
-        (point,) = traced.json()["data"][0]["points"].values()
-        lengths = np.linalg.norm(np.array(point["data"], float)[0], axis=-1)
-        if config.norm_placement in ("sandwich", "output"):  # its weights scale each number in its own way
-            assert (array(entry, "norms") > 0).all()
-        else:
-            assert np.allclose(array(entry, "norms")[0, :, 0, 0], lengths, rtol=1e-3)
+        tokens = random.sample(range(config.vocab_size), 2) if config.has_head and part != "encoder" else []
+        asked = dict(zip(("target", "versus"), tokens, strict=False))
+        entry = await ask(at, "contributions", **body, part=part, query_positions="all", **asked)
+        expected = Contributions(trace, weights, part)
+        for layer in entry["layers"]:
+            norms = expected.vectors(layer).norm(dim=-1).numpy()
+            assert norms.max() > 0.01
+            assert np.allclose(array(entry, "norms")[layer], norms, rtol=1e-3, atol=1e-4), (part, layer)
+            if tokens:
+                target, versus = (expected.logits(layer, token).numpy() for token in tokens)
+                assert np.allclose(array(entry, "attributions")[layer], target - versus, rtol=1e-3, atol=1e-4)
 
 
 @every(*GENERATING)

@@ -1,0 +1,76 @@
+"""What each key adds to a query's stream through a head, and to a logit: the vectors themselves, carried forward
+through every later norm with its scale held. The server never builds them: it has only their lengths and products.
+
+Axes: Q queries, K keys, H heads, d width.
+"""
+
+import torch
+
+from model.config import ModelConfig
+from model.point_names import stack_config
+from model.points import Stack
+from server.engine.request import Part
+from tests.reference import Trace
+from tests.reference.stack import Weights
+
+_NORMS = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}
+"""Of post-norm blocks, in order: the name of their points, and of their weights."""
+
+
+class Contributions:
+    """Of one attention of a pass: A[h, i, j] v[j] W_O^h (Elhage et al. 2021, "A mathematical framework for transformer
+    circuits"), whose length is that of Kobayashi et al. 2020 (arXiv:2004.10102, section 3).
+    """
+
+    def __init__(self, trace: Trace, weights: Weights, part: Part) -> None:
+        stack: Stack = "encoder" if part == "encoder" else "decoder"
+        self.trace, self.weights, self.part = trace, weights, part
+        self.config: ModelConfig = stack_config(trace.config, stack)
+        two = trace.config.kind == "encoder-decoder"
+        self.name = f"{stack}." if two else ""
+        self.prefix = "encoder." if two and stack == "encoder" else ""
+
+    def vectors(self, layer: int) -> torch.Tensor:
+        """What is added to the stream, [H, Q, K, d]; where the attention's output is normed before that, its share."""
+        config, cross = self.config, self.part == "cross"
+        module = "cross_attn" if cross else "attn"
+        pattern, v = self._point(f"{module}.hook_pattern", layer), self._point(f"{module}.hook_v", layer)
+        w_o = self.weights[f"{self.prefix}layers.{layer}.{'cross_out' if cross else 'attn_out'}.weight"]
+        added = []
+        for head in range(config.num_heads):
+            values = v[:, head * config.num_kv_heads // config.num_heads]
+            columns = slice(head * config.head_dim, (head + 1) * config.head_dim)
+            added.append(pattern[head][:, :, None] * (values @ w_o[:, columns].T))
+        x = torch.stack(added)
+        placement = config.norm_placement
+        if cross or placement not in ("sandwich", "output"):
+            return x
+        return self._through(
+            "ln1_post" if placement == "sandwich" else "ln1", f"layers.{layer}.attn_post_norm", x, layer
+        )
+
+    def logits(self, layer: int, token: int) -> torch.Tensor:
+        """What the vectors of a layer add to a token's logit before a final cap, [H, Q, K]."""
+        config, x = self.config, self.vectors(layer)
+        if config.norm_placement == "post":
+            points = [point for point in _NORMS if point != "ln_cross" or config.cross_attention]
+            own = points.index("ln_cross" if self.part == "cross" else "ln1")
+            for later in range(layer, config.num_layers):
+                for point in points[own if later == layer else 0 :]:
+                    x = self._through(point, f"layers.{later}.{_NORMS[point]}", x, later)
+        if config.final_norm:
+            x = self._through("ln_final", "final_norm", x, None)
+        x = x * config.logit_scale
+        if config.embedding_size is not None:
+            x = x @ self.weights["embed_out.weight"].T
+        return x @ self.weights.get("head.weight", self.weights["embed.weight"])[token]
+
+    def _through(self, point: str, weight: str, x: torch.Tensor, layer: int | None) -> torch.Tensor:
+        """x [H, Q, K, d] through a norm that divides as it divided the whole stream, without the norm's bias."""
+        if self.config.norm == "layernorm":
+            x = x - x.mean(-1, keepdim=True)
+        gamma = self.weights[f"{self.prefix}{weight}.weight"] + self.config.norm_weight_offset
+        return x / self._point(f"{point}.hook_scale", layer)[:, None] * gamma
+
+    def _point(self, point: str, layer: int | None) -> torch.Tensor:
+        return self.trace.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")]
