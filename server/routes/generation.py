@@ -15,7 +15,7 @@ from server.engine.sampling_params import SamplingParams
 from server.errors import ApiError, BadRequest, PayloadTooLarge
 from server.routes.answers import counted_refusals
 from server.routes.choices import ChoiceText, Piece, Run
-from server.routes.context import AppContext, Handle
+from server.routes.context import AppContext
 from server.routes.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.rows import RowWriter, check_rows, row_writer
@@ -72,6 +72,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
                 )
+                text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
                 handle = await context.engine.submit(
                     task,
                     job.prompt.ids,
@@ -82,7 +83,9 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     priority=priority(),
                 )
                 index = number * num_choices + choice
-                started.runs.append(_run(context, body, index, job, handle, arrival, row_bytes[number]))
+                keep_rows = partial(context.engine.hold_capture, row_bytes[number])
+                run = Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
+                started.runs.append(run)
     except BaseException as error:
         started.close()
         if writer is not None and isinstance(error, ApiError):
@@ -127,10 +130,8 @@ def _row_bytes(
     return check_rows(writer, job.prompt, job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit)
 
 
-def _run(
-    context: AppContext, body: GenerationFields, index: int, job: Job, handle: Handle, arrival: float, row_bytes: int
-) -> Run:
-    text = ChoiceText(
+def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> ChoiceText:
+    return ChoiceText(
         context.tokenizer,
         job.prompt.ids,
         stop_strings=body.stop_strings,
@@ -139,8 +140,6 @@ def _run(
         skip_special_tokens=body.skip_special_tokens,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
     )
-    keep_rows = partial(context.engine.hold_capture, row_bytes)
-    return Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
 
 
 @dataclass(frozen=True, slots=True)
