@@ -13,7 +13,8 @@ WORKDIR /build
 RUN python3 -m venv --without-pip /opt/lightwell
 COPY pyproject.toml constraints.txt ./
 RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} --constraint constraints.txt "${TORCH_SPEC}"
-RUN python3 -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > requirements.txt \
+# With the extra for traces (10 MB): there is no installing it into a read-only container.
+RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
 RUN cd /opt/lightwell/lib/python3*/site-packages \

@@ -1,6 +1,9 @@
 """The files that bring the server up elsewhere agree with each other and with the settings."""
 
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +46,15 @@ def test_the_image_installs_the_torch_that_the_constraints_pin() -> None:
     pinned = re.search(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert pinned
     assert f'ARG TORCH_SPEC="{pinned[0]}"' in DOCKERFILE
+
+
+def test_the_image_installs_what_every_setting_needs() -> None:
+    """--otlp-endpoint needs an extra, which nobody can add to a read-only container."""
+    command = re.search(r'python3 -c "(import tomllib;.*?)" > requirements.txt', DOCKERFILE)
+    assert command
+    written = subprocess.run([sys.executable, "-c", command[1]], cwd=ROOT, capture_output=True, text=True, check=True)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert set(written.stdout.splitlines()) == {*project["dependencies"], *project["optional-dependencies"]["otel"]}
 
 
 def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() -> None:
