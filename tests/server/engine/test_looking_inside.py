@@ -3,6 +3,7 @@ others, for every family.
 """
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from server.engine.request import (
     EngineRequest,
     HeadScoresTask,
     LensTask,
+    Part,
     PointCapture,
     Task,
     TraceTask,
@@ -132,33 +134,41 @@ def test_what_was_asked_for_is_computed_though_the_prefix_is_cached(model_of: Lo
 
 @pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
 def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name: str) -> None:
+    """Sixteen at once, in chunks; those that want no rows of the prompt begin with what the prefix cache holds."""
     model, config = model_of(name), model_of(name).config
-    parts = ["decoder", "cross"] if config.cross_attention else ["decoder"]
-    requests, prompt = [], text(20)
-    encoded = text(25) if config.cross_attention else ()
+    parts: list[Part] = ["decoder", "cross"] if config.cross_attention else ["decoder"]
+    shared, encoded = text(24), text(25) if config.cross_attention else ()
+    engine = build(model, max_num_batched_tokens=33, max_num_seqs=16)
+    run(engine, [request(99, [*shared, *text(5)], generate(3, ignore_eos=True), encoded=encoded)])
+    requests, captures = [], []
     for uid in range(16):
-        rows = AttentionCapture(pairs=((0, 1), (1, 0)), part=parts[uid % len(parts)])  # type: ignore[arg-type]
-        task = generate(9, attention=rows, attention_prompt=True, ignore_eos=True, temperature=1.0, seed=uid)
-        requests.append(request(uid, prompt, task, encoded=encoded))
-    streams = run(build(model, max_num_batched_tokens=33, max_num_seqs=16), requests)
-    for uid, stream in streams.items():
-        prefix = "decoder." if config.cross_attention else ""
-        attn = "cross_attn" if uid % len(parts) else "attn"
-        names = [f"{prefix}blocks.{layer}.{attn}.hook_pattern" for layer in (0, 1)]
-        rows_of_prompt = TraceTask(
-            points=tuple(
-                PointCapture(name=each, stack="decoder", layer=layer, point=f"{attn}.hook_pattern")
-                for layer, each in enumerate(names)
-            )
-        )
-        trace = run(build(model), [request(0, prompt + stream.tokens, rows_of_prompt, encoded=encoded)])[0]
-        exact = np.stack([trace.array(names[0])[1], trace.array(names[1])[0]])
-        in_prompt = stream.array("attention.prompt")
-        assert (in_prompt == exact[:, :20, : in_prompt.shape[2]]).all()
+        captures.append(AttentionCapture(pairs=((0, 1), (1, 0)), part=parts[uid % len(parts)]))
+        options = {"attention": captures[uid], "attention_prompt": uid % 4 < 2}
+        task = generate(9, ignore_eos=True, temperature=1.0, seed=uid, **options)
+        requests.append(request(uid, [*shared, *text(1 + uid % 11)], task, encoded=encoded))
+    streams = run(engine, requests)
+    assert engine.stats().prefix_cache_hits_total >= 8 * len(shared)
+    for asked, capture in zip(requests, captures, strict=True):
+        stream, length = streams[asked.uid], len(asked.prompt_token_ids)
+        exact = _traced_rows(model, replace(asked, prompt_token_ids=(*asked.prompt_token_ids, *stream.tokens)), capture)
+        if asked.uid % 4 < 2:
+            in_prompt = stream.array("attention.prompt")
+            assert (in_prompt == exact[:, :length, : in_prompt.shape[2]]).all()
         for i in range(len(stream.tokens)):
             row = stream.array("attention", i)
-            assert (row == exact[:, 19 + i, : row.shape[1]]).all()
-            assert row.shape[1] == (len(encoded) if attn == "cross_attn" else 20 + i)
+            assert (row == exact[:, length - 1 + i, : row.shape[1]]).all()
+            assert row.shape[1] == (len(encoded) if capture.part == "cross" else length + i)
+
+
+def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCapture) -> np.ndarray:
+    """The patterns of these pairs in a pass over the whole text, [pair, query, key]."""
+    attn = "cross_attn" if capture.part == "cross" else "attn"
+    points = tuple(
+        PointCapture(name=str(i), stack="decoder", layer=layer, point=f"{attn}.hook_pattern", heads=(head,))
+        for i, (layer, head) in enumerate(capture.pairs)
+    )
+    trace = run(build(model), [replace(asked, task=TraceTask(points=points))])[asked.uid]
+    return np.concatenate([trace.array(point.name) for point in points])
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "opt", "t5", "bart"])
