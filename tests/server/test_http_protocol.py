@@ -83,6 +83,27 @@ async def test_a_head_that_is_too_large_is_answered_431(port: int, end: bytes) -
     assert json.loads(body)["error"]["code"] == "head_too_large"
 
 
+async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
+    """Until something is written to it, it looks like one that closed both, whose request must not go on."""
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def long_work(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+        await app(scope, receive, send)
+
+    async with serving(long_work, HttpProtocol) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.wait_for(asked.wait(), 10)
+        writer.write_eof()
+        await asyncio.wait_for(gone.wait(), 10)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
 async def test_a_large_url_is_answered_431(port: int) -> None:
     request = b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n"
     assert (await exchange(port, request))[0].startswith(b"HTTP/1.1 431 ")
