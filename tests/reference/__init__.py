@@ -14,7 +14,7 @@ from model.config import ModelConfig
 from tests.reference import formulas
 from tests.reference.stack import Points, Stack, Weights
 
-__all__ = ["Trace", "formulas", "run"]
+__all__ = ["Trace", "formulas", "lens", "run"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,14 @@ def run(
     if config.has_head:
         stack.keep("logits", _logits(stack, final))
     return Trace(config, points | stack.points, final, stack.dots, encoded)
+
+
+def lens(config: ModelConfig, weights: Weights, stream: torch.Tensor) -> torch.Tensor:
+    """The logits [S, vocab] that the stream [S, d] behind any block would give if it were the last one (nostalgebraist
+    2020, "interpreting GPT: the logit lens").
+    """
+    stack = Stack(config, weights, prefix="", name="", casts=None, max_len=config.max_model_len)
+    return _logits(stack, stack.norm("ln_final", "final_norm", stream) if config.final_norm else stream)
 
 
 def _logits(stack: Stack, x: torch.Tensor) -> torch.Tensor:

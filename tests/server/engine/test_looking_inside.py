@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from model.checkpoint import load_weights
 from model.point_names import sizes
 from model.points import BY_NAME
 from model.transformer import Transformer
@@ -25,9 +26,11 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
-from tests import tiny
+from tests import reference, tiny
 from tests.server.engine.driving import Load, alone, build, everything, generate, request, run
 
+CLOSE = 2e-4
+"""Between log-probabilities in float32 and in float64."""
 ALL = (*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS)
 
 
@@ -189,6 +192,34 @@ def test_the_lens_at_the_last_layer_is_what_the_model_says(model_of: Load, name:
     assert np.allclose(found.array("lens.target_logprobs")[-1], logprobs[:, [7, 9]], atol=1e-5)
     ranks = 1 + (logits[:, None] > logits[:, [7, 9], None]).sum(-1)
     assert (found.array("lens.target_ranks")[-1] == ranks.numpy()).all()
+
+
+@pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
+def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
+    model_of: Load, name: str, tmp_path: Path
+) -> None:
+    model, config = model_of(name), model_of(name).config
+    weights = load_weights(tiny.make_variant(name, tmp_path), config, torch.float64)
+    positions, targets = [13, 2, 7], random.sample(range(tiny.VOCAB_SIZE), 3)
+    layers = tuple(range(config.num_layers, -1, -1))
+    task = LensTask(layers=layers, positions=tuple(positions), top_k=5, target_token_ids=tuple(targets))
+    asked = ask(model, 0, 15, task)
+    found = run(build(model, max_num_batched_tokens=8, max_num_seqs=8), [asked])[0]
+    trace = reference.run(config, weights, list(asked.prompt_token_ids), list(asked.encoder_token_ids))
+    states = [trace.of_layers("hook_resid_pre")[0], *trace.of_layers("hook_resid_post")]
+    for row, layer in enumerate(layers):
+        expected = reference.lens(config, weights, states[layer][positions]).log_softmax(-1)
+        ids = torch.from_numpy(found.array("lens.ids")[row].copy()).long()
+        assert all(len(set(likeliest)) == 5 for likeliest in ids.tolist())
+        # Two that are as likely but for rounding may change places.
+        assert np.allclose(expected.gather(1, ids), expected.topk(5).values, atol=CLOSE)
+        assert np.allclose(found.array("lens.logprobs")[row], expected.topk(5).values, atol=CLOSE)
+        assert np.allclose(found.array("lens.entropy")[row], -(expected.exp() * expected).sum(-1), atol=CLOSE)
+        of_targets = expected[:, targets]
+        assert np.allclose(found.array("lens.target_logprobs")[row], of_targets, atol=CLOSE)
+        first, last = ((expected[:, None] > of_targets[..., None] + by).sum(-1) for by in (CLOSE, -CLOSE))
+        ranks = torch.from_numpy(found.array("lens.target_ranks")[row].copy())
+        assert ((first < ranks) & (ranks <= last)).all()
 
 
 @pytest.mark.parametrize("name", ["llama", "bert"])
