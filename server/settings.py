@@ -212,7 +212,7 @@ class Settings:
         _bytes(),
         "Memory the worker may take, weights and KV cache included; a request for which there is none left is answered "
         "503.",
-        shown_default="what the container leaves it; else no limit",
+        shown_default="nine tenths of what machine or container have left",
     )
     block_size: int = _setting(32, _integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = _setting(False, _switch(), "Do not reuse the KV cache of shared prefixes.")

@@ -1,14 +1,12 @@
 """How many cache blocks to take. Reads what the machine has; knows nothing of requests."""
 
-from pathlib import Path
-
 import torch
 
 from model.config import ModelConfig
 from model.folder import ModelLoadError
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
-from server.engine.memory_limit import data_bytes, free_in_container
+from server.engine.memory_limit import data_bytes, free_host_memory
 
 CPU_SHARE = 0.4
 """Of the memory that is free once the weights are loaded; the rest is for activations, captures and other processes."""
@@ -53,14 +51,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that could be taken now, within the limits of the container if there is one."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = int(_meminfo("MemAvailable"))
-    in_container = free_in_container()
-    return free if in_container is None else min(free, in_container)
-
-
-def _meminfo(field: str) -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) * 1024
-    raise ModelLoadError(f"/proc/meminfo has no {field}; set --kv-cache-memory")
+    free = free_host_memory()
+    if free is None:
+        raise ModelLoadError("/proc/meminfo does not say how much memory is free; set --kv-cache-memory")
+    return free

@@ -9,22 +9,22 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Looked up now, not when memory is short; None in a C library that keeps nothing."""
 _SHARE = 0.9
-"""Of what the container has left once the model is loaded; the rest is for the API process."""
+"""Of what is left once the model is loaded; the rest is for the API process and its neighbours."""
 
 
 def limit_memory(limit: int | None) -> None:
-    """Bound this process's memory at `limit` bytes, or, with None, at what its container has left, if it has a limit.
+    """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left.
 
     What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Raises ValueError
     for a limit that is taken up already.
     """
     taken = data_bytes()
     if limit is None:
-        free = free_in_container()
+        free = free_host_memory()
         if free is None:
             return
         limit = taken + int(free * _SHARE)
@@ -55,6 +55,19 @@ def data_bytes() -> int:
         if name == "VmData":
             return int(value.split()[0]) * 1024
     raise ValueError("/proc/self/status has no VmData")
+
+
+def free_host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
+    """Bytes of this machine that could be taken now, within the container's limit if there is one; None where the
+    kernel does not tell.
+    """
+    try:
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):
+        return None
+    in_container = free_in_container(cgroup)
+    return free if in_container is None else min(free, in_container)
 
 
 def free_in_container(folder: Path = _CGROUP) -> int | None:

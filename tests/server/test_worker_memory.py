@@ -1,13 +1,16 @@
 """A worker that may take no more memory: a request for which there is none ends, the worker and the others go on."""
 
+import os
 import re
+import resource
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from server.engine.memory_limit import free_in_container
+from benchmarks.processes import worker_pid
+from server.engine.memory_limit import free_host_memory, free_in_container
 from tests.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.slow
@@ -52,6 +55,16 @@ def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits() -> 
         assert text(server) == quiet
 
 
+def test_a_worker_is_bounded_unless_told_otherwise() -> None:
+    with running_server(*SMALL, module="server") as server:
+        server.wait_ready()
+        worker = worker_pid(server.process.pid)
+        assert worker is not None
+        limit, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < limit < 2 * machine  # what it has taken counts untouched memory too
+
+
 def test_what_a_container_only_caches_counts_as_free(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("900\n")
@@ -63,3 +76,13 @@ def test_a_container_without_a_limit_sets_none(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("900\n")
     assert free_in_container(tmp_path) is None
+
+
+def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:        9000 kB\nMemFree:         1 kB\nMemAvailable:    2000 kB\n")
+    assert free_host_memory(meminfo, tmp_path) == 2000 * 1024
+    (tmp_path / "memory.max").write_text("1000\n")
+    (tmp_path / "memory.current").write_text("400\n")
+    assert free_host_memory(meminfo, tmp_path) == 600
+    assert free_host_memory(tmp_path / "none", tmp_path) is None
