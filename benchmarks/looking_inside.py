@@ -1,6 +1,7 @@
-"""What looking inside costs: bytes and seconds of one head against all, and what running streams lose to a tracer.
+"""What looking inside costs: bytes and seconds of one head against all, what running streams lose to a tracer, and how
+much memory many tracers can make the server take.
 
-Two tables over HTTP, on the 124M checkpoint with the server's defaults:
+Three tables over HTTP, on the 124M checkpoint with the server's defaults:
 
 1. attention and trace of one prompt, from one head of one layer to all heads of all layers, as safetensors, beside a
    forward pass of transformers with `output_attentions=True` in a process of its own.
@@ -8,6 +9,9 @@ Two tables over HTTP, on the 124M checkpoint with the server's defaults:
    tokens/s with nobody tracing. Short quiet and traced windows alternate, and the share is the median over the pairs,
    so that a machine whose speed wanders counts for both. The streams start apart, so that prompts are read all the
    time and not in one window. Windows begin a little after the tracer does, and a first trace is not counted.
+3. with `--max-capture-bytes` of 256 MiB and `--tracers` clients that ask for all heads of all layers, of prompts that
+   take a seventh of that, half of it and more than all of it: the server's memory above what it held before, beside
+   the bytes that it counts as captured, and what the clients were answered. They come back when Retry-After says.
 
     python -m benchmarks.looking_inside --windows 15
 """
@@ -21,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,6 +38,7 @@ from benchmarks.checkpoint import make_checkpoint
 from benchmarks.load import percentile, stream_completion
 from benchmarks.processes import ROOT, Server, serve
 from benchmarks.serve_vs_transformers import prompts
+from benchmarks.wire import samples
 
 SAFETENSORS = "application/vnd.safetensors"
 LONG_PROMPT = 512
@@ -41,6 +47,9 @@ SETTLE_SECONDS = 0.3
 """Between two windows: what the tracer left behind is done, or its next trace runs."""
 TRACED_POINTS = ["attn.hook_pattern", "attn.hook_z", "hook_resid_post"]
 NUM_LAYERS = 12
+CAPTURE_BUDGET = 256 << 20
+BUDGET_LENGTHS = (256, 512, 768)
+"""Prompt tokens: their patterns are 38, 151 and 340 MB."""
 
 
 def long_prompt(length: int, seed: int) -> list[int]:
@@ -211,19 +220,78 @@ def share_kept(quiet: Sequence[Window], traced: Sequence[Window]) -> float:
     return statistics.median(rate([b]) / rate([a]) for a, b in zip(quiet, traced, strict=True))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    parser.add_argument("--rounds", type=int, default=5, help="answers of each selection, after one more")
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--windows", type=int, default=10, help="quiet and traced windows, each")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one window")
-    parser.add_argument("--trace-tokens", type=int, default=128, help="tokens of each traced prompt")
-    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
-    options = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-    folder = make_checkpoint(options.cache)
+# ---- what many tracers make the server take
 
+
+@dataclass
+class Pressure:
+    """What was seen while many traced: `bytes_*` of the server's processes together, `answers` by status."""
+
+    bytes_before: int
+    bytes_peak: int = 0
+    captured_peak: int = 0
+    """Largest value of the gauge lightwell_inflight_capture_bytes."""
+    captured_after: int = 0
+    """The same gauge, once all answers are read."""
+    answers: Counter[int] = field(default_factory=Counter)
+    waits: list[int] = field(default_factory=list)
+    """Retry-After of each 429, seconds."""
+
+
+async def trace_in_turn(http: httpx.AsyncClient, index: int, seen: Pressure) -> None:
+    """One client: all heads of all layers of prompts of each length in turn, for ever."""
+    turn = index
+    while True:
+        prompt = long_prompt(BUDGET_LENGTHS[turn % len(BUDGET_LENGTHS)], seed=1000 * index + turn)
+        body = {"input": prompt, "points": ["attn.hook_pattern"], "layers": "all"}
+        answer = await http.post("/v1/trace", json=body, headers={"Accept": SAFETENSORS})
+        seen.answers[answer.status_code] += 1
+        if answer.status_code == 429:  # and ask again
+            seen.waits.append(int(answer.headers["Retry-After"]))
+            await asyncio.sleep(seen.waits[-1])
+        elif answer.status_code in (200, 413):
+            turn += 1
+        else:
+            answer.raise_for_status()
+
+
+async def watch_memory(server: Server, http: httpx.AsyncClient, seen: Pressure) -> None:
+    """Look at the server's memory and at its own account of it as often as that goes."""
+    while True:
+        held = await asyncio.to_thread(server.resident_bytes)
+        seen.bytes_peak = max(seen.bytes_peak, sum(held.values()))
+        seen.captured_peak = max(seen.captured_peak, await captured_bytes(http))
+        await asyncio.sleep(0.02)
+
+
+async def captured_bytes(http: httpx.AsyncClient) -> int:
+    return int(samples((await http.get("/metrics")).text)["lightwell_inflight_capture_bytes"])
+
+
+async def measure_pressure(server: Server, tracers: int, seconds: float) -> Pressure:
+    async with httpx.AsyncClient(base_url=server.url, timeout=120.0, limits=httpx.Limits(max_connections=None)) as http:
+        warm = {"input": long_prompt(BUDGET_LENGTHS[0], seed=0), "points": ["logits"], "positions": -1}
+        (await http.post("/v1/trace", json=warm)).raise_for_status()  # the code for it is loaded, nothing is captured
+        seen = Pressure(sum(server.resident_bytes().values()))
+        tasks = [asyncio.create_task(trace_in_turn(http, index, seen)) for index in range(tracers)]
+        tasks.append(asyncio.create_task(watch_memory(server, http, seen)))
+        done, running = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for task in done:
+            task.result()  # it failed: say so
+        give_up = time.monotonic() + 30
+        while (left := await captured_bytes(http)) and time.monotonic() < give_up:
+            await asyncio.sleep(0.1)
+        seen.captured_after = left
+    return seen
+
+
+# ---- the tables
+
+
+def table_of_selections(folder: Path, options: argparse.Namespace) -> None:
     print(f"One prompt of {LONG_PROMPT} tokens, float32, safetensors\n\n| asked for | MB | ms | times one head |")
     print("|---|---|---|---|", flush=True)
     with serve([str(folder), "--dtype", "float32"]) as server:
@@ -234,6 +302,8 @@ def main() -> None:
     peer = measure_transformers(folder, options.rounds)
     print(f"| transformers, output_attentions, in process | | {1e3 * peer:.0f} | {peer / first:.1f} |", flush=True)
 
+
+def table_of_streams(folder: Path, options: argparse.Namespace) -> None:
     print(f"\n{options.streams} streams; one client traces {', '.join(TRACED_POINTS)} of one layer without pause\n")
     print(
         "| dtype | layer | tokens/s quiet | traced | share | traces/s | trace p50 ms |\n|---|---|---|---|---|---|---|"
@@ -249,6 +319,43 @@ def main() -> None:
                 cells = [dtype, str(layer), f"{rate(quiet):.0f}", f"{rate(traced):.0f}"]
                 cells += [f"{share_kept(quiet, traced):.2f}", f"{len(traces) / sum(w.seconds for w in traced):.1f}"]
                 print(f"| {' | '.join([*cells, f'{1e3 * percentile(traces, 0.5):.0f}'])} |", flush=True)
+
+
+def table_of_memory(folder: Path, options: argparse.Namespace) -> None:
+    print(f"\n{options.tracers} clients trace all heads of all layers, --max-capture-bytes {CAPTURE_BUDGET >> 20}MiB\n")
+    print(
+        "| MiB before | most beyond that | most counted as captured | counted at the end | 200 | 413 | 429 | ", end=""
+    )
+    print("Retry-After least / median / most |\n|---|---|---|---|---|---|---|---|", flush=True)
+    with serve([str(folder), "--dtype", "float32", "--max-capture-bytes", str(CAPTURE_BUDGET)]) as server:
+        seen = asyncio.run(measure_pressure(server, options.tracers, options.pressure_seconds))
+    waits = f"{min(seen.waits)} / {statistics.median(seen.waits):.0f} / {max(seen.waits)}" if seen.waits else ""
+    sizes = (seen.bytes_before, seen.bytes_peak - seen.bytes_before, seen.captured_peak, seen.captured_after)
+    cells = [f"{size / (1 << 20):.0f}" for size in sizes]
+    cells += [str(seen.answers[status]) for status in (200, 413, 429)]
+    print(f"| {' | '.join([*cells, waits])} |", flush=True)
+
+
+TABLES = {"selections": table_of_selections, "streams": table_of_streams, "memory": table_of_memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--rounds", type=int, default=5, help="answers of each selection, after one more")
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--windows", type=int, default=10, help="quiet and traced windows, each")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one window")
+    parser.add_argument("--trace-tokens", type=int, default=128, help="tokens of each traced prompt")
+    parser.add_argument("--tracers", type=int, default=16, help="clients of the third table")
+    parser.add_argument("--pressure-seconds", type=float, default=60.0, help="how long they trace")
+    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
+    options = parser.parse_args()
+    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    folder = make_checkpoint(options.cache)
+    for name in options.tables:
+        TABLES[name](folder, options)
 
 
 if __name__ == "__main__":

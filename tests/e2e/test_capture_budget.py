@@ -1,0 +1,81 @@
+"""Many clients trace more than the server may hold: who is turned away hears when to come back, and memory is bounded.
+
+One server whose capture budget holds two of the traces that are asked for, by twelve at once.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from benchmarks.processes import Server, descendants, serve
+from benchmarks.wire import samples
+
+pytestmark = pytest.mark.slow
+
+NUM_LAYERS, NUM_HEADS = 6, 8  # of the default model
+LENGTH = 300
+TRACE_BYTES = NUM_LAYERS * NUM_HEADS * LENGTH * LENGTH * 4
+BUDGET = 2 * TRACE_BYTES + (4 << 20)
+AT_ONCE = 12
+BINARY = {"accept": "application/vnd.safetensors"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serve(["--dtype", "float32", "--max-capture-bytes", str(BUDGET)]) as running:
+        yield running
+
+
+def trace(server: Server, first_token: int) -> httpx.Response:
+    """All heads of all layers of one prompt."""
+    prompt = [first_token + i % 97 for i in range(LENGTH)]
+    body = {"input": prompt, "points": ["attn.hook_pattern"], "layers": "all"}
+    return httpx.post(f"{server.url}/v1/trace", json=body, headers=BINARY, timeout=120, trust_env=False)
+
+
+def captured_bytes(server: Server) -> float:
+    return samples(httpx.get(f"{server.url}/metrics", trust_env=False).text)["lightwell_inflight_capture_bytes"]
+
+
+def most_memory(server: Server) -> int:
+    """The most bytes that each process of the server has ever held, summed."""
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in descendants(server.pid)]
+    return sum(1024 * int(text.partition("VmHWM:")[2].split()[0]) for text in statuses if "VmHWM:" in text)
+
+
+def test_over_the_budget_clients_are_told_when_to_come_back_and_memory_stays_bounded(server: Server) -> None:
+    warm = trace(server, 99)
+    assert warm.status_code == 200, warm.text
+    before = most_memory(server)
+    together = threading.Barrier(AT_ONCE)
+
+    def ask(first_token: int) -> httpx.Response:
+        together.wait()
+        return trace(server, first_token)
+
+    tokens = range(100, 100 + AT_ONCE)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = dict(zip(tokens, pool.map(ask, tokens), strict=True))
+    refused = [answer for answer in answers.values() if answer.status_code == 429]
+    taken = {token: answer.content for token, answer in answers.items() if answer.status_code == 200}
+    assert refused
+    assert taken
+    assert len(refused) + len(taken) == AT_ONCE
+    for answer in refused:
+        assert answer.json()["error"]["code"] == "capture_budget_full"
+        assert int(answer.headers["retry-after"]) >= 1
+    assert captured_bytes(server) == 0
+    # What is captured, and what of it is on its way to the clients. All twelve traces together are six times the budget.
+    assert most_memory(server) - before < 2 * BUDGET
+    assert taken == {token: trace(server, token).content for token in taken}
+
+
+def test_what_could_never_fit_is_refused_with_its_size(server: Server) -> None:
+    body = {"input": [[100] * LENGTH] * 3, "points": ["attn.hook_pattern"], "layers": "all"}
+    answer = httpx.post(f"{server.url}/v1/trace", json=body, headers=BINARY, timeout=60, trust_env=False)
+    assert answer.status_code == 413
+    assert str(3 * TRACE_BYTES) in answer.json()["error"]["message"]
