@@ -141,17 +141,17 @@ def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks(
     assert begun == [[], [1], [], [], [2], [], [3]]
 
 
-def test_text_overtakes_the_looks_that_wait_for_a_seat() -> None:
-    sched = scheduler(budget=64, look_tokens=2, max_num_seqs=4)
+def test_text_overtakes_the_looks_that_wait_for_a_seat_however_many() -> None:
+    sched = scheduler(budget=64, look_tokens=3, max_num_seqs=4)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=30)))
     runner.step()
-    for uid in range(2, 8):
+    for uid in range(2, 200):
         sched.add(sequence(uid, range(10 * uid, 10 * uid + 4), attend()))
-    assert chunk_sizes(runner) == {1: 1, 2: 2}
-    sched.add(sequence(8, range(90, 93), generate(max_tokens=30)))
-    assert chunk_sizes(runner) == {1: 1, 2: 2, 8: 3}
-    assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 8, 3], [1, 8, 3], [1, 8, 4], [1, 8, 4]]
+    assert chunk_sizes(runner) == {1: 1, 2: 3}
+    sched.add(sequence(200, range(90, 93), generate(max_tokens=30)))
+    assert chunk_sizes(runner) == {1: 1, 2: 1, 200: 3}  # two tokens are left, but looks have one of the four seats
+    assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 200, 3], [1, 200, 3], [1, 200, 4], [1, 200, 4]]
 
 
 # --- clients and priorities ---
