@@ -5,6 +5,7 @@ All else is the real server: only the network is wrapped, so that a prompt can m
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ ALLOCATES = 4002
 """... asks for more memory than any machine has."""
 POISONS = 4003
 """... leaves a network that can do nothing any more, as an error of a GPU does."""
+STUCK = 4004
+"""... never comes back."""
 
 
 def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
@@ -39,6 +42,8 @@ def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
         is_poisoned |= POISONS in tokens
         if is_poisoned:
             raise RuntimeError("the device is lost")
+        if STUCK in tokens:
+            time.sleep(3600)
         if ALLOCATES in tokens:
             torch.empty(1 << 50)
         if RAISES in tokens:

@@ -1,7 +1,7 @@
 """Clients that ask a server without pause and note every outcome, for `benchmarks.faults`.
 
-An outcome is what a client was told: a status with the error's code, a stream's error event, or a connection that
-ended. Answers are compared with those that the server gave before anything happened.
+Answers are compared with those that the server gave before anything happened. Which outcomes are right is not known
+here (`benchmarks.fault_judge`).
 """
 
 import hashlib
@@ -10,18 +10,47 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from benchmarks.breakable_server import ALLOCATES, POISONS, RAISES
+from benchmarks.breakable_server import ALLOCATES, POISONS, RAISES, STUCK
 
 _OUTCOME_WITHIN = 60.0
 """Seconds after which a client counts as told nothing."""
 _JSON = {"content-type": "application/json"}
 _PROMPT = tuple(range(10, 40))
 _LONG = tuple(range(5, 485))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a client was told."""
+
+    seen: str
+    """A status, or how the connection ended."""
+    code: str = ""
+    """Of the error, if there was one."""
+
+    def __str__(self) -> str:
+        return f"{self.seen} {self.code}".strip()
+
+
+RIGHT = Outcome("200")
+DIFFERENT = Outcome("200 but another answer")
+SILENCE = Outcome("nothing")
+REFUSED = Outcome("connection refused")
+ENDED = Outcome("connection ended")
+"""... before an answer began."""
+CUT = Outcome("answer cut short")
+_EVENT = "200 with error event"
+
+
+def error(status: int, code: str) -> frozenset[Outcome]:
+    """The two ways to be told of an error: by the answer's status, or by the last event of a stream that was begun."""
+    return frozenset({Outcome(str(status), code), Outcome(_EVENT, code)})
 
 
 @dataclass(frozen=True)
@@ -55,6 +84,7 @@ CULPRIT = {
     "raises": _write((*_PROMPT, RAISES), 4),
     "allocates": _write((*_PROMPT, ALLOCATES), 4),
     "poisons": _write((*_PROMPT, POISONS), 4),
+    "sticks": _write((*_PROMPT, STUCK), 4),
     "looks": _ask("/v1/attention", input=[list(_LONG)] * 4, layers="all", heads="all", dtype="uint8"),
 }
 
@@ -66,21 +96,18 @@ class Load:
         self._url = url
         self._questions = questions
         self._right: dict[Question, str] = {}
-        self._outcomes: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(clients if questions else 0)
-        ]
-        self.num_without_outcome = 0
+        self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(clients)]
+        self.outcomes: Counter[Outcome] = Counter()
 
     def learn(self) -> None:
         """What the server answers while nothing is wrong. Raises AssertionError when it does not answer well."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             for question in self._questions:
                 end = time.monotonic() + _OUTCOME_WITHIN
-                outcome = ""
-                while outcome != "200":  # a busy machine may take a first step for a hung worker
+                outcome = None
+                while outcome != RIGHT:  # a busy machine may take a first step for a hung worker
                     assert time.monotonic() < end, f"{question}: {outcome}"
                     outcome, self._right[question] = self._once(client, question)
 
@@ -94,86 +121,73 @@ class Load:
         end = time.monotonic() + _OUTCOME_WITHIN
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
-        self.num_without_outcome = sum(thread.is_alive() for thread in self._threads) + self._outcomes["nothing"]
+        self.outcomes[SILENCE] += sum(thread.is_alive() for thread in self._threads)
 
-    def ask_apart(self, question: Question) -> str:
+    def ask_apart(self, question: Question) -> Outcome:
         """The outcome of one question of another client."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             return self._once(client, question)[0]
 
-    def seen(self) -> str:
-        """Every outcome with its number, the most frequent first."""
-        return ", ".join(f"{count} x {outcome}" for outcome, count in self._outcomes.most_common() if count)
-
-    def problems(self) -> list[str]:
-        return ["an answer was not what it is without the fault"] if self._outcomes["200 but another answer"] else []
+    def ask_once_more(self) -> list[str]:
+        """Each question, of a server over which the fault has passed: what was not answered as before it."""
+        with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
+            after = [(question.path, self._compared(client, question)) for question in self._questions]
+        return [f"after it all, {path} was told: {outcome}" for path, outcome in after if outcome != RIGHT]
 
     def _run(self, first: int) -> None:
         turn = first
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             while not self._is_over.is_set():
-                question = self._questions[turn % len(self._questions)]
-                outcome, answer = self._once(client, question)
-                if outcome == "200" and answer != self._right[question]:
-                    outcome = "200 but another answer"
+                outcome = self._compared(client, self._questions[turn % len(self._questions)])
                 with self._lock:
-                    self._outcomes[outcome] += 1
+                    self.outcomes[outcome] += 1
                 turn += 1
-                if outcome != "200":
+                if outcome != RIGHT:
                     self._is_over.wait(0.25)  # as a client that backs off a little
 
-    def _once(self, client: httpx.Client, question: Question) -> tuple[str, str]:
+    def _compared(self, client: httpx.Client, question: Question) -> Outcome:
+        outcome, answer = self._once(client, question)
+        return DIFFERENT if outcome == RIGHT and answer != self._right[question] else outcome
+
+    def _once(self, client: httpx.Client, question: Question) -> tuple[Outcome, str]:
         """What the client was told, and a digest of the answer."""
+        request = client.build_request("POST", self._url + question.path, content=question.body, headers=_JSON)
         try:
-            response = client.post(self._url + question.path, content=question.body, headers=_JSON)
+            response = client.send(request, stream=True)
         except httpx.TimeoutException:
-            return "nothing", ""
+            return SILENCE, ""
+        except httpx.ConnectError:
+            return REFUSED, ""
         except httpx.TransportError:
-            return "connection ended", ""
+            return ENDED, ""
+        with closing(response):
+            try:
+                response.read()
+            except httpx.TimeoutException:
+                return SILENCE, ""
+            except httpx.TransportError:
+                return CUT, ""
         if response.status_code != 200:
-            return f"{response.status_code} {response.json()['error']['code']}", ""
-        return _of_stream(response.text) if question.is_streamed else ("200", _digest(response.json()))
+            return _of_error(response), ""
+        return _of_stream(response.text) if question.is_streamed else (RIGHT, _digest(response.json()))
 
 
-def _of_stream(text: str) -> tuple[str, str]:
+def _of_error(response: httpx.Response) -> Outcome:
+    seen = str(response.status_code)
+    if response.status_code in (429, 503) and "retry-after" not in response.headers:
+        seen += " without Retry-After"
+    return Outcome(seen, response.json()["error"]["code"])
+
+
+def _of_stream(text: str) -> tuple[Outcome, str]:
     """A stream that was begun ends with [DONE], or with an error event that says why not."""
     events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     if events and events[-1] == "[DONE]":
-        return "200", _digest({"choices": [json.loads(event)["choices"] for event in events[:-1]]})
+        return RIGHT, _digest({"choices": [json.loads(event)["choices"] for event in events[:-1]]})
     with_error = [json.loads(event)["error"]["code"] for event in events if '"error"' in event]
-    return (f"200 with error event {with_error[-1]}" if with_error else "stream cut short"), ""
+    return (Outcome(_EVENT, with_error[-1]) if with_error else CUT), ""
 
 
 def _digest(body: dict[str, Any]) -> str:
     kept = body.get("choices", body.get("data"))
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Books:
-    """What the server has counted, once nothing is in flight."""
-
-    num_unaccounted: int
-    num_restarts: int
-
-
-def books(url: str) -> Books:
-    """Of an idle server. Ends may take a moment to be counted: it is asked until the sums agree, for a few seconds."""
-    end = time.monotonic() + 5.0
-    while True:
-        counted = _counters(httpx.get(f"{url}/metrics").text)
-        ended = counted["lightwell_request_success_total"] + counted["lightwell_request_failed_total"]
-        missing = int(counted["lightwell_requests_submitted_total"] - ended)
-        if not missing or time.monotonic() > end:
-            return Books(abs(missing), int(counted["lightwell_worker_restarts_total"]))
-        time.sleep(0.05)
-
-
-def _counters(text: str) -> Counter[str]:
-    """Each metric's values over all its labels, added up."""
-    sums: Counter[str] = Counter()
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            name, value = line.split("{")[0].split(" ")[0], float(line.rsplit(" ", 1)[1])
-            sums[name] += value  # type: ignore[assignment]  # typeshed counts in integers
-    return sums

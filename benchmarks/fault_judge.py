@@ -1,0 +1,130 @@
+"""What a fault may do and what it did: clients, readiness and counters compared with what is promised.
+
+Knows nothing of how a server is broken (`benchmarks.faults`) or asked (`benchmarks.fault_load`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from benchmarks.fault_load import CUT, ENDED, REFUSED, RIGHT, SILENCE, Outcome
+from benchmarks.soak.books import HELD, delta, engine_ends
+from server.metrics import FAILURES
+
+_LOSSES = frozenset({SILENCE, REFUSED, ENDED, CUT})
+"""A client that saw one of these does not know what became of its request."""
+_RESTARTS = "lightwell_worker_restarts_total"
+_SUBMITTED = "lightwell_requests_submitted_total"
+_SHOWN = (
+    _RESTARTS,
+    "lightwell_request_failed_total",
+    "lightwell_requests_refused_total",
+    "lightwell_integrity_failures_total",
+    "lightwell_log_lines_dropped_total",
+)
+"""Counters of which the table says by how much they grew."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is promised of one fault. Without arguments: that nobody notices it."""
+
+    allowed: frozenset[Outcome] = frozenset()
+    """What clients may be told beside right answers."""
+    culprit: frozenset[Outcome] = frozenset()
+    """What the request that is the fault must be told."""
+    stays_ready: bool = True
+    """False: it must have been not ready for a time, and `worker_up` 0."""
+    num_restarts: int = 0
+    """Workers that are to be started again, where the server lives on."""
+    exit_status: int | None = None
+    """With which the server is to end; None: it lives on, and is ready in the end."""
+    last_words: str = ""
+    """What the last line of its log must hold, when it has ended."""
+    grows: tuple[str, ...] = ()
+    """Counters that must grow, beside those that clients and restarts make grow."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of one fault."""
+
+    outcomes: Mapping[Outcome, int]
+    before: Mapping[str, float]
+    """All values of /metrics while nothing was wrong."""
+    after: Mapping[str, float]
+    """The last ones that could be had; of an idle server, where it lives on."""
+    least_up: float | None
+    """The least `worker_up` while the server was not ready; None where there was no such time, or nobody to ask."""
+    was_unready: bool
+    culprit: Outcome | None = None
+    exit_status: int | None = None
+    last_line: str = ""
+
+
+def num_lost(expected: Expected, seen: Evidence) -> int:
+    """Requests of which their client or the server's own counters do not know the end."""
+    lost = sum(count for outcome, count in seen.outcomes.items() if outcome in _LOSSES - expected.allowed)
+    return lost + (0 if expected.exit_status is not None else abs(num_open(seen.before, seen.after)))
+
+
+def num_open(before: Mapping[str, float], after: Mapping[str, float]) -> int:
+    """Requests of the engine that were handed to it between two looks and not counted as ended."""
+    return delta(_SUBMITTED, before, after) - sum(engine_ends(before, after).values())
+
+
+def metrics_text(seen: Evidence) -> str:
+    """What an operator's dashboard shows of it."""
+    grown = {name: delta(name, seen.before, seen.after) for name in seen.after if name.startswith(_SHOWN)}
+    parts = [f"{name.removeprefix('lightwell_')} +{count}" for name, count in grown.items() if count]
+    if seen.least_up is not None:
+        parts.insert(0, f"worker_up {seen.least_up:g} meanwhile")
+    return ", ".join(parts) or "nothing"
+
+
+def judge(expected: Expected, seen: Evidence) -> list[str]:
+    """All that is not as promised, each in a few words."""
+    problems = _of_clients(expected, seen)
+    if num_lost(expected, seen):
+        problems.append(f"requests lost: {num_lost(expected, seen)}")
+    if seen.exit_status != expected.exit_status:
+        problems.append(f"exit status {seen.exit_status}, not {expected.exit_status}")
+    if expected.last_words not in seen.last_line:
+        problems.append(f"the last line of the log does not say {expected.last_words!r}: {seen.last_line!r}")
+    if seen.was_unready == expected.stays_ready:
+        problems.append(f"the server was {'not ready for a time' if seen.was_unready else 'always ready'}")
+    if seen.least_up:
+        problems.append("worker_up stayed 1 while the server was not ready")
+    if expected.exit_status is None:
+        problems += _of_counters(expected, seen)
+    problems += [f"{name} did not grow" for name in expected.grows if not delta(name, seen.before, seen.after)]
+    return problems
+
+
+def _of_clients(expected: Expected, seen: Evidence) -> list[str]:
+    """A loss is told of with the others."""
+    problems = [
+        f"clients were told {count} x {outcome}"
+        for outcome, count in seen.outcomes.items()
+        if count and outcome not in expected.allowed | {RIGHT} | _LOSSES
+    ]
+    if seen.culprit not in (expected.culprit or {None}):
+        told = " or ".join(sorted(map(str, expected.culprit)))
+        problems.append(f"the request itself was told {seen.culprit}, not {told or 'nothing'}")
+    return problems
+
+
+def _of_counters(expected: Expected, seen: Evidence) -> list[str]:
+    """Of a server that lives on: its counters must tell the clients' story, and nothing may be held."""
+    problems = []
+    num_restarts = delta(_RESTARTS, seen.before, seen.after)
+    if num_restarts != expected.num_restarts:
+        problems.append(f"workers started again: {num_restarts}, not {expected.num_restarts}")
+    ends = engine_ends(seen.before, seen.after)
+    for code in FAILURES:
+        told = sum(count for outcome, count in seen.outcomes.items() if outcome.code == code)
+        is_culprits = seen.culprit is not None and seen.culprit.code == code
+        # One request of the culprit's may be several of the engine's, each of which may fail.
+        if ends[code] < told + is_culprits or (ends[code] > told and not is_culprits):
+            problems.append(f"request_failed_total counts {ends[code]} x {code}, clients {told + is_culprits}")
+    problems += [f"{name} is {seen.after[name]:g} when idle" for name in HELD if seen.after[name]]
+    return problems
