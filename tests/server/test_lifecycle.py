@@ -270,6 +270,25 @@ def test_the_server_is_alive_and_not_ready_while_the_model_loads() -> None:
         wait_for(lambda: not is_running(worker), "the worker leaves in the middle of loading")
 
 
+def test_a_worker_that_is_killed_while_it_loads_is_replaced_before_and_after_the_server_was_ready() -> None:
+    with running_server(FAKE_LOAD_SECONDS="3") as server:
+        wait_for(lambda: server.status("/health/live") == 200, "the server is alive")
+        wait_for(lambda: server.get("/health/ready").text.endswith("loading the model: 50 %"), "the first worker loads")
+        os.kill(server.worker_pid(), signal.SIGKILL)
+        wait_for(lambda: server.state()["restarts"] == 1, "another worker is started")
+        server.wait_ready()
+        last = server.worker_pid()
+        os.kill(last, signal.SIGKILL)
+        wait_for(lambda: server.state()["pids"][0] not in (None, last), "the next worker has connected, and loads")
+        assert server.status("/health/ready") == 503
+        os.kill(server.worker_pid(), signal.SIGKILL)
+        wait_for(lambda: server.state()["restarts"] == 3, "yet another worker is started")
+        server.wait_ready()
+        assert server.post("/generate", {"prompt": [1, 2], "max_tokens": 3}).json() == {
+            "tokens": expected_tokens((1, 2), 3)
+        }
+
+
 # ---- the end
 
 
