@@ -41,6 +41,7 @@ class Question:
     path: str
     body: dict[str, Any]
     accept: str = "application/json"
+    method: str = "POST"
 
 
 @dataclass
@@ -106,7 +107,8 @@ async def ask(client: httpx.AsyncClient, question: Question) -> object:
     Raises:
         RuntimeError: a status other than 200, or a stream without its end.
     """
-    answer = await client.post(question.path, json=question.body, headers={"Accept": question.accept})
+    headers = {"Accept": question.accept}
+    answer = await client.request(question.method, question.path, json=question.body, headers=headers)
     if answer.status_code != 200:
         raise RuntimeError(f"{answer.status_code}: {answer.text[:300]}")
     return meaning(question, answer.content)
@@ -118,7 +120,7 @@ def meaning(question: Question, content: bytes) -> object:
     Raises RuntimeError for a stream without its end.
     """
     if question.body.get("stream"):
-        return joined_stream(content.decode())
+        return joined_streams(content.decode())
     if question.accept != "application/json":
         return content
     body = {key: value for key, value in json.loads(content).items() if key not in PER_ANSWER}
@@ -126,13 +128,19 @@ def meaning(question: Question, content: bytes) -> object:
     return body
 
 
-def joined_stream(text: str) -> tuple[str, str | None]:
-    """The whole text and the reason it ended: how it was cut into events may differ."""
+def joined_streams(text: str) -> dict[int, tuple[str, str | None]]:
+    """Of each choice the whole text and the reason it ended: how they were cut into events, and mixed, may differ."""
     if not text.rstrip().endswith("data: [DONE]"):
         raise RuntimeError(f"the stream does not end with [DONE] but with {text[-200:]!r}")
     chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
-    return "".join(choice["text"] for choice in choices), choices[-1]["finish_reason"]
+    by_index: dict[int, list[Any]] = defaultdict(list)
+    for choice in choices:
+        by_index[choice["index"]].append(choice)
+    return {
+        index: ("".join(choice["text"] for choice in mine), mine[-1]["finish_reason"])
+        for index, mine in by_index.items()
+    }
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 Asks each question of a pool alone first; then the clients ask them in any order for `--minutes`: some read slowly,
 some leave, some send nonsense. At the end every request must be accounted for (`benchmarks.soak.books`), every whole
-answer must be the quiet one bit for bit, memory and open files must be flat, and all that was held given back. Prints
-Markdown tables; ends with status 1, and says why, when anything is wrong.
+answer must be the quiet one bit for bit, memory and open files must be flat, and all that was held given back. At least
+half of the patient requests must have been answered, and each kind of question once. Memory is judged of processes that
+lived five minutes: in soaks of less than ten perhaps of none, which is told. In the last third no worker is killed, so
+that there is one to judge. Prints Markdown tables; ends with status 1, and says why, when anything is wrong.
 
     python -m benchmarks.soak --minutes 30 --clients 64
 """
@@ -21,16 +23,22 @@ from pathlib import Path
 from benchmarks.mixed_load import Question, first_difference, meaning
 from benchmarks.processes import Server, num_open_files, serve, worker_pid
 from benchmarks.soak import books
-from benchmarks.soak.acts import headers_of, pool
+from benchmarks.soak.acts import MODEL, content_of, headers_of, pool
 from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Client, Outcome
 from benchmarks.soak.faults import Fault, inflict
-from benchmarks.soak.watch import Watch
-from benchmarks.wire import Wire, json_content, samples
+from benchmarks.soak.watch import MIN_LIFE, MUST_JUDGE, Watch
+from benchmarks.wire import Wire, samples
 
-SERVE = ["--max-num-seqs", "24", "--kv-cache-memory", "16MiB", "--log-format", "json", "--send-timeout", "30"]
+SERVE = [
+    "--max-num-seqs", "24", "--kv-cache-memory", "16MiB", "--log-format", "json", "--send-timeout", "30",
+    "--served-model-name", MODEL,
+]  # fmt: skip
 """Few places and little cache, so that requests queue and are preempted."""
 _SETTLE_WITHIN = 30.0
+_BOOKS_CHECKED = 4.0
+"""Seconds of idleness after which the server has looked at its own books: both processes do after two (a tick of
+`server.drain`, a heartbeat of `server.loop` later), and count at once what they find."""
 _FILES_SLACK = 2
 
 
@@ -52,7 +60,7 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
     wire = await Wire.open(server.host, server.port)
     for number, question in enumerate(questions):
         headers = {**headers_of(question), "X-Request-Id": f"{books.QUIET}{number}"}
-        answer = await wire.ask("POST", question.path, json_content(question.body), headers)
+        answer = await wire.ask(question.method, question.path, content_of(question), headers)
         if answer.head.status != 200:
             raise RuntimeError(f"{question.kind}: {answer.head.status} {answer.body[:300]!r}")
         answers.append(meaning(question, answer.body))
@@ -61,21 +69,26 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
 
 
 async def settled(server: Server, log: Path) -> dict[str, float]:
-    """All values of /metrics once nothing is held any more and nothing new is counted or logged.
-
-    As they are when that does not come.
+    """All values of /metrics once nothing is held any more, nothing new is counted or logged, and the server has looked
+    at its own books. As they are when that does not come.
     """
     give_up, last, num_bytes = time.monotonic() + _SETTLE_WITHIN, dict[str, float](), 0
     while True:
-        wire = await Wire.open(server.host, server.port)
-        values = samples((await wire.ask("GET", "/metrics")).body.decode())
-        wire.close()
+        values = await _metrics(server)
         counted = {name: value for name, value in values.items() if books.is_logged(name)}
         is_still = counted == last and num_bytes == log.stat().st_size
         if (is_still and not any(values[name] for name in books.HELD)) or time.monotonic() > give_up:
-            return values
+            await asyncio.sleep(_BOOKS_CHECKED)
+            return await _metrics(server)
         last, num_bytes = counted, log.stat().st_size
         await asyncio.sleep(0.5)
+
+
+async def _metrics(server: Server) -> dict[str, float]:
+    wire = await Wire.open(server.host, server.port)
+    values = samples((await wire.ask("GET", "/metrics")).body.decode())
+    wire.close()
+    return values
 
 
 async def soak(
@@ -106,13 +119,17 @@ async def soak(
     lines = books.read_log(log)
     books.check_idle(after, found)
     books.check_outcomes(outcomes, faults, found)
+    books.check_answered(outcomes, questions, found)
     books.check_log(outcomes, lines, found)
     books.check_counters(lines, before, after, found)
+    books.check_ends(outcomes, lines, faults, before, after, found)
     books.check_faults(faults, before, after, found)
     await _check_quiet_again(server, questions, expected, found)
     for growth in watch.growths():
         for problem in growth.problems:
             found.add("not flat", problem)
+    for name in watch.unjudged() if seconds >= MUST_JUDGE else ():
+        found.add("memory that was not judged", f"{name}: none lived {MIN_LIFE:.0f} s")
     for name, count in _open_files(server).items():
         if count > files[name] + _FILES_SLACK:
             found.add("not flat", f"open files of {name}: {files[name]} before, {count} after")
@@ -152,10 +169,12 @@ def report(result: Soak, seconds: float) -> bool:
         print(f"| {fault.kind} | {fault.began - begun:.0f} | {fault.ready - fault.began:.1f} |")
     print("\n| process | lived s | MiB at half its life | then | at most | open files | then |")
     print("|---|---|---|---|---|---|---|")
-    for growth in result.watch.growths():  # none in a soak that was too short for it
+    for growth in result.watch.growths():
         memory = f"{growth.num_bytes / 2**20:.0f} | {growth.more_bytes / 2**20:+.1f} | {growth.most_bytes / 2**20:.0f}"
         files = f"{growth.num_files:.0f} | {growth.more_files:+.1f}"
         print(f"| {growth.name} {growth.pid} | {growth.seconds:.0f} | {memory} | {files} |")
+    for name in result.watch.unjudged():
+        print(f"\nNot judged: the memory of {name}; none lived {MIN_LIFE:.0f} s.")
     ends = books.engine_ends(result.before, result.after)
     submitted = books.delta("lightwell_requests_submitted_total", result.before, result.after)
     preempted = books.delta("lightwell_num_preemptions_total", result.before, result.after)

@@ -11,6 +11,9 @@ from typing import Literal
 from benchmarks.mixed_load import STORIES, Question, questions
 from benchmarks.wire import JSON_HEADERS, json_content
 
+MODEL = "soak"
+"""What the model is called on the wire."""
+_BINARY = "application/vnd.safetensors"
 Behaviour = Literal["patient", "slow", "leaves early", "leaves midway", "leaves unsent", "wrong"]
 WEIGHTS: dict[Behaviour, int] = {
     "patient": 54, "slow": 8, "leaves early": 12, "leaves midway": 8, "leaves unsent": 4, "wrong": 14,
@@ -48,9 +51,40 @@ class Act:
 
 
 def pool() -> list[Question]:
-    """The questions of the mixed load, and a tensor large enough for a slow reader to be waited for."""
+    """The questions of the mixed load and of every other route that computes, several choices at once, and a tensor
+    large enough for a slow reader to be waited for.
+    """
     large = {"input": " ".join(STORIES) * 3, "layers": "all", "heads": "all"}
-    return [*questions(), Question("attention, large", "/v1/attention", large, "application/vnd.safetensors")]
+    more = [one for index, story in enumerate(STORIES) for one in (*_several(story, index), *_inside(story, index))]
+    return [*questions(), *more, Question("attention, large", "/v1/attention", large, _BINARY)]
+
+
+def _several(story: str, index: int) -> list[Question]:
+    """HTTP requests that are several requests of the engine each."""
+    drawn = {"max_tokens": 12 + index, "temperature": 0.9, "n": 2, "seed": index, "stop": ","}
+    two = {**drawn, "prompt": [story, story[::-1]]}
+    chat = {**drawn, "messages": [{"role": "user", "content": story}]}
+    return [
+        Question("completion, n and prompts", "/v1/completions", two),
+        Question("completion, n, streamed", "/v1/completions", {**two, "n": 3, "prompt": story, "stream": True}),
+        Question("chat, n", "/v1/chat/completions", chat),
+    ]
+
+
+def _inside(story: str, index: int) -> list[Question]:
+    """How a pass came about, and what the weights alone say."""
+    layer, model = index % 6, f"/v1/models/{MODEL}"
+    matrix = ("W_Q", "W_K", "W_V", "W_O", "mlp.W_in", "mlp.W_out")[index]
+    return [
+        Question("rollout", "/v1/rollout", {"input": [story, story[::-1]], "layers": "all"}, _BINARY),
+        Question("flow", "/v1/rollout", {"input": story, "method": "flow"}),
+        Question("explain", "/v1/explain", {"input": story, "layer": layer, "head": index}),
+        Question("trajectory", "/v1/trajectory", {"input": story}, _BINARY),
+        Question("correlations", "/v1/geometry", {"input": story, "point": "hook_resid_post", "layer": layer}),
+        Question("circuits", "/v1/circuits", {"layers": layer, "heads": [index, 7]}),
+        Question("weights, geometry", f"{model}/geometry?matrix={matrix}&layer={layer}", {}, method="GET"),
+        Question("weights, parameters", f"{model}/parameters", {}, method="GET"),
+    ]
 
 
 def acts(seed: int, number: int, num_questions: int) -> Iterator[Act]:
@@ -91,6 +125,11 @@ def wrong_requests() -> list[Wrong]:
         replace(looks, name="no such format", content=json_content({"input": "x"}), status=406, accept="image/png"),
         replace(looks, name="no such head", content=json_content({"input": "x", "heads": [0, "one"]})),
     ]
+
+
+def content_of(question: Question) -> bytes:
+    """The body that is sent with a question."""
+    return json_content(question.body) if question.method == "POST" else b""
 
 
 def headers_of(question: Question) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Closes the books of a soak: what the clients saw, what the log says and what the counters count must be one story.
 
 Every request has an id, so the clients' side and the log's are compared one by one; the counters have none, and must
-equal the log's lines, summed. Where a client left, several ends are right: those rules stand here, in words. Knows
-nothing of how requests are sent.
+equal the log's lines, summed. Where a client left, several ends are right: those rules stand here and in
+`benchmarks.soak.ends`, in words. Knows nothing of how requests are sent.
 """
 
 import json
@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.mixed_load import Question
+from benchmarks.soak import ends
 from benchmarks.soak.clients import Outcome
+from benchmarks.soak.ends import LogLine
 from benchmarks.soak.faults import Fault
 
-SETTLING = 1.0
-"""Seconds around a fault in which its failures are still its own."""
 FAULT_CODES = ("worker_lost", "worker_hung", "not_ready")
 CROWDED = 429
 QUIET = "quiet-"
@@ -26,18 +27,6 @@ _HTTP_COUNTER = re.compile(r'lightwell_http_requests_total\{method="(\w+)",route
 _PROBES = ("/health", "/metrics")
 """Routes whose requests are not logged."""
 MAX_EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class LogLine:
-    """What the server's log says of one request."""
-
-    request_id: str
-    method: str
-    path: str
-    status: int
-    engine_requests: int
-    generated_tokens: int
 
 
 @dataclass
@@ -63,6 +52,7 @@ def read_log(path: Path) -> list[LogLine]:
                 LogLine(
                     str(event["request_id"]), str(event["method"]), str(event["path"]), int(event["status"]),
                     int(event["engine_requests"]), int(event["generated_tokens"]),
+                    tuple(event["finish"].split(",")) if "finish" in event else (), event.get("error"),
                 )
             )  # fmt: skip
     return lines
@@ -88,7 +78,7 @@ def check_outcomes(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: 
             found.add("answers that differ from the quiet ones", f"{said} {outcome.difference}")
         if outcome.status is None or outcome.end != "whole":
             continue
-        is_excused = outcome.error_code in FAULT_CODES and any(_overlaps(outcome, fault) for fault in faults)
+        is_excused = outcome.error_code in FAULT_CODES and any(fault.may_hit(outcome) for fault in faults)
         if outcome.status in (CROWDED, 503) and outcome.retry_after is None:
             found.add("refusals without Retry-After", said)
         if outcome.status == 200 and outcome.error_code is not None and not is_excused:
@@ -97,12 +87,25 @@ def check_outcomes(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: 
             found.add("statuses that nothing explains", f"{said}; expected {outcome.expected_status}")
 
 
-def _overlaps(outcome: Outcome, fault: Fault) -> bool:
-    return outcome.ended >= fault.began - SETTLING and outcome.began <= fault.ready + SETTLING
+def check_answered(outcomes: Iterable[Outcome], questions: Iterable[Question], found: Findings) -> None:
+    """The server did not only refuse: half of those who waited got their answer, and each kind of question did once."""
+    answered: set[str] = set()
+    num_patient = num_answered = 0
+    for outcome in outcomes:
+        is_answered = outcome.end == "whole" and outcome.status == 200 and outcome.error_code is None
+        if is_answered:
+            answered.add(outcome.kind)
+        if outcome.behaviour == "patient":
+            num_patient += 1
+            num_answered += is_answered
+    if 2 * num_answered < num_patient or not num_patient:
+        found.add("too few answers", f"{num_answered} to {num_patient} patient requests")
+    for kind in sorted({question.kind for question in questions} - answered):
+        found.add("kinds of questions without any answer", kind)
 
 
 def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Findings) -> None:
-    """One line for each request, with the status that its client saw.
+    """One line for each request, with the status and, of whole answers, the end that its client saw.
 
     A client that left before the head of its answer may have been told anything. One that left with a reset, or
     before its request was whole, may have been gone before the server knew of it: then there may be no line.
@@ -118,6 +121,8 @@ def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Find
             found.add("requests without their one line in the log", f"{said}, {len(mine)} lines")
         elif mine and outcome.status is not None and mine[0].status != outcome.status:
             found.add("statuses on which client and log differ", f"{said}, log {mine[0].status}")
+        elif mine and outcome.end == "whole" and (difference := ends.difference(outcome, mine[0])):
+            found.add("ends on which client and log differ", f"{said}, {difference}")
     for request_id in by_id:
         found.add("lines of the log that no client knows", request_id)
 
@@ -141,15 +146,15 @@ def check_counters(
         if match is not None and is_logged(name):
             counted[match[1], match[2], int(match[3])] = round(value - before.get(name, 0))
     routes = {route for _, route, _ in counted}
-    logged = Counter((line.method, line.path if line.path in routes else "unmatched", line.status) for line in lines)
+    logged = Counter((line.method, _route_of(line.path, routes), line.status) for line in lines)
     for key in sorted((counted | logged).keys()):
         if counted[key] != logged[key]:
             found.add("HTTP counters that differ from the log", f"{key}: counted {counted[key]}, logged {logged[key]}")
-    ends = engine_ends(before, after)
+    ended = engine_ends(before, after)
     submitted = delta("lightwell_requests_submitted_total", before, after)
     logged_requests = sum(line.engine_requests for line in lines)
-    if not sum(ends.values()) == submitted == logged_requests:
-        sums = f"submitted {submitted}, ended {sum(ends.values())} ({dict(ends)}), logged {logged_requests}"
+    if not sum(ended.values()) == submitted == logged_requests:
+        sums = f"submitted {submitted}, ended {sum(ended.values())} ({dict(ended)}), logged {logged_requests}"
         found.add("engine requests that are not accounted for", sums)
     generated = delta("lightwell_generation_tokens_total", before, after)
     told = sum(line.generated_tokens for line in lines)
@@ -157,14 +162,43 @@ def check_counters(
         found.add("more tokens logged than generated", f"logged {told}, counted {generated}")
 
 
+def _route_of(path: str, routes: Iterable[str]) -> str:
+    """The template that a path belongs to, the longest where several fit, as the counters name it."""
+    fitting = [route for route in routes if re.fullmatch(re.sub(r"\\{.*?\\}", ".+", re.escape(route)), path)]
+    return max(fitting, key=len, default="unmatched")
+
+
+def check_ends(
+    outcomes: Sequence[Outcome],
+    lines: Sequence[LogLine],
+    faults: Sequence[Fault],
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    found: Findings,
+) -> None:
+    """The counters of ends, reason by reason, against what the clients saw and the log tells, summed."""
+    by_id = {outcome.request_id: outcome for outcome in outcomes}
+    least: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for line in lines:
+        bounds = ends.bounds(line, by_id.get(line.request_id), faults)
+        least += bounds.least
+        most += bounds.most
+    ended = engine_ends(before, after)
+    for reason in sorted(ended.keys() | most.keys()):
+        if not least[reason] <= ended[reason] <= most[reason]:
+            told = f"{least[reason]} to {most[reason]}" if least[reason] < most[reason] else str(most[reason])
+            found.add("ends that are counted otherwise", f"{reason}: counted {ended[reason]}, told {told}")
+
+
 def engine_ends(before: Mapping[str, float], after: Mapping[str, float]) -> Counter[str]:
     """How the engine's requests ended between two looks: finish reasons, and codes of failures."""
-    ends: Counter[str] = Counter()
+    ended: Counter[str] = Counter()
     for name in after:
         match = re.fullmatch(r'lightwell_request_(success|failed)_total\{\w+="(\w+)"\}', name)
         if match is not None:
-            ends[match[2]] += delta(name, before, after)
-    return +ends
+            ended[match[2]] += delta(name, before, after)
+    return +ended
 
 
 def delta(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> int:
@@ -179,13 +213,17 @@ HELD = (
     "lightwell_inflight_capture_bytes",
 )
 """Gauges that an idle server shows as 0."""
+INTEGRITY = "lightwell_integrity_failures_total"
+"""Counts the times that the server found its own books to contradict each other, which it looks at when idle."""
 
 
 def check_idle(values: Mapping[str, float], found: Findings) -> None:
-    """Everything that requests held is given back."""
+    """Everything that requests held is given back, and the server's own look at its books found the same."""
     for name in HELD:
         if values[name] != 0:
             found.add("held by an idle server", f"{name} {values[name]:g}")
+    if values[INTEGRITY] != 0:
+        found.add("the server's own books contradict each other", f"{INTEGRITY} {values[INTEGRITY]:g}; see its log")
 
 
 def check_faults(

@@ -9,12 +9,12 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from benchmarks.mixed_load import Question, first_difference, meaning
 from benchmarks.processes import Server
-from benchmarks.soak.acts import Act, Behaviour, Wrong, acts, headers_of, wrong_requests
-from benchmarks.wire import Head, Wire, WireError, json_content
+from benchmarks.soak.acts import Act, Behaviour, Wrong, acts, content_of, headers_of, wrong_requests
+from benchmarks.wire import Head, Wire, WireError
 
 PATIENCE = 120.0
 """Seconds after which a request counts as hung."""
@@ -45,7 +45,9 @@ class Outcome:
     end: Literal["whole", "left", "broken"] = "broken"
     """The answer came whole; the client left; or it ended, or hung, where it must not."""
     error_code: str | None = None
-    """Of an error body, or of the error event that ended a stream."""
+    """Of an error body, or of the error event that ended a stream; its type where it has no code."""
+    finish: tuple[str, ...] = ()
+    """The finish reasons of a whole answer's choices; none in an answer without choices."""
     retry_after: float | None = None
     """Seconds."""
     expected_status: int = 200
@@ -62,7 +64,7 @@ class Client:
     ) -> None:
         self._server = server
         self._pool = pool
-        self._contents = [json_content(question.body) for question in pool]
+        self._contents = [content_of(question) for question in pool]
         self._expected = expected
         self._wrong = wrong_requests()
         self._note = note
@@ -109,16 +111,16 @@ class Client:
         content, headers = self._contents[act.index], _named(headers_of(target), outcome)
         if act.behaviour == "patient":
             wire = await self._connection()
-            await wire.send("POST", target.path, content, headers)
+            await wire.send(target.method, target.path, content, headers)
             await self._read(wire, act.index, outcome)
             return
         async with self._own_connection(act) as wire:
             if act.behaviour == "leaves unsent":
                 outcome.is_sent, outcome.end = False, "left"
-                await wire.send_part("POST", target.path, content, headers, act.patience)
+                await wire.send_part(target.method, target.path, content, headers, act.patience)
                 await asyncio.sleep(_LATEST_LEAVE * act.patience)
                 return
-            await wire.send("POST", target.path, content, headers)
+            await wire.send(target.method, target.path, content, headers)
             if act.behaviour == "slow":
                 await self._read(wire, act.index, outcome, slowness=act.patience)
             elif act.behaviour == "leaves early":
@@ -148,6 +150,7 @@ class Client:
         if index is not None and outcome.status == 200 and outcome.error_code is None:
             try:
                 answer = meaning(self._pool[index], body)
+                outcome.finish = _finish_reasons(self._pool[index], answer)
             except (RuntimeError, ValueError, KeyError) as error:
                 outcome.difference = f"unreadable: {error!r:.300}"
                 return
@@ -208,10 +211,23 @@ async def _read_some(wire: Wire, head: Head, act: Act) -> None:
 def _error_code(head: Head, body: bytes) -> str | None:
     if head.status != 200:
         try:
-            return str(json.loads(body)["error"]["code"])
+            return _code(body)
         except (ValueError, KeyError, TypeError):
             return f"not the one shape: {body!r:.80}"
     before, marker, event = body.partition(b"event: error\ndata: ")
     if not marker or not (before.endswith(b"\n") or not before):
         return None
-    return str(json.loads(event.partition(b"\n")[0])["error"]["code"])
+    return _code(event.partition(b"\n")[0])
+
+
+def _code(content: bytes) -> str:
+    error = json.loads(content)["error"]
+    return str(error["code"] or error["type"])
+
+
+def _finish_reasons(question: Question, answer: Any) -> tuple[str, ...]:
+    """Of each choice, in an answer as `meaning` gives it."""
+    if question.body.get("stream"):
+        return tuple(str(reason) for _, reason in answer.values())
+    choices = answer.get("choices", ()) if isinstance(answer, dict) else ()
+    return tuple(str(choice["finish_reason"]) for choice in choices)

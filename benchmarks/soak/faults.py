@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.processes import Server, worker_pid
+from benchmarks.soak.clients import Outcome
+from benchmarks.soak.watch import MIN_LIFE, MUST_JUDGE
 from benchmarks.wire import Wire
 
+SETTLING = 1.0
+"""Seconds around a fault in which its failures are still its own."""
 LEAST_SPACING = 20.0
 """Seconds from the beginning of one fault to the next: three in a minute."""
-KILLING = 2 / 3
-"""The part of a soak in which workers are killed: the last one lives long enough for its memory to be judged."""
+SPARED = 1 / 3
+"""The part of a soak, its last, in which no worker is killed: one must live long for its memory to be judged."""
+_STARTING = 60.0
+"""Seconds that a killed worker's successor may take before its life counts."""
 _POLL = 0.05
 _READY_WITHIN = 120.0
 
@@ -33,13 +39,24 @@ class Fault:
     """When /health/ready answered 200 again (kill), or the worker was let go on (stop)."""
     is_healed: bool = True
 
+    def may_hit(self, outcome: Outcome) -> bool:
+        """Whether what became of that request can be its doing, by the clock."""
+        return outcome.ended >= self.began - SETTLING and outcome.began <= self.ready + SETTLING
+
+
+def last_kill(seconds: float) -> float:
+    """When workers are no longer killed, of a soak of so many seconds: a long one leaves the last worker the life that
+    a judgement of its memory takes.
+    """
+    return seconds - max(SPARED * seconds, MIN_LIFE + _STARTING if seconds >= MUST_JUDGE else 0)
+
 
 def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tuple[float, Literal["kill", "stop"]]]:
     """Seconds from the beginning at which a fault is due, and its kind; the first is a kill, soon."""
     draw = random.Random(f"faults {seed}")
     moment, kind = min(LEAST_SPACING, seconds / 3), "kill"
     while moment < seconds - 1:
-        yield moment, ("kill" if kind == "kill" and moment < KILLING * seconds else "stop")
+        yield moment, ("kill" if kind == "kill" and moment < last_kill(seconds) else "stop")
         moment += LEAST_SPACING + draw.expovariate(1 / max(1.0, mean_spacing - LEAST_SPACING))
         kind = draw.choice(("kill", "kill", "stop"))
 

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from benchmarks.processes import Server, is_worker, num_open_files, proportional_bytes
 from benchmarks.processes import descendants as descendants_of
 
+API_PROCESS, WORKER = "the API process", "worker"
 INTERVAL = 2.0
 """Seconds between two samples."""
 MIN_LIFE = 300.0
 """Seconds: a younger worker is still growing into its work, and its line says nothing of a leak."""
+MUST_JUDGE = 600.0
+"""Seconds: in a soak as long as this, the memory of the API process and of a worker must be judged."""
 MEMORY_GROWTH, MEMORY_SLACK = 0.05, 16 << 20
 """What memory may grow in half a life and still be called flat: this part, or so many bytes."""
 FILES_SLACK = 16
@@ -63,7 +66,8 @@ class Watch:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._names: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+        """Kind of each process, by its id, as of `samples`."""
         self.samples: dict[int, list[Sample]] = defaultdict(list)
 
     async def run(self) -> None:
@@ -75,23 +79,27 @@ class Watch:
         for pid in descendants_of(self._server.pid):
             num_bytes = proportional_bytes(pid)
             if num_bytes:
-                self._names.setdefault(pid, name_of(pid, self._server))
+                self.names.setdefault(pid, name_of(pid, self._server))
                 self.samples[pid].append(Sample(time.monotonic(), num_bytes, num_open_files(pid)))
 
     def growths(self) -> list[Growth]:
         """Of each process that lived long enough, the API process first."""
         return [
-            growth_of(pid, self._names[pid], samples)
+            growth_of(pid, self.names[pid], samples)
             for pid, samples in self.samples.items()
             if samples[-1].at - samples[0].at >= MIN_LIFE
         ]
+
+    def unjudged(self) -> list[str]:
+        """Kinds of processes of which none lived long enough."""
+        return sorted({API_PROCESS, WORKER} - {growth.name for growth in self.growths()})
 
 
 def name_of(pid: int, server: Server) -> str:
     """What a process of the server is."""
     if pid == server.pid:
-        return "the API process"
-    return "worker" if is_worker(pid) else "helper"
+        return API_PROCESS
+    return WORKER if is_worker(pid) else "helper"
 
 
 def growth_of(pid: int, name: str, samples: Sequence[Sample]) -> Growth:

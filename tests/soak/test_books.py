@@ -1,6 +1,8 @@
 """The soak's books: each way in which clients, log and counters can disagree is found, and what agrees is not."""
 
 import json
+import os
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -8,18 +10,21 @@ from typing import Any
 
 import pytest
 
+from benchmarks.mixed_load import Question
+from benchmarks.processes import ROOT, Server
 from benchmarks.soak import books
 from benchmarks.soak.acts import acts, pool, wrong_requests
-from benchmarks.soak.books import Findings, LogLine
+from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Outcome
+from benchmarks.soak.ends import FAILURES, LogLine
 from benchmarks.soak.faults import LEAST_SPACING, Fault, fault_times
-from benchmarks.soak.watch import Sample, growth_of
+from benchmarks.soak.watch import API_PROCESS, MIN_LIFE, WORKER, Sample, Watch, growth_of
 from server.supervisor import FAILURE_WINDOW, MAX_FAILURES
 
-WHOLE = Outcome("a", "patient", "chat", 10.0, "/v1/chat/completions", 11.0, status=200, end="whole")
-LEFT = replace(WHOLE, request_id="b", behaviour="leaves early", status=None, end="left")
-LINE = LogLine("a", "POST", "/v1/chat/completions", 200, 1, 7)
-GONE = replace(LINE, request_id="b", status=499, generated_tokens=2)
+WHOLE = Outcome("a", "patient", "chat", 10.0, "/v1/chat/completions", 11.0, status=200, end="whole", finish=("stop",))
+LEFT = replace(WHOLE, request_id="b", behaviour="leaves early", status=None, end="left", finish=())
+LINE = LogLine("a", "POST", "/v1/chat/completions", 200, 1, 7, ("stop",))
+GONE = replace(LINE, request_id="b", status=499, generated_tokens=2, finish=("abort",), error="client_closed_request")
 KILL = Fault("kill", 10.5, 14.0)
 
 
@@ -54,6 +59,13 @@ def counters(**changes: float) -> dict[str, float]:
 def counter_findings(lines: list[LogLine], after: dict[str, float]) -> list[str]:
     found = Findings()
     books.check_counters(lines, {}, after, found)
+    books.check_ends([WHOLE, LEFT], lines, [], {}, after, found)
+    return list(found.counts)
+
+
+def answered_findings(outcomes: list[Outcome]) -> list[str]:
+    found = Findings()
+    books.check_answered(outcomes, [Question("chat", "/v1/chat/completions", {})], found)
     return list(found.counts)
 
 
@@ -62,6 +74,7 @@ def test_one_story_has_no_findings() -> None:
     assert not outcome_findings(WHOLE)
     assert not outcome_findings(LEFT)
     assert not counter_findings([LINE, GONE], counters())
+    assert not answered_findings([WHOLE, LEFT])
 
 
 @pytest.mark.parametrize(
@@ -108,44 +121,172 @@ def test_a_lost_worker_explains_the_failures_of_its_own_time_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "finding"),
+    ("name", "value", "findings"),
     [
         (
             'lightwell_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}',
             2.0,
-            "HTTP counters that differ from the log",
+            ["HTTP counters that differ from the log"],
         ),
-        ("lightwell_requests_submitted_total", 3.0, "engine requests that are not accounted for"),
+        ("lightwell_requests_submitted_total", 3.0, ["engine requests that are not accounted for"]),
         (
             'lightwell_request_failed_total{reason="worker_lost"}',
             1.0,
-            "engine requests that are not accounted for",
+            ["engine requests that are not accounted for", "ends that are counted otherwise"],
         ),
-        ("lightwell_generation_tokens_total", 8.0, "more tokens logged than generated"),
+        ("lightwell_generation_tokens_total", 8.0, ["more tokens logged than generated"]),
     ],
 )
-def test_a_counter_that_is_off_by_one_is_found(name: str, value: float, finding: str) -> None:
-    assert counter_findings([LINE, GONE], counters(**{name: value})) == [finding]
+def test_a_counter_that_is_off_by_one_is_found(name: str, value: float, findings: list[str]) -> None:
+    assert counter_findings([LINE, GONE], counters(**{name: value})) == findings
+
+
+def test_an_end_that_is_counted_under_another_reason_is_found() -> None:
+    """The sums agree: one request ended well for its client and the log, and is counted as a failure."""
+    stop, lost = (
+        'lightwell_request_success_total{finish_reason="stop"}',
+        'lightwell_request_failed_total{reason="worker_lost"}',
+    )
+    assert counter_findings([LINE, GONE], counters(**{stop: 0.0, lost: 1.0})) == ["ends that are counted otherwise"]
+
+
+def test_a_path_with_a_model_in_it_is_counted_under_its_template() -> None:
+    found = Findings()
+    of_model = {
+        'lightwell_http_requests_total{method="GET",route="/v1/models/{model_id:path}",status="200"}': 1.0,
+        'lightwell_http_requests_total{method="GET",route="/v1/models/{model_id:path}/parameters",status="200"}': 1.0,
+    }
+    lines = [
+        replace(LINE, method="GET", path=f"/v1/models/soak{rest}", engine_requests=0, generated_tokens=0)
+        for rest in ("", "/parameters")
+    ]
+    none = dict.fromkeys(("lightwell_requests_submitted_total", "lightwell_generation_tokens_total"), 100.0)
+    books.check_counters(lines, none, none | of_model, found)
+    assert not found.counts
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        # A stream that failed, whose log line tells a good end; and the other way round.
+        (replace(WHOLE, finish=(), error_code="worker_lost"), LINE),
+        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost")),
+        (WHOLE, replace(LINE, error="worker_lost", finish=())),
+        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="engine_error", finish=())),
+        # Choices that ended otherwise, or that the log does not know; answers without choices.
+        (replace(WHOLE, finish=("length",)), LINE),
+        (replace(WHOLE, finish=("stop", "stop")), LINE),
+        (replace(WHOLE, finish=("stop", "length")), replace(LINE, engine_requests=2)),
+        (replace(WHOLE, finish=()), replace(LINE, finish=("abort",))),
+        (replace(WHOLE, finish=()), replace(LINE, finish=())),
+        # Refused, and yet something of it ran and has no end.
+        (
+            replace(WHOLE, status=429, error_code="queue_full", finish=()),
+            replace(LINE, status=429, error="queue_full", finish=()),
+        ),
+    ],
+)
+def test_a_line_that_tells_another_end_than_the_client_saw_is_found(outcome: Outcome, line: LogLine) -> None:
+    assert log_findings([outcome], [line]) == ["ends on which client and log differ"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "line"),
+    [
+        (
+            replace(WHOLE, finish=("stop", "length", "stop")),
+            replace(LINE, engine_requests=3, finish=("length", "stop")),
+        ),
+        (replace(WHOLE, finish=()), replace(LINE, engine_requests=2, finish=("done",))),
+        (replace(WHOLE, finish=()), replace(LINE, engine_requests=0, finish=())),
+        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost", finish=())),
+        (
+            replace(WHOLE, finish=(), error_code="worker_lost"),
+            replace(LINE, engine_requests=3, error="worker_lost", finish=("stop", "abort")),
+        ),
+        (  # of two inputs the second found no room
+            replace(WHOLE, status=429, error_code="queue_full", finish=()),
+            replace(LINE, status=429, error="queue_full", finish=("abort",)),
+        ),
+    ],
+)
+def test_ends_that_client_and_log_tell_alike_are_no_findings(outcome: Outcome, line: LogLine) -> None:
+    assert not log_findings([outcome], [line])
+
+
+def test_requests_of_one_answer_may_end_in_several_ways_but_no_other() -> None:
+    failed = replace(WHOLE, finish=(), error_code="worker_lost")
+    line = replace(LINE, engine_requests=4, error="worker_lost", finish=("abort",))
+
+    def findings(aborted: float, lost: float, stopped: float = 0) -> list[str]:
+        found = Findings()
+        counted = {
+            'lightwell_request_success_total{finish_reason="abort"}': aborted,
+            'lightwell_request_success_total{finish_reason="stop"}': stopped,
+            'lightwell_request_failed_total{reason="worker_lost"}': lost,
+        }
+        books.check_ends([failed], [line], [KILL], {}, counted, found)
+        return list(found.counts)
+
+    assert not findings(1, 3)
+    assert not findings(3, 1)
+    assert findings(4, 0)
+    assert findings(0, 4)
+    assert findings(1, 2, stopped=1)
+
+
+def test_a_lost_worker_may_be_counted_for_a_client_that_left_at_that_moment_only() -> None:
+    def findings(outcome: Outcome) -> list[str]:
+        found = Findings()
+        lost = {'lightwell_request_failed_total{reason="worker_lost"}': 1.0}
+        books.check_ends([outcome], [replace(GONE, finish=())], [KILL], {}, lost, found)
+        return list(found.counts)
+
+    assert not findings(LEFT)
+    assert findings(replace(LEFT, began=20.0, ended=21.0))
+
+
+def test_the_failures_that_the_books_know_are_those_that_operators_are_told_of() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    table = text.partition("| reason | status |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == FAILURES
+
+
+def test_a_server_that_refuses_everything_is_found() -> None:
+    refused = replace(WHOLE, status=429, error_code="queue_full", retry_after=1.0, finish=())
+    assert answered_findings([refused] * 3 + [WHOLE]) == ["too few answers"]
+    assert answered_findings([refused] * 3) == ["too few answers", "kinds of questions without any answer"]
+    assert answered_findings([replace(WHOLE, kind="lens")]) == ["kinds of questions without any answer"]
+    assert answered_findings([replace(WHOLE, error_code="worker_lost"), WHOLE]) == []
+    assert "too few answers" in answered_findings([])
 
 
 def test_what_an_idle_server_holds_and_restarts_without_a_kill_are_found() -> None:
     found = Findings()
-    idle = dict.fromkeys(books.HELD, 0.0)
+    idle = dict.fromkeys((*books.HELD, books.INTEGRITY), 0.0)
     books.check_idle(idle, found)
     books.check_faults([KILL], {}, {"lightwell_worker_restarts_total": 1.0}, found)
     assert not found.counts
     books.check_idle({**idle, "lightwell_inflight_capture_bytes": 8.0}, found)
     books.check_faults([KILL], {}, {"lightwell_worker_restarts_total": 2.0}, found)
     assert len(found.counts) == 2
+    books.check_idle({**idle, books.INTEGRITY: 1.0}, found)
+    assert "the server's own books contradict each other" in found.counts
 
 
 def test_the_log_is_read_past_what_is_no_request(tmp_path: Path) -> None:
     fields: dict[str, Any] = {
         "request_id": "a", "method": "POST", "path": "/x", "status": 499, "engine_requests": 2, "generated_tokens": 5,
     }  # fmt: skip
+    ended = {**fields, "request_id": "b", "status": 200, "finish": "stop,length", "error": "worker_lost"}
     log = tmp_path / "log"
-    log.write_text("\n".join(["no JSON", "[1]", json.dumps({"message": "loading"}), json.dumps(fields)]))
-    assert books.read_log(log) == [LogLine("a", "POST", "/x", 499, 2, 5)]
+    log.write_text(
+        "\n".join(["no JSON", "[1]", json.dumps({"message": "loading"}), json.dumps(fields), json.dumps(ended)])
+    )
+    assert books.read_log(log) == [
+        LogLine("a", "POST", "/x", 499, 2, 5),
+        LogLine("b", "POST", "/x", 200, 2, 5, ("stop", "length"), "worker_lost"),
+    ]
 
 
 def test_a_leak_is_a_growth_and_noise_is_none() -> None:
@@ -167,6 +308,27 @@ def test_faults_never_make_the_supervisor_give_up() -> None:
         kills = [moment for moment, kind in fault_times(seed, 1800, 40) if kind == "kill"]
         assert kills[0] == LEAST_SPACING
         assert 600 < kills[-1] < 1200
+
+
+def test_a_soak_of_ten_minutes_leaves_a_worker_the_life_in_which_memory_is_judged() -> None:
+    for seed in range(20):
+        kills = [moment for moment, kind in fault_times(seed, 600, 40) if kind == "kill"]
+        assert kills[-1] < 600 - MIN_LIFE - 30
+
+
+def test_memory_that_nobody_lived_long_enough_to_show_is_told() -> None:
+    watch = Watch(Server("127.0.0.1", 1, os.getpid()))
+
+    def lived(pid: int, name: str, seconds: float) -> None:
+        watch.names[pid], watch.samples[pid] = name, [Sample(at, 1 << 20, 9) for at in (0.0, seconds)]
+
+    assert watch.unjudged() == [API_PROCESS, WORKER]
+    lived(1, API_PROCESS, 2 * MIN_LIFE)
+    lived(2, WORKER, MIN_LIFE / 2)
+    lived(3, WORKER, MIN_LIFE - 1)
+    assert watch.unjudged() == [WORKER]
+    lived(4, WORKER, MIN_LIFE)
+    assert not watch.unjudged()
 
 
 def test_a_seed_draws_the_same_acts_and_every_behaviour() -> None:
