@@ -14,7 +14,7 @@ from benchmarks.soak.acts import pool
 def test_a_short_soak_with_a_kill_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "log"
     with serve(SERVE, log_file=log) as server:
-        result = asyncio.run(soak(server, log, pool()[::5], seconds=12, clients=12, seed=1, kill_every=60))
+        result = asyncio.run(soak(server, log, pool()[::8], seconds=12, clients=12, seed=1, kill_every=60))
     is_sound = report(result, 12)
     assert is_sound, capsys.readouterr().out
     assert [fault.kind for fault in result.faults] == ["kill"]
