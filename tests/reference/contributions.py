@@ -34,7 +34,7 @@ class Contributions:
         """What is added to the stream, [H, Q, K, d]; where the attention's output is normed before that, its share."""
         config, cross = self.config, self.part == "cross"
         module = "cross_attn" if cross else "attn"
-        pattern, v = self._point(f"{module}.hook_pattern", layer), self._point(f"{module}.hook_v", layer)
+        pattern, v = self.point(f"{module}.hook_pattern", layer), self.point(f"{module}.hook_v", layer)
         w_o = self.weights[f"{self.prefix}layers.{layer}.{'cross_out' if cross else 'attn_out'}.weight"]
         added = []
         for head in range(config.num_heads):
@@ -70,7 +70,8 @@ class Contributions:
         if self.config.norm == "layernorm":
             x = x - x.mean(-1, keepdim=True)
         gamma = self.weights[f"{self.prefix}{weight}.weight"] + self.config.norm_weight_offset
-        return x / self._point(f"{point}.hook_scale", layer)[:, None] * gamma
+        return x / self.point(f"{point}.hook_scale", layer)[:, None] * gamma
 
-    def _point(self, point: str, layer: int | None) -> torch.Tensor:
+    def point(self, point: str, layer: int | None) -> torch.Tensor:
+        """Of the stack that looks."""
         return self.trace.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")]

@@ -6,8 +6,6 @@ network: grouped heads, caps, biases by distance, windows, norms before and behi
 
 import json
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,38 +16,37 @@ from model.checkpoint import load_weights
 from model.config import ModelConfig
 from server.engine.request import Part
 from tests import reference
+from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
 from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, site
-from tests.tiny import make_variant
+from tests.server.serving import Site, build_site
+from tests.tiny import ENCODERS, make_variant
 
-DECODERS = ("llama-gqa", "mistral", "qwen3", "gemma2", "gemma3", "olmo2", "gpt2", "gpt_neox", "opt", "opt-post")
-ENCODERS = ("bert", "mpnet", "modernbert")
-GENERATING = (*DECODERS, "t5", "bart")
-EVERY = (*GENERATING, *ENCODERS)
-"""One for each thing that these routes' arithmetic must mind."""
-LENGTH = 14
+GENERATING = tuple(name for name in ROWS if name not in ENCODERS)
+LENGTH = 20
 """Longer than the windows."""
+POINTS = ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern", "z", "result")
+"""Of an attention, what its steps are read from."""
 
 
 @pytest.fixture(scope="module")
-def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, InlineEngine]:
-    """Each family's engine, made when it is first asked for."""
+def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
+    """Each family's application and engine, made when they are first asked for."""
 
-    class Made(dict[str, InlineEngine]):
-        def __missing__(self, name: str) -> InlineEngine:
-            self[name] = InlineEngine(folder=make_variant(name, tmp_path_factory.mktemp(name)))
+    class Made(dict[str, Site]):
+        def __missing__(self, name: str) -> Site:
+            folder = tmp_path_factory.mktemp(name)
+            engine = InlineEngine(folder=make_variant(name, folder / "model"))
+            self[name] = build_site(folder, engine, config=engine.model_config)
             return self[name]
 
     return Made()
 
 
 @pytest.fixture
-async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], tmp_path: Path) -> AsyncIterator[Site]:
-    engine = engines[request.param]
-    async with site(tmp_path, engine, config=engine.model_config) as built:
-        yield built
+def at(request: pytest.FixtureRequest, sites: dict[str, Site]) -> Site:
+    return sites[request.param]
 
 
 def every(*names: str) -> pytest.MarkDecorator:
@@ -57,7 +54,9 @@ def every(*names: str) -> pytest.MarkDecorator:
 
 
 def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
-    return [random.randrange(config.vocab_size) for _ in range(length)]
+    """Any, one of them twice."""
+    drawn = [random.randrange(config.vocab_size) for _ in range(length)]
+    return [*drawn[:-1], drawn[length // 2]]
 
 
 def reading(config: ModelConfig) -> dict[str, Any]:
@@ -92,18 +91,48 @@ def array(entry: dict[str, Any], name: str) -> Any:
     return np.array(entry["arrays"][name]["data"], float)
 
 
-@every(*EVERY)
-async def test_the_steps_of_a_head_are_the_networks(at: Site) -> None:
-    config = at.context.config
-    body = reading(config)
-    for part in parts(config):
-        heads = (config.encoder or config).num_heads if part == "encoder" else config.num_heads
-        layer, head = random.choice([0, -1]), random.randrange(heads)
-        query = random.randrange(LENGTH - 3)
-        entry = await ask(at, "explain", **body, part=part, layer=layer, head=head, query_position=query)
-        assert max(entry["differences"].values()) < 2e-4, (part, entry["differences"])
-        assert entry["differences"]["pattern"] < 1e-5
-        assert np.allclose(array(entry, "weighted_v").sum(0), array(entry, "z"), atol=1e-5)
+@every(*ROWS)
+async def test_the_steps_of_a_head_are_those_of_the_formulas(at: Site) -> None:
+    body = reading(at.context.config)
+    trace, weights = exactly(at, body)
+    for part in parts(at.context.config):
+        own = Contributions(trace, weights, part)
+        for layer, query in ((0, -1), (own.config.num_layers - 1, random.randrange(LENGTH - 3))):
+            head = random.randrange(own.config.num_heads)
+            entry = await ask(at, "explain", **body, part=part, layer=layer, head=head, query_position=query)
+            expected = steps(own, layer, head, query)
+            assert entry["arrays"].keys() == expected.keys()
+            for name, numbers in expected.items():
+                assert np.allclose(array(entry, name), numbers, rtol=1e-3, atol=2e-4, equal_nan=True), (part, name)
+            assert max(entry["differences"].values()) < 2e-4, (part, entry["differences"])
+
+
+def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, Any]:
+    """The arrays of /v1/explain by name; masked scores are NaN."""
+    config, kv_head = own.config, head * own.config.num_kv_heads // own.config.num_heads
+    module, output = ("cross_attn", "cross_out") if own.part == "cross" else ("attn", "attn_out")
+    points = {name: own.point(f"{module}.hook_{name}", layer).numpy() for name in POINTS}
+    q, k, v = points["rot_q"][query, head], points["rot_k"][:, kv_head], points["v"][:, kv_head]
+    scores, pattern = points["attn_scores"][head, query], points["pattern"][head, query]
+    seen, scaled = np.isfinite(scores), k @ q * config.attention_scale
+    cap = config.attn_logit_softcap
+    capped = scaled if cap is None else cap * np.tanh(scaled / cap)
+    found = {
+        "q_projected": points["q"][query, head],
+        "k_projected": points["k"][:, kv_head],
+        **{"q": q, "k": k, "products": k * q, "dots": k @ q, "scaled": scaled},
+        "scores": np.where(seen, scores, np.nan),
+        "exponentials": np.exp(scores - scores.max()),
+        **{"weights": pattern, "v": v, "weighted_v": pattern[:, None] * v},
+        "z": points["z"][query, head],
+        "output": points["result"][query, head],
+    }
+    if cap is not None:
+        found["capped"] = capped
+    if config.position_bias is not None and own.part != "cross":
+        found["position_bias"] = np.where(seen, scores - capped, 0)
+    bias = own.weights.get(f"{own.prefix}layers.{layer}.{output}.bias")
+    return found if bias is None else {**found, "output_bias": bias.numpy()}
 
 
 @every("llama-gqa", "t5", "mpnet")
@@ -151,7 +180,7 @@ async def test_the_parts_of_a_logit_sum_to_it(at: Site) -> None:
             )
 
 
-@every(*EVERY)
+@every(*ROWS)
 async def test_what_each_key_adds_is_what_the_formulas_say(at: Site) -> None:
     """Every query, key and head of every layer: the length of pattern * v W_O, and its product with the logit."""
     config = at.context.config
@@ -188,7 +217,7 @@ async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(at: Site
         )
 
 
-@every(*ENCODERS)
+@every("bert", "mpnet", "modernbert")
 async def test_an_encoder_says_why_it_predicts_nothing(at: Site) -> None:
     body = reading(at.context.config)
     for route in ("next", "lens"):
@@ -196,32 +225,61 @@ async def test_an_encoder_says_why_it_predicts_nothing(at: Site) -> None:
     assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
 
 
-@every(*EVERY)
+def measured(patterns: Any) -> dict[str, Any]:
+    """The measures [layer, head] of patterns [layer, head, query, key] that do not ask which tokens they are of."""
+    n = patterns.shape[-1]
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
+    safe = np.where(patterns > 0, patterns, 1)
+    return {
+        "previous_token": np.diagonal(patterns, -1, 2, 3).mean(-1),
+        "self": np.diagonal(patterns, 0, 2, 3).mean(-1),
+        "first_token": patterns[..., 1:, 0].mean(-1),
+        "entropy": -(patterns * np.log(safe)).sum(-1).mean(-1),
+        "mean_distance": (patterns * distance).sum(-1).mean(-1),
+    }
+
+
+def induction(patterns: Any, tokens: list[int]) -> Any:
+    """[layer, head]: the weight on what followed earlier copies of a token, mean over the queries that have some."""
+    found = []
+    for query, token in enumerate(tokens):
+        followers = [key + 1 for key in range(query) if tokens[key] == token]
+        if followers:
+            found.append(patterns[:, :, query, followers].sum(-1))
+    return np.mean(found, axis=0)
+
+
+def assert_measures(entry: dict[str, Any], expected: dict[str, Any]) -> None:
+    scores = dict(zip(entry["measures"], np.moveaxis(array(entry, "scores"), -1, 0), strict=True))
+    assert scores.keys() == expected.keys()
+    for name, numbers in expected.items():
+        assert np.allclose(scores[name], numbers, atol=1e-4), name
+
+
+async def patterns_of(at: Site, body: dict[str, Any], part: Part) -> Any:
+    answer = await at.post("/v1/attention", {**body, "part": part})
+    return np.array(answer.json()["data"][0]["attention"])
+
+
+@every(*ROWS)
 async def test_scores_of_heads_are_those_of_their_patterns(at: Site) -> None:
     config = at.context.config
     body = reading(config)
     for part in parts(config):
         if part == "cross":
             continue
-        entry = await ask(at, "heads", **body, part=part)
-        shown = await at.post("/v1/attention", {**body, "part": part})
-        patterns = np.array(shown.json()["data"][0]["attention"])
-        scores = dict(zip(entry["measures"], np.moveaxis(array(entry, "scores"), -1, 0), strict=True))
-        n = patterns.shape[-1]
-        distance = np.abs(np.arange(n)[:, None] - np.arange(n))
-        assert np.allclose(scores["self"], np.diagonal(patterns, 0, 2, 3).mean(-1), atol=1e-5)
-        assert np.allclose(scores["previous_token"], np.diagonal(patterns, -1, 2, 3).mean(-1), atol=1e-5)
-        assert np.allclose(scores["mean_distance"], (patterns * distance).sum(-1).mean(-1), atol=1e-4)
-        safe = np.where(patterns > 0, patterns, 1)
-        assert np.allclose(scores["entropy"], -(patterns * np.log(safe)).sum(-1).mean(-1), atol=1e-4)
+        patterns = await patterns_of(at, body, part)
+        tokens = body["decoder_input" if part == "decoder" and "decoder_input" in body else "input"]
+        expected = {**measured(patterns), "induction": induction(patterns, tokens)}
+        assert_measures(await ask(at, "heads", **body, part=part), expected)
         rolled = await ask(at, "rollout", **body, part=part)
-        mixed = np.eye(n)
+        mixed = np.eye(len(tokens))
         for pattern in patterns.mean(1):
-            mixed = (pattern + np.eye(n)) / 2 @ mixed
+            mixed = (pattern + np.eye(len(tokens))) / 2 @ mixed
         assert np.allclose(array(rolled, "rollout")[0], mixed, atol=1e-5)
 
 
-@every(*EVERY)
+@every(*ROWS)
 async def test_a_trajectory_ends_where_the_last_block_does(at: Site) -> None:
     config = at.context.config
     body = reading(config)
@@ -236,14 +294,26 @@ async def test_a_trajectory_ends_where_the_last_block_does(at: Site) -> None:
         assert np.allclose(array(entry, "cosine_to_others")[0, :, 0], 1, atol=1e-5)
 
 
-@every(*EVERY)
-async def test_random_tokens_show_induction_in_any_model(at: Site) -> None:
-    for part in parts(at.context.config):
+@every(*ROWS)
+async def test_random_tokens_written_twice_show_induction(at: Site) -> None:
+    """TransformerLens's: the mean of the diagonal that lies one key less than the first copy back."""
+    config, half = at.context.config, 5
+    for part in parts(config):
         if part == "cross":
             continue
-        entry = await ask(at, "heads", part=part, repeat_length=5, num_sequences=2, seed=random.randrange(2**31))
-        assert np.isfinite(array(entry, "scores")).all()
-        assert (entry["repeat_length"], entry["num_sequences"]) == (5, 2)
+        entry = await ask(at, "heads", part=part, repeat_length=half, num_sequences=2, seed=random.randrange(2**31))
+        assert (entry["repeat_length"], entry["num_sequences"]) == (half, 2)
+        scores = []
+        for read in at.engine.submitted[-2:]:
+            tokens = read.encoder_token_ids if part == "encoder" and config.encoder else read.prompt_token_ids
+            assert tokens[-half:] == tokens[-2 * half : -half]
+            body = {"input": list(read.prompt_token_ids)}
+            if config.encoder:
+                body = {"input": list(read.encoder_token_ids), "decoder_input": list(read.prompt_token_ids) or [0]}
+            patterns = await patterns_of(at, body, part)
+            diagonal = np.diagonal(patterns, 1 - half, 2, 3).mean(-1)
+            scores.append({**measured(patterns), "induction": diagonal})
+        assert_measures(entry, {name: np.mean([each[name] for each in scores], axis=0) for name in scores[0]})
 
 
 OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", "value": 3e38}
