@@ -8,6 +8,7 @@ Axes: N vectors of dimension d.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -16,7 +17,7 @@ Check = Callable[[], None]
 
 MAX_PAIRS = 200_000_000
 MAX_PRODUCTS = 100_000_000_000
-"""Pairs, and pairs times d, up to which all are compared: a few seconds of one core."""
+"""Pairs, and pairs times d, up to which all are compared without being asked for: a few seconds of one core."""
 SAMPLED_PAIRS = 1_000_000
 FINE_BINS = 4000
 """Of the counts that quantiles are read from: 0.0005 wide."""
@@ -72,15 +73,21 @@ class _Tally:
 
 
 def geometry(
-    vectors: torch.Tensor, check: Check, *, max_pairs: int | None = None, seed: int = 0, spectrum: bool = True
+    vectors: torch.Tensor,
+    check: Check,
+    *,
+    max_pairs: int | Literal["all"] | None = None,
+    seed: int = 0,
+    spectrum: bool = True,
 ) -> dict[str, torch.Tensor]:
     """How N vectors stand to each other, and the singular values of the matrix they make.
 
     Args:
         vectors: [N, d], of any dtype and layout.
         check: called between blocks.
-        max_pairs: compare this many pairs, drawn with replacement and with `seed`, where there are more; None compares
-            all where that is affordable (MAX_PAIRS, MAX_PRODUCTS), else SAMPLED_PAIRS of them.
+        max_pairs: compare this many pairs, drawn with replacement and with `seed`, where there are more; "all" compares
+            each, however long it takes; None compares all where that is affordable (MAX_PAIRS, MAX_PRODUCTS), else
+            SAMPLED_PAIRS of them.
         seed: of the drawing.
         spectrum: also the singular values, where the smaller side is at most MAX_SPECTRUM.
 
@@ -100,8 +107,9 @@ def geometry(
         raise ValueError(f"the weights are broken: {len(broken)} of {count} vectors have no finite length")
     is_there = norms.nonzero().flatten()
     num_pairs = len(is_there) * (len(is_there) - 1) // 2
-    affordable = min(MAX_PAIRS, MAX_PRODUCTS // dimension)
-    wanted = max_pairs if max_pairs is not None else num_pairs if num_pairs <= affordable else SAMPLED_PAIRS
+    if max_pairs is None:
+        max_pairs = "all" if num_pairs <= min(MAX_PAIRS, MAX_PRODUCTS // dimension) else SAMPLED_PAIRS
+    wanted = num_pairs if max_pairs == "all" else max_pairs
     is_drawn = wanted < num_pairs
     units = _Units(vectors, norms, is_there)
     tally = _drawn(units, wanted, seed, check) if is_drawn else _all(units, check)

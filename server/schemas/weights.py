@@ -70,12 +70,11 @@ class GeometryQuery(BaseModel):
     head: Index | None = Field(
         None, description="One head's part of an attention matrix (key head of W_K and W_V); null is all side by side."
     )
-    pairs: int | None = Field(
+    pairs: Annotated[int, Field(ge=1, le=MAX_SAMPLED_PAIRS)] | Literal["all"] | None = Field(
         None,
-        ge=1,
-        le=MAX_SAMPLED_PAIRS,
-        description="Compare so many pairs, drawn with replacement, where there are more; null compares all where that "
-        "takes seconds, else a million.",
+        description='Compare so many pairs, drawn with replacement, where there are more. "all" compares every pair: '
+        "only then max_deviation_from_identity is the matrix's own; a large token table takes minutes. Null compares "
+        "all where that takes seconds, else a million.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the drawing.")
     spectrum: bool = Field(True, description="Also the singular values and what they say.")

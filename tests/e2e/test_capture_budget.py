@@ -69,7 +69,7 @@ def test_over_the_budget_clients_are_told_when_to_come_back_and_memory_stays_bou
         assert answer.json()["error"]["code"] == "capture_budget_full"
         assert int(answer.headers["retry-after"]) >= 1
     assert captured_bytes(server) == 0
-    # What is captured, and what of it is on its way to the clients. All twelve traces together are six times the budget.
+    # What is captured, and what of it is on its way to the clients. All twelve traces are five times the budget.
     assert most_memory(server) - before < 2 * BUDGET
     assert taken == {token: trace(server, token).content for token in taken}
 

@@ -109,8 +109,8 @@ class GeometryOptions(ModelOptions, total=False):
     axis: Literal["rows", "columns"]
     layer: int
     head: int
-    pairs: int
-    """Compare so many pairs, drawn, where there are more."""
+    pairs: int | Literal["all"]
+    """Compare so many pairs, drawn, where there are more; "all" compares each, which can take minutes."""
     seed: int
     spectrum: bool
 

@@ -2,6 +2,8 @@
 
 import gc
 import math
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,6 +24,7 @@ from model.inside.weights import answer
 from model.loader import build_model
 from model.registry import read_config
 from tests import tiny
+from tests.server.running import ROOT
 
 Numbers = dict[str, np.ndarray]
 SOME = ("llama-gqa", "gpt2", "gemma2", "olmo2", "bert", "t5-gated-untied", "bart", "opt-post")
@@ -181,6 +184,40 @@ def test_a_drawn_sample_tells_that_it_is_one_and_repeats_with_its_seed() -> None
     assert not torch.equal(first["moments"], other["moments"])
     assert first["moments"][1] == pytest.approx(0.25, rel=0.05)
     assert (first["closest_pairs"][:, 0] != first["closest_pairs"][:, 1]).all()
+
+
+def test_all_pairs_hold_the_nearest_one_that_a_sample_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of 1500 vectors are nearly one: 500 draws meet that pair once in 2000 tries, and the seed is fixed."""
+    monkeypatch.setattr("model.inside.weight_geometry.MAX_PAIRS", 1000)
+    monkeypatch.setattr("model.inside.weight_geometry.SAMPLED_PAIRS", 500)
+    vectors = torch.randn(1500, 64, generator=torch.Generator().manual_seed(2))
+    vectors[1400] = -3 * vectors[20] + 0.01 * vectors[21]
+    _, cosines = cosines_by_hand(vectors.double().numpy())
+    sampled, found = (geometry(vectors, lambda: None, max_pairs=pairs) for pairs in (None, "all"))
+    assert sampled["counts"].tolist()[-2:] == [500, 1]
+    assert abs(sampled["closest"][0]) < 0.9
+    assert found["counts"].tolist()[-2:] == [len(cosines), 0]
+    assert found["closest"][0] == pytest.approx(cosines.min(), abs=1e-6)
+    assert found["closest_pairs"][0].tolist() == [20, 1400]
+
+
+def test_no_n_times_n_matrix_is_ever_in_memory() -> None:
+    """12000 x 12000 cosines are 576 MB; what is computed at a time is a thousand rows against a thousand."""
+    code = (
+        "import resource, torch\n"
+        "from model.inside.weight_geometry import geometry\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
+        "torch.set_num_threads(1)\n"
+        "vectors = torch.randn(12000, 16)\n"
+        "geometry(vectors[:3000], lambda: None)\n"  # whatever torch loads for it is loaded
+        "before = peak()\n"
+        "found = geometry(vectors, lambda: None)\n"
+        "assert found['counts'].tolist()[-2:] == [12000 * 11999 // 2, 0], 'all pairs were compared'\n"
+        "print(peak() - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 200 << 20
 
 
 def test_an_answer_stops_where_it_is_told_to() -> None:

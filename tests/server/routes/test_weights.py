@@ -130,6 +130,20 @@ async def test_a_sample_of_pairs_says_that_it_is_one(at: Site) -> None:
     assert told == entry(await get(at, "geometry", matrix="W_E", pairs=500, seed=3, spectrum=False))
 
 
+async def test_all_pairs_are_compared_of_a_matrix_that_is_sampled_otherwise(
+    at: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = loaded(at)["embed.weight"]
+    unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+    cosines = (unit @ unit.T)[np.triu_indices(len(table), 1)]
+    monkeypatch.setattr("model.inside.weight_geometry.MAX_PAIRS", 99)
+    monkeypatch.setattr("model.inside.weight_geometry.SAMPLED_PAIRS", 50)
+    assert entry(await get(at, "geometry", matrix="W_E"))["num_compared"] == 50
+    told = entry(await get(at, "geometry", matrix="W_E", pairs="all"))
+    assert (told["sampled"], told["num_compared"], told["seed"]) == (False, len(cosines), None)
+    assert told["max_deviation_from_identity"] == pytest.approx(np.abs(cosines).max(), abs=1e-6)
+
+
 @every("bart")
 async def test_geometry_knows_both_stacks(at: Site) -> None:
     encoder = entry(await get(at, "geometry", matrix="encoder.blocks.0.mlp.W_in", axis="columns"))
@@ -170,6 +184,7 @@ async def test_geometry_as_safetensors(at: Site) -> None:
         ({"matrix": "W_Q", "layer": 0, "head": 99}, "head", "no head 99"),
         ({"matrix": "W_E", "axis": "diagonal"}, "axis", "'rows' or 'columns'"),
         ({"matrix": "W_E", "pairs": 0}, "pairs", "greater than or equal to 1"),
+        ({"matrix": "W_E", "pairs": "most"}, "pairs", "'all'"),
         ({"matrix": "W_E", "colour": 1}, "colour", "no such field"),
     ],
 )
