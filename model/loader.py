@@ -8,7 +8,9 @@ import torch
 from model.checkpoint import load_weights
 from model.config import ModelConfig
 from model.folder import ModelLoadError
+from model.layers.arrays import why_not_compiled
 from model.layers.linear import Linear
+from model.layers.packed_weight import can_pack
 from model.stack import Stack
 from model.stack_builder import StackBuilder
 from model.transformer import Transformer
@@ -48,6 +50,13 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
     return DTYPES[wanted]
 
 
+def resolve_batch_invariant(wanted: bool | None, dtype: torch.dtype, device: torch.device) -> bool:
+    """None is where it costs little: with packed products and compiled attention, on a CPU in float32 and bfloat16."""
+    if wanted is not None:
+        return wanted
+    return can_pack(dtype, device) and why_not_compiled(dtype, device) is None
+
+
 def load_model(
     folder: Path,
     config: ModelConfig,
@@ -55,14 +64,15 @@ def load_model(
     device: torch.device,
     *,
     max_model_len: int | None = None,
-    batch_invariant: bool = True,
+    batch_invariant: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Transformer:
     """Load a checkpoint of any family.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
-    embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `progress` is called
-    with (bytes read, bytes in all).
+    embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `batch_invariant`:
+    whether a row's bits may depend on its own sequence alone, None where that costs little; `progress` is called with
+    (bytes read, bytes in all).
 
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
@@ -76,24 +86,25 @@ def build_model(
     weights: dict[str, torch.Tensor],
     *,
     context: int,
-    batch_invariant: bool = True,
+    batch_invariant: bool | None = None,
 ) -> Transformer:
     """The network of `weights`, under our names (`model.checkpoint`), which leave the dict; `context` is the longest
-    sequence that will be run.
+    sequence that will be run, `batch_invariant` as in `load_model`.
 
     Raises KeyError when a weight is missing.
     """
     tokens = weights.pop("embed.weight")
+    invariant = resolve_batch_invariant(batch_invariant, tokens.dtype, tokens.device)
     head = project_out = None
     if config.has_head:
         weight = weights.pop("head.weight", tokens)  # tied: the packed copy beside the table tokens are looked up in
-        head = Linear(weight, weights.pop("head.bias", None), batch_invariant=batch_invariant)
+        head = Linear(weight, weights.pop("head.bias", None), batch_invariant=invariant)
         if "embed_out.weight" in weights:
-            project_out = Linear.take(weights, "embed_out", batch_invariant=batch_invariant)
+            project_out = Linear.take(weights, "embed_out", batch_invariant=invariant)
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-        return StackBuilder(own, taken, tokens, longest, batch_invariant=batch_invariant).stack()
+        return StackBuilder(own, taken, tokens, longest, batch_invariant=invariant).stack()
 
     encoder = decoder = None
     if config.kind == "encoder":
@@ -102,4 +113,6 @@ def build_model(
         if config.encoder is not None:  # first: the decoder's names have no prefix
             encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
         decoder = stack(config, "", context)
-    return Transformer(config, decoder=decoder, encoder=encoder, head=head, project_out=project_out)
+    return Transformer(
+        config, decoder=decoder, encoder=encoder, head=head, project_out=project_out, batch_invariant=invariant
+    )

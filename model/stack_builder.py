@@ -32,14 +32,14 @@ class StackBuilder:
     ) -> None:
         """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
 
-        `batch_invariant`: see `model.layers.linear.Linear`.
+        `batch_invariant`: whether a row's bits may depend on its own sequence alone.
         """
         self.config = config
         self.weights = weights
         self.tokens = tokens
         self.context = context
         self.batch_invariant = batch_invariant
-        self.attention = attention_for(tokens.dtype, tokens.device)
+        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
 
     def stack(self) -> Stack:
         """Build it. Raises KeyError when a weight is missing; none may be left over."""

@@ -26,13 +26,18 @@ class Transformer:
         encoder: Stack | None,
         head: Linear | None,
         project_out: Linear | None = None,
+        batch_invariant: bool,
     ) -> None:
-        """head [vocab, e] with e = d, unless `project_out` [e, d] stands before it. One stack at least."""
+        """head [vocab, e] with e = d, unless `project_out` [e, d] stands before it. One stack at least.
+
+        batch_invariant: what its parts were built for.
+        """
         self.config = config
         self.decoder = decoder
         self.encoder = encoder
         self.head = head
         self.project_out = project_out
+        self.batch_invariant = batch_invariant
         self._scratch: LayerCache | None = None
 
     @property

@@ -5,7 +5,8 @@ the key. `Sight` says what it sees, so that causal, windowed, bidirectional and 
 
 `CompiledAttention` (CPU, float32 and bfloat16) gives each row the same bits whatever stands beside it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
-slow version the other is proved against, and the way on a GPU until fused kernels come.
+slow version the other is proved against, and the way on a GPU until fused kernels come. With `InvariantArithmetic` it
+gives each row the same bits too.
 
 Axes: T rows, H query heads, K key heads, D head dimension, S keys of one sequence.
 """
@@ -20,6 +21,7 @@ import torch
 from model.batch import Batch, Sight
 from model.kv_cache import LayerCache
 from model.layers.arrays import bits, why_not_compiled
+from model.layers.attention_arithmetic import Arithmetic, InvariantArithmetic, TorchArithmetic, at_least_float32
 from model.layers.rope import Rope
 
 Turns = tuple[torch.Tensor, torch.Tensor]
@@ -114,6 +116,10 @@ def _table(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
 class PlainAttention:
     """One sequence at a time, whole rows, torch operations."""
 
+    def __init__(self, arithmetic: Arithmetic | None = None) -> None:
+        """arithmetic: None is `TorchArithmetic`."""
+        self._arithmetic = TorchArithmetic() if arithmetic is None else arithmetic
+
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
         heads = qkv.shape[1] - 2 * key_heads
@@ -147,10 +153,10 @@ class PlainAttention:
                 break
             rows = slice(first, batch.first_rows[span + 1])
             keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)
-            dots = q[rows].transpose(0, 1) @ keys[:, readers].permute(1, 2, 0)  # [H, rows, S]
+            dots = self._arithmetic.dots(q[rows].transpose(0, 1), keys[:, readers].permute(1, 2, 0))  # [H, rows, S]
             scores = self._scores(dots, heads, sight, rows, rule)
-            pattern = self.softmax(scores, sight).to(q.dtype)
-            out[rows] = (pattern @ values[:, readers].transpose(0, 1)).transpose(0, 1)
+            pattern = self.softmax(scores, sight)
+            out[rows] = self._arithmetic.mix(pattern, values[:, readers].transpose(0, 1)).transpose(0, 1)
         return out
 
     def rows(
@@ -165,11 +171,11 @@ class PlainAttention:
         kind: str,
     ) -> torch.Tensor:
         _check_reach(rule, sight)
-        wide = _at_least_float32(q.dtype)
+        wide = at_least_float32(q.dtype)
         chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
         keys = cached_keys(cache, sight, span)[:, _key_heads(chosen, q.shape[1], cache)].to(wide)  # [S, heads, D]
         queries = q[torch.from_numpy(where).to(q.device)][:, chosen].to(wide)
-        dots = queries.transpose(0, 1) @ keys.permute(1, 2, 0)  # [heads, rows, S]
+        dots = self._arithmetic.dots(queries.transpose(0, 1), keys.permute(1, 2, 0))  # [heads, rows, S]
         if kind == "dots":
             return self._masked(dots, sight, where)
         scores = self._scores(dots, chosen, sight, where, rule)
@@ -181,7 +187,7 @@ class PlainAttention:
         """dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
         scores = dots * rule.scale
         if rule.softcap is not None:
-            scores = rule.softcap * torch.tanh(scores / rule.softcap)
+            scores = rule.softcap * self._arithmetic.tanh(scores / rule.softcap)
         if rule.bias is not None:
             reach = (rule.bias.shape[1] + 1) // 2
             positions = torch.from_numpy(sight.positions_array[rows]).to(dots.device)
@@ -199,14 +205,14 @@ class PlainAttention:
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
 
     def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
-        return torch.softmax(scores, -1, dtype=_at_least_float32(scores.dtype))
+        return self._arithmetic.softmax(scores)
 
     def mix(
         self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
     ) -> torch.Tensor:
         readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, cache)
         values = cached_values(cache, sight, span)[:, readers]  # [S, heads, D]
-        return pattern.to(values.dtype) @ values.transpose(0, 1)
+        return self._arithmetic.mix(pattern, values.transpose(0, 1))
 
 
 class CompiledAttention:
@@ -307,11 +313,11 @@ class CompiledAttention:
         return out.to(cache.values.dtype)
 
 
-def attention_for(dtype: torch.dtype, device: torch.device) -> Attention:
-    """The fastest way that can serve these, which is also the batch invariant one where there is one."""
+def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool) -> Attention:
+    """The fastest way that can serve these; compiled it is batch invariant in any case."""
     if why_not_compiled(dtype, device) is None:
         return CompiledAttention()
-    return PlainAttention()
+    return PlainAttention(InvariantArithmetic() if batch_invariant else TorchArithmetic())
 
 
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
@@ -323,7 +329,3 @@ def _check_reach(rule: AttentionRule, sight: Sight) -> None:
     if rule.bias is not None and rule.bias.shape[1] < 2 * sight.longest - 1:
         reach = (rule.bias.shape[1] + 1) // 2
         raise ValueError(f"the position bias reaches {reach} positions; a sequence has {sight.longest}")
-
-
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""The one place where matrices are multiplied by weights: packed by oneDNN on a CPU, plain everywhere else.
+"""The one place where matrices are multiplied by weights: packed by oneDNN on a CPU, in torch everywhere else.
 
 Knows activations; refuses to know what a layer means, and leaves packing to `packed_weight`.
 
@@ -6,7 +6,8 @@ Why packed: it is several times faster than `F.linear` on the CPUs we measured, 
 bits whatever rows stand beside it, which the answers' independence of the batch rests on. Activations and the gate's
 product are done inside the kernel, on registers, the same way for each element. torch's own silu, gelu and tanh are not
 safe: they treat whole vectors and the last few elements of each thread's share with different code, so an element's
-last bit depends on where in the batch it falls.
+last bit depends on where in the batch it falls. Where weights cannot be packed, batch invariance costs more: products
+and activations then go through `fixed_shapes`.
 
 Axes: rows, in, out.
 """
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from model.config import Activation
+from model.layers import fixed_shapes
 from model.layers.packed_weight import PostOp, can_pack, pack
 
 _POST_OPS: dict[Activation | Literal["none"], PostOp] = {
@@ -56,8 +58,8 @@ class Linear:
     ) -> None:
         """weight [out, in], bias [out]. `packed` is a wish: it is followed where `can_pack` says so.
 
-        batch_invariant: whether the bits of a packed product's row may depend on that row alone. A packed weight is a
-        copy; drop the original, `to_dense` gives it back bit for bit.
+        batch_invariant: whether the bits of a product's row may depend on that row alone. A packed weight is a copy;
+        drop the original, `to_dense` gives it back bit for bit.
         """
         self.out_features, self.in_features = weight.shape
         self.packed = packed and can_pack(weight.dtype, weight.device)
@@ -65,6 +67,7 @@ class Linear:
         self.activation: Activation | None = activation
         self._weight = pack(weight, batch_invariant=batch_invariant) if self.packed else weight
         self._post_op = _POST_OPS[activation or "none"]
+        self._batch_invariant = batch_invariant
 
     @classmethod
     def take(
@@ -85,8 +88,8 @@ class Linear:
     def __call__(self, x: torch.Tensor, *, times: torch.Tensor | None = None) -> torch.Tensor:
         """x [rows, in] -> [rows, out]; `times` [rows, out] multiplies the result, within the kernel when packed."""
         if isinstance(self._weight, torch.Tensor):
-            y = F.linear(x, self._weight, self.bias)
-            y = y if self.activation is None else activate(y, self.activation)
+            y = self._without_activation(x, self.bias)
+            y = y if self.activation is None else self._activated(y, self.activation)
             return y if times is None else y * times
         x = x.contiguous()  # oneDNN refuses other layouts
         if times is None or self.activation is not None:
@@ -104,8 +107,13 @@ class Linear:
 
     def _without_activation(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if isinstance(self._weight, torch.Tensor):
-            return F.linear(x, self._weight, bias)
+            return (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self._weight, bias)
         return self._weight.multiply(x.contiguous(), bias, _POST_OPS["none"])
+
+    def _activated(self, y: torch.Tensor, activation: Activation) -> torch.Tensor:
+        if not self._batch_invariant:
+            return activate(y, activation)
+        return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), y)
 
     def to_dense(self) -> torch.Tensor:
         """The weight [out, in], as it was given; a copy when packed."""

@@ -4,15 +4,17 @@ import numpy as np
 import torch
 
 from model.layers.arrays import why_not_compiled
+from model.layers.fixed_shapes import whole_vectors
 
 
 def soft_cap(logits: torch.Tensor, cap: float) -> torch.Tensor:
     """cap * tanh(logits / cap): [n, vocab] -> the same shape; the argument may be overwritten.
 
-    Compiled on a CPU, since torch's tanh gives an element other last bits by its place among the rows.
+    Compiled or by whole vectors on a CPU, since torch's tanh gives an element other last bits by its place among the
+    rows.
     """
     if why_not_compiled(logits.dtype, logits.device) is not None or logits.dtype != torch.float32:
-        return cap * torch.tanh(logits / cap)
+        return cap * whole_vectors(torch.tanh, logits / cap)
     from model.layers.row_kernels import soft_cap as kernel  # here: a GPU server needs no compiler
 
     logits = logits.contiguous()

@@ -31,6 +31,7 @@ class EngineConfig:
     block_size: int = 32
     """Tokens per KV block."""
     enable_prefix_caching: bool = True
-    batch_invariant: bool = True
+    batch_invariant: bool | None = None
+    """Whether an answer's bits may depend on its own request alone; None is where that costs little."""
     threads: int | None = None
     """Compute threads; None is one per core, one in all for a small model."""

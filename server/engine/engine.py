@@ -99,6 +99,7 @@ class Engine:
             block_size=cache.block_size,
             dtype=str(model.dtype).removeprefix("torch."),
             device=str(model.device),
+            batch_invariant=model.batch_invariant,
         )
 
     @classmethod

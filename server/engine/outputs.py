@@ -81,6 +81,8 @@ class EngineInfo:
     device: str
     max_encoder_len: int = 0
     """Tokens that the encoder reads, 0 where there is none."""
+    batch_invariant: bool = False
+    """Whether an answer's bits depend on its own request alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

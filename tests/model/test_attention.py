@@ -9,6 +9,7 @@ Axes: n positions of one sequence, H query heads, K key heads, D head dimension,
 import itertools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,16 +27,35 @@ from model.layers.attention import (
     cached_keys,
     cached_values,
 )
+from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.rope import Rope
 
 CPU = torch.device("cpu")
+Kind = Callable[[], Attention]
+
+
+def invariant() -> Attention:
+    return PlainAttention(InvariantArithmetic())
+
+
 KINDS = [
     pytest.param(CompiledAttention, torch.float32, 2e-5, id="compiled float32"),
     pytest.param(CompiledAttention, torch.bfloat16, 2e-2, id="compiled bfloat16"),
     pytest.param(PlainAttention, torch.float64, 1e-11, id="plain float64"),
     pytest.param(PlainAttention, torch.float32, 2e-5, id="plain float32"),
+    pytest.param(invariant, torch.float64, 1e-11, id="invariant float64"),
+    pytest.param(invariant, torch.float16, 4e-3, id="invariant float16"),
 ]
-COMPILED = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+BATCH_INVARIANT = pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        pytest.param(CompiledAttention, torch.float32, id="compiled float32"),
+        pytest.param(CompiledAttention, torch.bfloat16, id="compiled bfloat16"),
+        pytest.param(invariant, torch.float64, id="invariant float64"),
+        pytest.param(invariant, torch.float32, id="invariant float32"),
+        pytest.param(invariant, torch.float16, id="invariant float16"),
+    ],
+)
 
 
 @dataclass
@@ -126,7 +146,7 @@ def mixed(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_attention_is_the_softmax_written_out(kind: type[Attention], dtype: torch.dtype, bound: float) -> None:
+def test_attention_is_the_softmax_written_out(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention = kind()
     for _ in range(12):
         world = World(dtype)
@@ -138,7 +158,7 @@ def test_attention_is_the_softmax_written_out(kind: type[Attention], dtype: torc
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_rows_are_the_scores_and_patterns_written_out(kind: type[Attention], dtype: torch.dtype, bound: float) -> None:
+def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention, bound = kind(), min(bound, 5e-5)  # float32 arithmetic, exact products of bfloat16
     for _ in range(8):
         world = World(dtype)
@@ -164,9 +184,9 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: type[Attention], dty
         assert (rows("dots")[seen] - dots[seen]).abs().max() <= bound * (1 + dots[seen].abs().max())
 
 
-@COMPILED
-def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(dtype: torch.dtype) -> None:
-    attention = CompiledAttention()
+@BATCH_INVARIANT
+def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(kind: Kind, dtype: torch.dtype) -> None:
+    attention = kind()
     for _ in range(8):
         world = World(dtype, causal=True, num_sequences=6)
         together = world.attend(attention, *world.whole(*range(6)))
@@ -181,9 +201,9 @@ def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(dtype: tor
             assert torch.equal(torch.cat(pieces), expected)
 
 
-@COMPILED
-def test_a_sequence_read_both_ways_has_the_same_bits_alone_and_among_others(dtype: torch.dtype) -> None:
-    attention = CompiledAttention()
+@BATCH_INVARIANT
+def test_a_sequence_read_both_ways_has_the_same_bits_alone_and_among_others(kind: Kind, dtype: torch.dtype) -> None:
+    attention = kind()
     for _ in range(8):
         world = World(dtype, causal=False, num_sequences=6)
         together = world.attend(attention, *world.whole(*range(6)))
@@ -191,15 +211,15 @@ def test_a_sequence_read_both_ways_has_the_same_bits_alone_and_among_others(dtyp
             assert torch.equal(world.attend(attention, *world.whole(sequence))[0], expected)
 
 
-@COMPILED
-def test_nothing_out_of_sight_is_read(dtype: torch.dtype) -> None:
+@BATCH_INVARIANT
+def test_nothing_out_of_sight_is_read(kind: Kind, dtype: torch.dtype) -> None:
     """Keys and values that no row of the step sees may be anything, infinities included."""
     for _ in range(8):
         world = World(dtype, causal=True)
         world.window = random.randint(1, 10)
         n = len(world.qkv[0])
         start = random.randrange(n)
-        attention = CompiledAttention()
+        attention = kind()
         expected = world.attend(attention, (0, 0, n))[0][start:]
         size = world.block_size
         for position in range(max(0, start - world.window + 1)):
@@ -208,9 +228,9 @@ def test_nothing_out_of_sight_is_read(dtype: torch.dtype) -> None:
         assert torch.equal(world.attend(attention, (0, start, n))[0], expected)
 
 
-@COMPILED
-def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(dtype: torch.dtype) -> None:
-    attention = CompiledAttention()
+@BATCH_INVARIANT
+def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dtype: torch.dtype) -> None:
+    attention = kind()
     for _ in range(12):
         world = World(dtype)
         q, batch, sight = world.step(attention, *world.whole(0, 1, 2))
@@ -227,7 +247,7 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(dtype: torch.d
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_mix_is_a_pattern_times_the_values(kind: type[Attention], dtype: torch.dtype, bound: float) -> None:
+def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention, world = kind(), World(dtype)
     _, _, sight = world.step(attention, *world.whole(0, 1))
     n, heads = len(world.qkv[1]), random.choices(range(world.num_heads), k=3)
@@ -239,9 +259,7 @@ def test_mix_is_a_pattern_times_the_values(kind: type[Attention], dtype: torch.d
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(
-    kind: type[Attention], dtype: torch.dtype, bound: float
-) -> None:
+def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     """Two sequences, their encoders' keys in the same cache as their own."""
     attention = kind()
     for _ in range(5):
@@ -273,7 +291,7 @@ def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_only_the_first_dimensions_turn_and_the_cache_holds_the_turned_keys(
-    kind: type[Attention], dtype: torch.dtype, bound: float
+    kind: Kind, dtype: torch.dtype, bound: float
 ) -> None:
     world = World(dtype)
     world.dim = 20
@@ -307,7 +325,7 @@ def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
 
 
 @pytest.mark.parametrize("kind", [CompiledAttention, PlainAttention])
-def test_a_bias_that_is_too_short_for_a_sequence_is_refused(kind: type[Attention]) -> None:
+def test_a_bias_that_is_too_short_for_a_sequence_is_refused(kind: Kind) -> None:
     world = World(torch.float32)
     longest = max(map(len, world.qkv))
     world.rule = AttentionRule(1.0, bias=torch.zeros(world.num_heads, 2 * longest - 3))

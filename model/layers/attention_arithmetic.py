@@ -1,0 +1,75 @@
+"""The arithmetic of attention on whole tensors: dots, tanh, softmax, mix. Knows matrices; knows no cache and no rows'
+places.
+
+`TorchArithmetic` is torch's own operations, the fastest for the shape at hand. `InvariantArithmetic` takes those of
+`fixed_shapes`: a row's bits depend on the row and on its own keys alone, on any device.
+
+Axes: heads, rows, S keys, D head dimension.
+"""
+
+from typing import Protocol
+
+import torch
+
+from model.layers import fixed_shapes
+
+
+class Arithmetic(Protocol):
+    """The steps from queries, keys and values to what attention gives."""
+
+    def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """q [heads, rows, D] times k [heads, D, S] -> [heads, rows, S]."""
+
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        """Of each number."""
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        """scores [heads, rows, S] -> the pattern, float32, or float64 in float64."""
+
+    def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        """pattern [heads, rows, S] times values [heads, S, D] -> [heads, rows, D] in the values' dtype."""
+
+
+class TorchArithmetic:
+    """In the dtype of the model."""
+
+    def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return q @ k
+
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x)
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(scores, -1, dtype=at_least_float32(scores.dtype))
+
+    def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return pattern.to(values.dtype) @ values
+
+
+class InvariantArithmetic:
+    """In float32, or float64 in float64."""
+
+    def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        wide = at_least_float32(q.dtype)
+        return fixed_shapes.product(q.to(wide), k.to(wide), inner=q.shape[2], columns=fixed_shapes.KEYS)
+
+    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+        return fixed_shapes.whole_vectors(torch.tanh, x)
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        return fixed_shapes.softmax(scores)
+
+    def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        def product(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            return fixed_shapes.product(pattern, values, inner=fixed_shapes.KEYS, columns=values.shape[2])
+
+        wide, finite = pattern.dtype, values.isfinite()
+        mixed = product(pattern, values.where(finite, 0).to(wide))
+        if not finite.all():  # 0 times infinity is no number, and must not come to rows that do not see it
+            mixed[product((pattern != 0).to(wide), (~finite).to(wide)) > 0] = float("nan")
+        return mixed.to(values.dtype)
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for all others."""
+    return dtype if dtype == torch.float64 else torch.float32

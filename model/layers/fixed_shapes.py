@@ -1,0 +1,94 @@
+"""Torch operations whose answer for a row does not depend on how many rows there are, on any device, in any dtype.
+
+Libraries of matrix products choose a kernel, and with it the order of the sums, by the shape of the product. So every
+product here has one shape, whatever is asked: rows, heads and columns come in tiles of a fixed size, filled up with
+zeros. What is summed over several tiles is added up one tile after the other, so that a tile of zeros more or less
+changes nothing. Everything else (+, -, *, /, the largest of several numbers) is rounded correctly wherever it stands.
+
+What is assumed: for one shape, dtype, layout and alignment a library runs the same kernel with the same number of
+threads each time, and that kernel sums every row, and every matrix of several, in the same order. Tests hold it.
+
+Axes: rows, in, out of a layer; heads, rows, inner, columns of a product.
+"""
+
+from collections.abc import Callable
+from itertools import product as combinations
+
+import torch
+import torch.nn.functional as F
+
+LINEAR_ROWS = 64
+"""Rows of a product with a layer's weight. On a GPU so many take as long as one: both wait for the weight."""
+
+HEADS, ROWS, KEYS = 8, 32, 128
+"""Of a product within attention: heads, query rows, and keys. KEYS is a power of two."""
+
+_PIECE, _VECTOR = 1 << 14, 64
+"""Numbers that torch computes in one thread (under its grain of 32768), and what any CPU's loop takes at once divides
+(two vectors of 32 float16)."""
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x W^T + b: x [rows, in], weight [out, in], bias [out] -> [rows, out]."""
+    tiles = _filled_up(x, (LINEAR_ROWS, x.shape[1]))
+    out = x.new_empty(len(tiles), len(weight))
+    for tile in _tiles(len(x), LINEAR_ROWS):
+        out[tile] = F.linear(tiles[tile], weight, bias)
+    return out[: len(x)]
+
+
+def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch.Tensor:
+    """a [heads, rows, m] times b [heads, m, n] -> [heads, rows, n].
+
+    Made of products [HEADS, ROWS, inner] times [HEADS, inner, columns], which are added up in the order of m.
+    """
+    heads, rows, m = a.shape
+    n = b.shape[2]
+    a, b = _filled_up(a, (HEADS, ROWS, inner)), _filled_up(b, (HEADS, inner, columns))
+    out = a.new_zeros(a.shape[0], a.shape[1], b.shape[2])
+    for h, r, c in combinations(_tiles(heads, HEADS), _tiles(rows, ROWS), _tiles(n, columns)):
+        for i in _tiles(m, inner):
+            out[h, r, c] += torch.bmm(a[h, r, i].contiguous(), b[h, i, c].contiguous())
+    return out[:heads, :rows, :n]
+
+
+def softmax(scores: torch.Tensor) -> torch.Tensor:
+    """exp(score - largest) / sum over the last axis: scores [heads, rows, keys] -> the same shape.
+
+    A tile of keys is summed in halves, the tiles one after the other: keys of score -inf at the end change nothing.
+    """
+    num_keys = scores.shape[-1]
+    scores = F.pad(scores, (0, -num_keys % KEYS), value=float("-inf"))
+    weights = whole_vectors(torch.exp, scores - scores.amax(-1, keepdim=True))
+    sums = weights.view(*weights.shape[:2], -1, KEYS)  # [heads, rows, tiles, KEYS]
+    while (half := sums.shape[-1] // 2) > 0:
+        sums = sums[..., :half] + sums[..., half:]
+    total = torch.zeros_like(sums[:, :, 0])  # [heads, rows, 1]
+    for tile in range(sums.shape[2]):
+        total = total + sums[:, :, tile]
+    return (weights / total)[..., :num_keys]
+
+
+def whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """A function of single numbers, of each number of x.
+
+    On a CPU torch computes whole vectors and the last few numbers of each thread's share with different code, which may
+    round differently: so there are none left over here, and no shares. A GPU has one code for all.
+    """
+    if x.device.type != "cpu":
+        return function(x)
+    flat = _filled_up(x.reshape(-1), (_VECTOR,))
+    pieces = [function(piece) for piece in torch.split(flat, _PIECE)]
+    return torch.cat(pieces)[: x.numel()].view(x.shape)
+
+
+def _filled_up(x: torch.Tensor, multiples: tuple[int, ...]) -> torch.Tensor:
+    """A copy of x with zeros behind it along every axis, up to a multiple of these; in new memory, which is aligned."""
+    out = x.new_zeros([-(-size // multiple) * multiple for size, multiple in zip(x.shape, multiples, strict=True)])
+    out[tuple(slice(size) for size in x.shape)] = x
+    return out
+
+
+def _tiles(size: int, step: int) -> list[slice]:
+    """Slices of `step` that cover 0 .. size."""
+    return [slice(first, first + step) for first in range(0, size, step)]
