@@ -165,6 +165,15 @@ def test_blocks_are_limited_by_what_the_requests_may_come_to_need() -> None:
     queue.come(tokens=17)
 
 
+def test_what_an_encoder_reads_is_counted_and_takes_blocks_of_its_own() -> None:
+    """Its keys and values, which every step of the decoder looks at, share no block with the decoder's."""
+    admission = Queue(max_kv_demand=2.0).admission
+    admission.note_cache(num_blocks=4, block_size=16)
+    plain, crossing = admission.cost(5, 0, 12, 0), admission.cost(5, 20, 12, 0)
+    assert (plain.num_tokens, plain.num_read, plain.num_blocks) == (17, 5, 1)
+    assert (crossing.num_tokens, crossing.num_read, crossing.num_blocks) == (37, 25, 3)
+
+
 def test_one_request_over_the_limits_of_tokens_and_blocks_runs_alone() -> None:
     queue = Queue(max_tokens=50, max_kv_demand=1.0)
     queue.admission.note_cache(num_blocks=2, block_size=16)

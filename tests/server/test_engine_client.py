@@ -273,6 +273,16 @@ async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cach
     (await client.submit(generate(max_tokens=100), (1,))).close()
 
 
+async def test_the_blocks_of_an_encoders_input_are_bounded_likewise(worker: PlayedWorker) -> None:
+    client = worker.client
+    client.admission.tokens.limit = 10_000
+    first = await client.submit(generate(), (1,), encoder_token_ids=(5,) * 1680)  # 105 blocks, and one of the decoder
+    with pytest.raises(QueueFull, match=r"need 106 blocks .* this one's 7 .* exceed the 112"):
+        await client.submit(generate(), (1,), encoder_token_ids=(5,) * 90)
+    (await client.submit(generate(), (1,), encoder_token_ids=(5,) * 80)).close()
+    first.close()
+
+
 async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
