@@ -150,7 +150,7 @@ class StackBuilder:
         )
 
     def _cross_attention(self, name: str) -> CrossAttention:
-        rule = AttentionRule(self.config.attention_scale)
+        rule = AttentionRule(self.config.attention_scale, self.config.attn_logit_softcap)
         return CrossAttention(
             q=self._linear(f"{name}.cross_q"),
             kv=self._linear(f"{name}.cross_kv"),
