@@ -216,6 +216,12 @@ class Settings:
     )
     block_size: int = _setting(32, _integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = _setting(False, _switch(), "Do not reuse the KV cache of shared prefixes.")
+    batch_invariant: bool = _setting(
+        False,
+        _switch(),
+        "Give each answer the same bits whatever runs beside it, where that is slow too: on a GPU, and in float16.",
+        shown_default="on for float32 and bfloat16 on a CPU, off elsewhere",
+    )
     no_batch_invariant: bool = _setting(
         False, _switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
     )
@@ -302,6 +308,8 @@ class Settings:
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}, but each running sequence needs a token per step: raise one or lower the other"
             )
+        if self.batch_invariant and self.no_batch_invariant:
+            raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
@@ -321,7 +329,7 @@ class Settings:
             worker_memory=self.worker_memory,
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
-            batch_invariant=not self.no_batch_invariant,
+            batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
             threads=self.threads,
         )
 

@@ -40,6 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             **_sizes(config),
             "vocab_size": config.vocab_size,
             "max_model_len": context.context_limit,
+            "batch_invariant": context.batch_invariant,
             "chat": context.chat_template is not None,
             "stacks": {stack: _stack(context, stack) for stack in stacks(config)},
             "attention": {

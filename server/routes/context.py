@@ -81,3 +81,11 @@ class AppContext:
             return min(self.engine.info().max_model_len, self.max_model_len)
         except Unavailable:
             return self.max_model_len
+
+    @property
+    def batch_invariant(self) -> bool | None:
+        """Whether an answer's bits depend on its own request alone; None while no worker has said so."""
+        try:
+            return self.engine.info().batch_invariant
+        except Unavailable:
+            return None

@@ -29,7 +29,7 @@ from server.engine.request import (
 from server.errors import ApiError
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
-INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu")
+INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu", batch_invariant=True)
 
 
 @dataclass

@@ -136,4 +136,16 @@ def test_the_engine_gets_its_part() -> None:
     assert config.kv_cache_bytes == 1 << 20
     assert config.threads == 3
     assert not config.enable_prefix_caching
-    assert config.batch_invariant
+    assert config.batch_invariant is None
+
+
+def test_batch_invariance_is_asked_for_refused_or_left_to_the_engine() -> None:
+    def wish(*flags: str, **environ: str) -> bool | None:
+        return read(*flags, **environ).engine_config(Path("folder")).batch_invariant
+
+    assert wish() is None
+    assert wish("--batch-invariant") is True
+    assert wish("--no-batch-invariant") is False
+    assert wish(LIGHTWELL_BATCH_INVARIANT="1") is True
+    with pytest.raises(SettingsError, match="--batch-invariant and --no-batch-invariant contradict each other"):
+        wish("--no-batch-invariant", LIGHTWELL_BATCH_INVARIANT="1")

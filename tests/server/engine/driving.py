@@ -59,14 +59,14 @@ def as_numpy(array: Array) -> np.ndarray:
     return np.frombuffer(array.data, array.dtype).reshape(array.shape)
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Transformer:
-    return load_model(folder, read_config(folder), dtype, CPU, **options)
+def load(folder: Path, dtype: torch.dtype = torch.float32, device: torch.device = CPU, **options: Any) -> Transformer:
+    return load_model(folder, read_config(folder), dtype, device, **options)
 
 
 def build(model: Transformer, *, num_blocks: int = 200, block_size: int = 8, **config: Any) -> Engine:
     """An engine around a loaded network, with a cache of its own."""
     settings = EngineConfig(model=Path("unused"), **config)
-    cache = KVCache(model.config, num_blocks, block_size, model.dtype, CPU)
+    cache = KVCache(model.config, num_blocks, block_size, model.dtype, model.device)
     return Engine(model, cache, settings, model.config.max_model_len)
 
 

@@ -1,4 +1,4 @@
-"""On a CPU every family answers each request with the same bits alone and in a crowd, whatever is asked."""
+"""Every family answers each request with the same bits alone and in a crowd, whatever is asked."""
 
 import random
 from dataclasses import replace
@@ -24,20 +24,41 @@ from tests.server.engine.driving import Answer, alone, build, everything, genera
 from tests.server.engine.test_batch_invariance import assert_same
 
 DTYPES = (torch.float32, torch.bfloat16)
-_first = random.randrange(2)
-"""Of DTYPES, in this run: the variants take them in turn, so that every kind of model meets both each time."""
+DTYPES_ON_REQUEST = (torch.float64, torch.float16)
+"""Those for which a CPU has no packed products and compiled kernels."""
+DTYPES_OF_A_GPU = (torch.float32, torch.bfloat16, torch.float16)
+_first = random.randrange(6)
+"""The variants take the dtypes in turn, from this one on, so that every kind of model meets each of them each time."""
+
+
+def _in_turn(dtypes: tuple[torch.dtype, ...], name: str) -> torch.dtype:
+    return dtypes[(_first + list(tiny.VARIANTS).index(name)) % len(dtypes)]
 
 
 @pytest.mark.parametrize("name", tiny.VARIANTS)
 def test_every_family_answers_a_crowd_as_each_alone(name: str, tmp_path: Path) -> None:
     """All at once: arrivals while others run, small chunks, a cache too small for all, beginnings in common."""
-    dtype = DTYPES[(_first + list(tiny.VARIANTS).index(name)) % 2]
     with num_threads(random.choice((1, 2))):
-        _answers_alike(name, dtype, tmp_path)
+        _answer_alike(load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name)))
 
 
-def _answers_alike(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    model = load(tiny.make_variant(name, tmp_path), dtype)
+@pytest.mark.parametrize("name", tiny.VARIANTS)
+def test_every_family_does_so_without_compiled_kernels_when_asked(name: str, tmp_path: Path) -> None:
+    dtype = _in_turn(DTYPES_ON_REQUEST, name)
+    folder = tiny.make_variant(name, tmp_path)
+    assert not load(folder, dtype).batch_invariant
+    _answer_alike(load(folder, dtype, batch_invariant=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
+@pytest.mark.parametrize("name", tiny.VARIANTS)
+def test_every_family_does_so_on_a_gpu_when_asked(name: str, tmp_path: Path) -> None:
+    folder = tiny.make_variant(name, tmp_path)
+    _answer_alike(load(folder, _in_turn(DTYPES_OF_A_GPU, name), torch.device("cuda"), batch_invariant=True))
+
+
+def _answer_alike(model: Transformer) -> None:
     crowd = _crowd_of(model)
     expected = alone(model, crowd)
     config = model.config
@@ -82,7 +103,7 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
     return [request(uid, words(), task, encoded=words() if config.encoder else ()) for uid, task in enumerate(tasks)]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [*DTYPES, *DTYPES_ON_REQUEST], ids=str)
 @pytest.mark.parametrize(
     ("length", "sizes"),
     [(2200, {"max_position_embeddings": 4096}), (70, {"head_dim": 256})],
@@ -91,7 +112,7 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
 def test_long_contexts_and_wide_heads_are_answered_alike(
     length: int, sizes: dict[str, Any], dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    model = load(tiny.make("llama", tmp_path, **sizes), dtype)
+    model = load(tiny.make("llama", tmp_path, **sizes), dtype, batch_invariant=True)
     begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(length - 30)]
     last = AttentionCapture(pairs=((0, 1), (1, 0)), queries=(length - 1, 5))
     tasks: list[Task] = [generate(9, logprobs=4, ignore_eos=True) for _ in range(2)]

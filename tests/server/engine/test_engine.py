@@ -266,6 +266,23 @@ def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: 
     assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "wish", "invariant"),
+    [
+        ("float32", None, True),
+        ("bfloat16", None, True),
+        ("float32", False, False),
+        ("float16", None, False),
+        ("float16", True, True),
+    ],
+)
+def test_an_engine_says_whether_its_answers_depend_on_the_batch(
+    dtype: str, wish: bool | None, invariant: bool, folder: Path
+) -> None:
+    engine = Engine.from_folder(EngineConfig(model=folder, dtype=dtype, batch_invariant=wish, threads=1))
+    assert engine.info.batch_invariant is invariant
+
+
 def test_a_cache_smaller_than_one_context_is_refused_with_the_size_given_and_the_size_needed(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"--kv-cache-memory 1000 .*at least \d+") as refused:
         Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=1000, threads=1))
