@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.errors import PayloadTooLarge, QueueFull
+from server.errors import QueueFull, too_much_captured
 from server.rates import Rate, retry_after
 
 
@@ -174,11 +174,7 @@ class Admission:
         model's context. `waits`: whether the time it would wait counts.
         """
         if cost.capture_bytes > self.capture.limit:
-            raise PayloadTooLarge(
-                f"This request would capture {cost.capture_bytes} bytes; at most {self.capture.limit} are accepted "
-                "(--max-capture-bytes). Ask for fewer layers, heads or positions.",
-                code="capture_too_large",
-            )
+            raise too_much_captured(cost.capture_bytes, int(self.capture.limit))
         client = _account(client, cost)
         self.check(1, client, waits=waits)
         has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does

@@ -160,6 +160,21 @@ class DeadlineExceeded(_Kind):
     STATUS, TYPE = 504, "timeout_error"
 
 
+def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:
+    """The error of a request that had so many seconds (None: unknown) and `reached` so far."""
+    allowed = "its time" if seconds is None else f"{seconds:.3g} s"
+    return DeadlineExceeded(f"The request did not end within {allowed}: {reached}.", code="deadline_exceeded")
+
+
+def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
+    """The error of a request whose captures are more than are ever accepted."""
+    return PayloadTooLarge(
+        f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
+        "(--max-capture-bytes). Ask for fewer layers, heads or positions, or send fewer or shorter inputs.",
+        code="capture_too_large",
+    )
+
+
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
     """The one shape of every error."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}

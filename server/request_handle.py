@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from server.admission import Cost
 from server.engine.outputs import RequestOutput
-from server.errors import ApiError, BadRequest, DeadlineExceeded, EngineError, Unavailable
+from server.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
 from server.request_log import RequestRecord
 
 
@@ -121,8 +121,7 @@ class RequestHandle:
             reached = "it was being computed, and nothing was generated yet"
         else:
             reached = "it was still waiting for its turn"
-        allowed = "its time" if self.seconds_allowed is None else f"{self.seconds_allowed:.3g} s"
-        self.fail(DeadlineExceeded(f"The request did not end within {allowed}: {reached}.", code="deadline_exceeded"))
+        self.fail(not_in_time(self.seconds_allowed, reached))
 
     def fail(self, error: ApiError) -> None:
         """For the client: the request ends with this error, after the outputs that came before it."""

@@ -60,6 +60,11 @@ class RequestRecord:
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client gone."""
 
+    @property
+    def is_probe(self) -> bool:
+        """Whether it asks how the server is, as something does every few seconds."""
+        return self.path.startswith("/health") or self.path == "/metrics"
+
     def count_prompt(self, num_tokens: int) -> None:
         """A prompt of so many tokens was admitted to the engine."""
         self.engine_requests += 1
@@ -149,8 +154,7 @@ def _shown_path(scope: Scope) -> str:
 
 def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
     scope, record = exchange.scope, exchange.record
-    is_probe = record.path.startswith("/health") or record.path == "/metrics"
-    level = logging.DEBUG if is_probe else logging.INFO
+    level = logging.DEBUG if record.is_probe else logging.INFO
     if not logger.isEnabledFor(level):
         return
     line = {

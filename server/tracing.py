@@ -74,7 +74,7 @@ class Tracing:
     def record(self, exchange: HttpExchange) -> dict[str, str]:
         """Make the spans of a request that is over; what its log line says of them. Probes and scrapes make none."""
         scope, record = exchange.scope, exchange.record
-        if record.path.startswith("/health") or record.path == "/metrics":
+        if record.is_probe:
             return {}
         to_epoch = time.time_ns() - time.monotonic_ns()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Task
-from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull
+from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.terms import deadline, priority
@@ -61,11 +61,7 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
     """
     limit = context.settings.max_capture_bytes
     if num_bytes > limit:
-        error = PayloadTooLarge(
-            f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
-            "(--max-capture-bytes). Ask for fewer layers, heads or positions, or send fewer or shorter inputs.",
-            code="capture_too_large",
-        )
+        error = too_much_captured(num_bytes, limit)
         count_rejection(context, error)
         raise error
 

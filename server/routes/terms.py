@@ -17,7 +17,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from server.errors import BadRequest, DeadlineExceeded, shown
+from server.errors import BadRequest, DeadlineExceeded, not_in_time, shown
 from server.key_limits import PRIORITIES
 from server.keys import ApiKey
 from server.request_log import current_record
@@ -51,8 +51,7 @@ class Terms:
 
     def late(self, reached: str = "its answer was not ready to be sent") -> DeadlineExceeded:
         """The error of a request whose answer did not begin in time; it says how far it came."""
-        allowed = 0.0 if self.deadline is None else self.deadline - self.arrival
-        return DeadlineExceeded(f"The request did not end within {allowed:.3g} s: {reached}.", code="deadline_exceeded")
+        return not_in_time(None if self.deadline is None else self.deadline - self.arrival, reached)
 
 
 _current: ContextVar[Terms | None] = ContextVar("terms", default=None)
