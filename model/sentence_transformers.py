@@ -23,6 +23,10 @@ _OLD_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 """The flags that stood for `pooling_mode` before sentence-transformers 5.2."""
+_TRANSFORMER_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""What sentence-transformers has named the Transformer module's file after, in the order in which it looks for it."""
+_NO_LENGTH = 10**20
+"""A tokenizer's model_max_length from which on transformers means that there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +83,7 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
     return EmbeddingDefaults(
         pooling=_POOLINGS[modes[0]] if refusal is None else usual,
         normalize="Normalize" in kinds if refusal is None else True,
-        max_length=limits.size("max_seq_length") if limits.values.get("max_seq_length") is not None else None,
+        max_length=_max_length(folder, limits),
         truncate=True,
         lowercase=limits.flag("do_lower_case", False),
         prompts=dict(prompts),
@@ -113,9 +117,17 @@ def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
 
 
 def _transformer_file(folder: Path) -> Fields:
-    """max_seq_length and do_lower_case; the file is named after the network that sentence-transformers first knew."""
-    found = sorted(folder.glob("sentence_*_config.json"))
-    return _optional(found[0]) if found else Fields({})
+    """max_seq_length and do_lower_case."""
+    found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
+    return next((_optional(path) for path in found if path.is_file()), Fields({}))
+
+
+def _max_length(folder: Path, limits: Fields) -> int | None:
+    """Most tokens of an input. sentence-transformers 6 writes it to the tokenizer's file alone."""
+    if limits.values.get("max_seq_length") is not None:
+        return limits.size("max_seq_length")
+    length = _optional(folder / "tokenizer_config.json").optional_number("model_max_length")
+    return int(length) if length is not None and 0 < length < _NO_LENGTH else None
 
 
 def _optional(path: Path) -> Fields:

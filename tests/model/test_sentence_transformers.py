@@ -67,6 +67,24 @@ def test_normalisation_length_case_and_prompts_are_read(tmp_path: Path) -> None:
     assert (found.prompts, found.default_prompt_name) == ({"query": "query: "}, "query")
 
 
+@pytest.mark.parametrize(
+    ("limits", "tokenizer", "expected"),
+    [
+        ({}, {"model_max_length": 12}, 12),
+        ({"max_seq_length": None}, {"model_max_length": 12.0}, 12),
+        ({"max_seq_length": 8}, {"model_max_length": 12}, 8),
+        ({}, {"model_max_length": int(1e30)}, None),
+        ({}, {}, None),
+    ],
+)
+def test_the_tokenizers_length_counts_where_no_other_is_written(
+    tmp_path: Path, limits: dict[str, Any], tokenizer: dict[str, Any], expected: int | None
+) -> None:
+    """sentence-transformers 6 writes it nowhere else."""
+    found = read(tmp_path, {"pooling_mode": "mean"}, sentence_bert_config=limits, tokenizer_config=tokenizer)
+    assert found.max_length == expected
+
+
 def test_types_are_known_by_their_last_word(tmp_path: Path) -> None:
     newer = {**NORMALIZE, "type": "sentence_transformers.base.modules.normalize.Normalize"}
     assert read(tmp_path, {"pooling_mode": "mean"}, newer).normalize

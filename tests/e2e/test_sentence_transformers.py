@@ -1,0 +1,103 @@
+"""Folders that sentence-transformers writes, with every option that is honoured, give its vectors over HTTP."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
+
+from benchmarks.processes import Server, serve
+from tests import tiny
+
+pytestmark = pytest.mark.slow
+
+TEXTS = (
+    "a",
+    "The WOLF said: Little Pig, Little Pig, let me come in!",
+    "Once upon a time there was a little girl who lived in a house beside the wood, and there were 3 bears.",
+    "ÜBERMUT tut selten gut. Où est le Château ? 茨姫は眠っている。",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    family: str
+    pooling: str
+    normalize: bool
+    length: int
+    """Most tokens: the longer texts are cut."""
+    lowercase: bool = False
+    older: str = ""
+    """The file where versions before 6 wrote length and case; "" is as the installed version writes them."""
+
+
+OPTIONS = (
+    Options("bert", "cls", normalize=False, length=12),
+    Options("mpnet", "lasttoken", normalize=True, length=16, lowercase=True, older="sentence_roberta_config.json"),
+    Options("modernbert", "mean", normalize=False, length=20, lowercase=True),
+)
+
+
+def save(options: Options, top: Path) -> Path:
+    """A folder as sentence-transformers saves it."""
+    raw = tiny.make_variant(options.family, top / "raw")
+    saved = not options.older
+    transformer = Transformer(
+        str(raw),
+        max_seq_length=options.length if saved else None,
+        do_lower_case=options.lowercase and saved,
+    )
+    modules: list[Any] = [transformer, Pooling(transformer.get_embedding_dimension(), options.pooling)]
+    modules += [Normalize()] if options.normalize else []
+    SentenceTransformer(modules=modules, device="cpu").save(str(top / "folder"))
+    if options.older:
+        text = f'{{"max_seq_length": {options.length}, "do_lower_case": {str(options.lowercase).lower()}}}'
+        (top / "folder" / "sentence_bert_config.json").unlink()
+        (top / "folder" / options.older).write_text(text, encoding="utf-8")
+    return top / "folder"
+
+
+@dataclass(frozen=True)
+class Case:
+    options: Options
+    server: Server
+    theirs: SentenceTransformer
+
+    def embed(self, **more: Any) -> np.ndarray:
+        body = {"input": list(TEXTS), **more}
+        answer = httpx.post(f"{self.server.url}/v1/embeddings", json=body, timeout=60, trust_env=False)
+        assert answer.status_code == 200, answer.text
+        return np.array([entry["embedding"] for entry in answer.json()["data"]], np.float32)
+
+
+@pytest.fixture(scope="module", params=OPTIONS, ids=lambda options: options.family)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
+    folder = save(request.param, tmp_path_factory.mktemp(request.param.family))
+    theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    with serve([str(folder), "--dtype", "float32"]) as server:
+        yield Case(request.param, server, theirs)
+
+
+def test_the_vectors_are_those_of_sentence_transformers(case: Case) -> None:
+    found, expected = case.embed(), case.theirs.encode(list(TEXTS), batch_size=1, convert_to_numpy=True)
+    assert found.shape == expected.shape
+    assert abs(found - expected).max() < 1e-5
+    lengths = np.linalg.norm(found, axis=1)
+    assert np.allclose(lengths, 1.0, atol=1e-5) == case.options.normalize
+
+
+def test_every_option_of_the_folder_shows_in_the_vectors(case: Case) -> None:
+    """Else the test above would hold for a server that overlooks one."""
+    found = case.embed()
+
+    def changes(**more: Any) -> bool:
+        return bool(abs(case.embed(**more) - found).max() > 1e-3)
+
+    others = {"mean", "cls", "last"} - {case.options.pooling.removesuffix("token")}
+    assert all(changes(pooling=pooling) for pooling in others)
+    assert changes(normalize=not case.options.normalize)
