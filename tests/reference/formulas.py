@@ -9,7 +9,7 @@ import math
 import torch
 
 from model.config import Activation, PositionBiasConfig, RopeConfig
-from model.layers.rope import frequencies  # has tests of its own
+from tests.reference.rotary import turns
 
 SOFTMAX_IN_FLOAT32 = (
     "llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo2", "gpt_neox", "opt", "modernbert",
@@ -65,11 +65,12 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
     """x [S, H, D]: of the first R dimensions that turn, i and i + R/2 are the coordinates of a point that turns by
     position * frequency (Su et al. 2021, arXiv:2104.09864); the others stay.
     """
-    turns = frequencies(rope, x.shape[-1], max_len, torch.float32 if casts else torch.float64)
-    out, half = x.clone(), len(turns.inverse)
+    dims = rope.dims or x.shape[-1]
+    radians, scaling = turns(rope, dims, max_len, torch.float32 if casts else torch.float64)
+    out, half = x.clone(), dims // 2
     for position in range(len(x)):
-        angle = position * turns.inverse  # [R / 2]
-        cos, sin = (angle.cos() * turns.scaling).double(), (angle.sin() * turns.scaling).double()
+        angle = position * radians  # [R / 2]
+        cos, sin = (angle.cos() * scaling).double(), (angle.sin() * scaling).double()
         first, second = x[position, :, :half], x[position, :, half : 2 * half]
         if casts == "modernbert":  # rounds the vectors too
             first, second = first.float().double(), second.float().double()
