@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.mixed_load import Question
 from benchmarks.processes import ROOT, Server
 from benchmarks.soak import books
 from benchmarks.soak.acts import acts, pool, wrong_requests
@@ -65,7 +64,7 @@ def counter_findings(lines: list[LogLine], after: dict[str, float]) -> list[str]
 
 def answered_findings(outcomes: list[Outcome]) -> list[str]:
     found = Findings()
-    books.check_answered(outcomes, [Question("chat", "/v1/chat/completions", {})], found)
+    books.check_answered(outcomes, [KILL], found)
     return list(found.counts)
 
 
@@ -256,9 +255,14 @@ def test_a_server_that_refuses_everything_is_found() -> None:
     refused = replace(WHOLE, status=429, error_code="queue_full", retry_after=1.0, finish=())
     assert answered_findings([refused] * 3 + [WHOLE]) == ["too few answers"]
     assert answered_findings([refused] * 3) == ["too few answers", "kinds of questions without any answer"]
-    assert answered_findings([replace(WHOLE, kind="lens")]) == ["kinds of questions without any answer"]
-    assert answered_findings([replace(WHOLE, error_code="worker_lost"), WHOLE]) == []
-    assert "too few answers" in answered_findings([])
+    assert answered_findings([WHOLE, replace(refused, kind="lens")]) == ["kinds of questions without any answer"]
+    assert answered_findings([]) == ["too few answers"]
+
+
+def test_who_was_hit_by_a_fault_is_no_refusal_that_counts_against_the_server() -> None:
+    unready = replace(WHOLE, status=503, error_code="not_ready", retry_after=1.0, finish=())
+    assert not answered_findings([WHOLE] + [unready] * 3)
+    assert answered_findings([WHOLE] + [replace(unready, began=20.0, ended=21.0)] * 3) == ["too few answers"]
 
 
 def test_what_an_idle_server_holds_and_restarts_without_a_kill_are_found() -> None:
