@@ -1,5 +1,6 @@
 """API keys: the file that holds them, its changes while the server runs, and what one key may use."""
 
+import hmac
 import os
 from pathlib import Path
 
@@ -44,6 +45,24 @@ def test_a_made_key_is_found_by_its_entry(file: Path) -> None:
     keys = Keyring(file=file)
     assert keys.has_admin
     assert (name_of(keys, key), name_of(keys, key[:-1]), name_of(keys, "")) == ("carol", None, None)
+
+
+def test_the_time_of_a_look_up_tells_nothing_about_the_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is given, its digest meets every key's, in the one comparison that takes the same time for any two."""
+    compare, compared = hmac.compare_digest, list[tuple[bytes, bytes]]()
+
+    def watched(given: bytes, known: bytes) -> bool:
+        compared.append((given, known))
+        return compare(given, known)
+
+    monkeypatch.setattr(hmac, "compare_digest", watched)
+    keys = Keyring([hash_of("one")], file)
+    for key in ("one", "a" * 40, "b" * 40, "no key", ""):
+        compared.clear()
+        keys.find(key.encode())
+        digest = bytes.fromhex(hash_of(key).removeprefix("sha256:"))
+        assert compared == [(digest, known.key.digest) for known in keys.known]
+        assert len(compared) == 3
 
 
 def test_keys_of_flags_and_file_open_together(file: Path) -> None:

@@ -1,4 +1,6 @@
-"""Nothing that comes from outside is unpickled or run: read from the source, so that it stays so."""
+"""Nothing that comes from outside is unpickled or run, and no secret is compared in a time that tells of it: read from
+the source, so that it stays so.
+"""
 
 import ast
 
@@ -33,3 +35,12 @@ def test_no_text_is_run_as_code(module: str) -> None:
     for call in calls(module):
         assert ast.unparse(call.func) not in FORBIDDEN_CALLS, f"{module}:{call.lineno}"
         assert all(keyword.arg != "shell" for keyword in call.keywords), f"{module}:{call.lineno}"
+
+
+def test_a_given_key_is_compared_in_constant_time_only() -> None:
+    """`==` and `in` stop at the first byte that differs."""
+    keyring = next(node for node in ast.walk(parse(MODULES["server.keys"])) if getattr(node, "name", "") == "Keyring")
+    find = next(node for node in ast.walk(keyring) if getattr(node, "name", "") == "find")
+    used = [ast.unparse(node.func) for node in ast.walk(find) if isinstance(node, ast.Call)]
+    assert "hmac.compare_digest" in used
+    assert not [ast.unparse(node) for node in ast.walk(find) if isinstance(node, ast.Compare)]
