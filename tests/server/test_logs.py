@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.server.fake_engine import BROKEN_TOKEN
 from tests.server.running import ROOT, running_server, wait_for
 
 SET_UP = """
@@ -163,18 +164,22 @@ def test_the_server_answers_although_nobody_reads_its_log() -> None:
 
 
 @pytest.mark.slow
-def test_every_line_of_every_process_is_an_object() -> None:
+def test_every_line_of_every_process_is_an_object_and_tells_the_request_it_is_about() -> None:
     with running_server("--log-format", "json", "--log-level", "debug") as server:
         server.wait_ready()
-        server.http.post(
-            server.url + "/generate", json={"prompt": [68], "max_tokens": 1}, headers={"x-request-id": "the-failing"}
-        )
+        body, named = {"prompt": [BROKEN_TOKEN], "max_tokens": 1}, {"x-request-id": "the-failing"}
+        answer = server.http.post(server.url + "/generate", json=body, headers=named)
         server.get("/nowhere%0Ax")
         wait_for(lambda: server.output.count('"path"') >= 2, "the requests are logged")
         server.process.terminate()
         server.wait_exit()
         lines = server.output.splitlines()
+    assert answer.headers["x-request-id"] == "the-failing"
     events = [json.loads(line) for line in lines]
-    assert {"api"} <= {event["process"] for event in events}
-    failed = next(event for event in events if event.get("path") == "/generate")
-    assert (failed["request_id"], failed["error"]) == ("the-failing", "engine_error")
+    about_it = [event for event in events if event.get("request_id") == "the-failing"]
+    assert {event["process"] for event in about_it} == {"api", "worker-0"}
+    (in_worker,) = (event for event in about_it if event["process"] == "worker-0")
+    assert "could not be begun" in in_worker["message"]
+    assert "stumbles over prompts that begin with 70" in in_worker["exception"]
+    (failed,) = (event for event in about_it if event.get("path") == "/generate")
+    assert failed["error"] == "engine_error"
