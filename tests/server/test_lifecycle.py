@@ -303,17 +303,24 @@ def test_the_first_signal_lets_running_requests_finish(server: RunningServer) ->
     server.wait_all_gone()
 
 
-def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_at_once(server: RunningServer) -> None:
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [(os.kill, signal.SIGTERM), (os.kill, signal.SIGINT), (os.killpg, signal.SIGINT)],
+    ids=["SIGTERM", "SIGINT", "SIGINT to the group, as a terminal does"],
+)
+def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_at_once(
+    server: RunningServer, send: Callable[[int, int], None], number: int
+) -> None:
     with httpx.stream("POST", server.url + "/generate", json={**LONG, "stream": True}, timeout=30) as response:
         lines = stream_lines(response)
         next(lines)
-        server.signal(signal.SIGTERM)
+        send(server.process.pid, number)
         wait_for(lambda: server.status("/health/ready") == 503, "readiness is gone")
         assert server.status("/health/live") == 200
         answer = server.post("/generate", {"prompt": [1], "max_tokens": 1})
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "draining"
-        server.signal(signal.SIGTERM)
+        send(server.process.pid, number)
         rest = list(lines)
     assert rest[-1]["error"]["code"] == "shutting_down"
     assert server.wait_exit() == 0
