@@ -25,7 +25,7 @@ from server.request_log import RequestLog, current_record
 from server.settings import SettingsError
 from server.tracing import Tracing, is_wanted
 from tests.server.fake_client import FakeEngine
-from tests.server.running import ROOT
+from tests.server.running import ROOT, running_server
 from tests.server.serving import site
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -126,6 +126,24 @@ async def test_a_request_is_a_span_without_its_prompt(tmp_path: Path) -> None:
     assert {name: root["attributes"][name] for name in expected} == expected
     assert not root["is_error"]
     assert "hello" not in str(receiver.spans)
+
+
+@pytest.mark.slow
+def test_a_server_sends_its_requests_to_the_collector_that_the_command_line_names() -> None:
+    with collector() as receiver:
+        endpoint = f"http://127.0.0.1:{receiver.server.server_port}"
+        with running_server("--otlp-endpoint", endpoint, module="tests.server.fake_lightwell") as server:
+            server.wait_ready()
+            answer = server.post("/v1/completions", BODY)
+            server.process.terminate()
+            assert server.wait_exit() == 0
+            log = server.output
+    root = receiver.root
+    assert (root["name"], root["attributes"]["http.response.status_code"]) == ("POST /v1/completions", 200)
+    assert root["attributes"]["gen_ai.response.id"] == answer.json()["id"]
+    phases = {span["name"] for span in receiver.spans if span["parent"] == root["id"]}
+    assert phases == {"queue", "prefill", "decode"}
+    assert f"trace_id={root['trace']}" in log
 
 
 async def test_the_phases_of_a_request_are_spans_inside_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,12 @@
+"""`python -m tests.server.fake_lightwell [flags]` is `lightwell serve [flags]` around the fake engine."""
+
+import os
+import sys
+
+from server.app import serve
+from server.cli import build_parser
+from server.settings import from_arguments
+
+if __name__ == "__main__":
+    settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
+    sys.exit(serve(settings, engine_factory="tests.server.fake_engine:FakeEngine.from_folder"))
