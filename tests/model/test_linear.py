@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import Activation
+from model.layers import packed_weight
 from model.layers.linear import Linear, activate
 from model.layers.mlp import Mlp
 from model.layers.packed_weight import can_pack
@@ -169,6 +170,22 @@ def test_dtypes_that_onednn_refuses_are_computed_plainly(unpackable: torch.dtype
     layer = Linear(torch.randn(6, 8).to(unpackable), packed=True)
     assert not layer.packed
     assert layer(torch.randn(3, 8).to(unpackable)).dtype == unpackable
+
+
+def test_a_cpu_on_which_rows_depend_on_the_batch_is_told_once_with_its_remedy(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(packed_weight, "_rows_agree", lambda *_: False)  # as with AMX and no kernel that passes
+    packed_weight._invariant_packing.cache_clear()
+    try:
+        layers = [Linear(torch.randn(6, 8).to(dtype), packed=True) for _ in range(2)]
+    finally:
+        packed_weight._invariant_packing.cache_clear()  # other tests ask this machine's kernels
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert f"this CPU's {str(dtype).removeprefix('torch.')} products depend on" in warning.getMessage()
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in warning.getMessage()
+    assert all(layer(torch.randn(3, 8).to(dtype)).shape == (3, 6) for layer in layers)
 
 
 def test_taking_a_layer_removes_its_tensors_so_that_originals_are_freed() -> None:
