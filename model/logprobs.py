@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model.layers.fixed_shapes import aligned_rows
 from model.row_search import ordered_top_ids
 
 _CHUNK_ELEMENTS = 1 << 19
@@ -54,7 +55,7 @@ def _logprob_chunk(logits: Tensor, token_ids: Sequence[int], ks: Sequence[int]) 
     scores = logits if logits.dtype == torch.float64 else logits.float()  # R V
     ids = torch.tensor(token_ids, device=scores.device).unsqueeze(1)  # R 1
     ranks = ((scores > scores.gather(1, ids)).sum(-1) + 1).tolist()
-    logprobs = scores.log_softmax(-1)  # R V
+    logprobs = aligned_rows(scores).log_softmax(-1)[:, : scores.shape[1]]  # R V
     chosen = logprobs.gather(1, ids).squeeze(1).tolist()
     most = min(max(ks), scores.shape[1])
     top_ids = ordered_top_ids(scores, most) if most else ids[:, :0]  # R K

@@ -26,6 +26,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from model.layers.fixed_shapes import aligned_rows
 from model.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
 from model.row_search import BLOCK, argmax, pick, take, top
 
@@ -345,7 +346,11 @@ def _fill_weights(buffers: _Buffers, params: Sequence[SamplingOptions]) -> None:
     if any(p.temperature != 1.0 for p in params):
         scores.div_(_column([p.temperature for p in params], scores))
     _mask_top_k(scores, [p.top_k for p in params])
-    torch.softmax(scores, -1, out=probabilities)
+    aligned = aligned_rows(scores)
+    if aligned is scores:
+        torch.softmax(scores, -1, out=probabilities)
+    else:
+        probabilities.copy_(torch.softmax(aligned, -1)[:, : scores.shape[1]])
     if any(p.min_p for p in params):
         floor = _column([p.min_p for p in params], scores) * probabilities.amax(-1, keepdim=True)
         probabilities.masked_fill_(probabilities < floor, 0.0)

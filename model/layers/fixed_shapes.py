@@ -55,18 +55,32 @@ def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch
 def softmax(scores: torch.Tensor) -> torch.Tensor:
     """exp(score - largest) / sum over the last axis: scores [heads, rows, keys] -> the same shape.
 
-    A tile of keys is summed in halves, the tiles one after the other: keys of score -inf at the end change nothing.
+    Keys of score -inf at the end change nothing.
     """
-    num_keys = scores.shape[-1]
-    scores = F.pad(scores, (0, -num_keys % KEYS), value=float("-inf"))
     weights = whole_vectors(torch.exp, scores - scores.amax(-1, keepdim=True))
-    sums = weights.view(*weights.shape[:2], -1, KEYS)  # [heads, rows, tiles, KEYS]
+    return weights / row_sums(weights)
+
+
+def row_sums(x: torch.Tensor) -> torch.Tensor:
+    """The sum over the last axis: x [..., n] -> [..., 1]. A tile of KEYS is summed in halves, then tile after tile."""
+    sums = F.pad(x, (0, -x.shape[-1] % KEYS)).reshape(*x.shape[:-1], -1, KEYS)  # [..., tiles, KEYS]
     while (half := sums.shape[-1] // 2) > 0:
         sums = sums[..., :half] + sums[..., half:]
-    total = torch.zeros_like(sums[:, :, 0])  # [heads, rows, 1]
-    for tile in range(sums.shape[2]):
-        total = total + sums[:, :, tile]
-    return (weights / total)[..., :num_keys]
+    total = torch.zeros_like(sums[..., 0, :])  # [..., 1]
+    for tile in range(sums.shape[-2]):
+        total = total + sums[..., tile, :]
+    return total
+
+
+def aligned_rows(x: torch.Tensor) -> torch.Tensor:
+    """x [rows, n], on a GPU with -inf behind each row so that all of them begin at a multiple of 16 bytes.
+
+    There torch's softmax reads 16 bytes at a time, and so sums a row that begins elsewhere in another order.
+    """
+    numbers = 16 // x.itemsize
+    if x.device.type == "cpu" or x.shape[-1] % numbers == 0:
+        return x
+    return F.pad(x, (0, -x.shape[-1] % numbers), value=float("-inf"))
 
 
 def whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:

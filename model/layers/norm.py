@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from model.config import ModelConfig
 from model.layers.arrays import bits, why_not_compiled
+from model.layers.fixed_shapes import row_sums
 
 if TYPE_CHECKING:
     from model.layers.row_kernels import RowKernel
@@ -64,7 +65,7 @@ class RmsNorm:
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.to(self._wide)
-        return torch.sqrt((wide * wide).mean(-1, keepdim=True) + self.eps)
+        return torch.sqrt(_row_means(wide * wide) + self.eps)
 
 
 class LayerNorm:
@@ -81,7 +82,15 @@ class LayerNorm:
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
-        return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
+        if wide.device.type == "cpu":
+            return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
+        centred = wide - _row_means(wide)
+        return torch.sqrt(_row_means(centred * centred) + self.eps)
+
+
+def _row_means(x: torch.Tensor) -> torch.Tensor:
+    """[rows, d] -> [rows, 1]. On a GPU torch's own mean sums in an order that depends on the number of rows."""
+    return x.mean(-1, keepdim=True) if x.device.type == "cpu" else row_sums(x) / x.shape[-1]
 
 
 def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig) -> Norm:

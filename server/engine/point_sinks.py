@@ -12,6 +12,7 @@ import torch
 
 from model.capture import AttentionTap, Read
 from model.config import ModelConfig
+from model.layers.fixed_shapes import aligned_rows
 from model.point_names import sizes
 from model.points import BY_NAME
 from model.pooling import RunningMean, pool
@@ -194,7 +195,7 @@ class LensSink:
         return stream_read(self._layer, window.rows(positions), deliver)
 
     def _keep(self, where: torch.Tensor, logits: torch.Tensor) -> None:
-        logprobs = logits.log_softmax(-1)  # [n, vocab]
+        logprobs = aligned_rows(logits).log_softmax(-1)[:, : logits.shape[1]]  # [n, vocab]
         if self.ids.shape[1]:
             ids = ordered_top_ids(logits, self.ids.shape[1])
             self.ids[where] = ids.int().cpu()

@@ -116,6 +116,24 @@ def test_values_that_are_no_numbers_come_to_the_rows_that_see_them_alone() -> No
 
 
 @on_every_device
+@pytest.mark.parametrize("width", [1, 127, 128, 1000])
+def test_sums_of_rows_have_one_order_in_every_batch(width: int, device: str) -> None:
+    x, _ = rounding_alone(300, width, 1, torch.float32)
+    torch.testing.assert_close(fixed_shapes.row_sums(x.to(device, torch.float64)).cpu(), x.double().sum(-1, True))
+    assert_rows_do_not_depend_on_the_batch(fixed_shapes.row_sums, x.to(device))
+
+
+@on_every_device
+def test_a_softmax_over_a_vocabulary_of_any_size_gives_a_row_the_same_bits_wherever_it_stands(device: str) -> None:
+    logits = 5 * torch.randn(9, 5003, device=device)
+    whole = fixed_shapes.aligned_rows(logits).log_softmax(-1)[:, :5003]
+    torch.testing.assert_close(whole, logits.log_softmax(-1))
+    for row in range(9):
+        alone = fixed_shapes.aligned_rows(logits[row : row + 1]).log_softmax(-1)[:, :5003]
+        assert torch.equal(alone, whole[row : row + 1])
+
+
+@on_every_device
 def test_a_function_of_single_numbers_gives_each_the_same_wherever_it_stands(device: str) -> None:
     x = torch.randn(50_001, dtype=torch.float64, device=device)
     whole = fixed_shapes.whole_vectors(torch.nn.functional.gelu, x)

@@ -103,14 +103,17 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
     return [request(uid, words(), task, encoded=words() if config.encoder else ()) for uid, task in enumerate(tasks)]
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, *DTYPES_ON_REQUEST], ids=str)
 @pytest.mark.parametrize(
-    ("length", "sizes"),
-    [(2200, {"max_position_embeddings": 4096}), (70, {"head_dim": 256})],
-    ids=["long", "wide heads"],
+    ("dtype", "length", "sizes"),
+    [
+        *((dtype, 2200, {"max_position_embeddings": 4096}) for dtype in DTYPES),
+        *((dtype, 400, {"max_position_embeddings": 512}) for dtype in DTYPES_ON_REQUEST),  # four tiles of keys
+        *((dtype, 70, {"head_dim": 256}) for dtype in (*DTYPES, *DTYPES_ON_REQUEST)),
+    ],
+    ids=str,
 )
 def test_long_contexts_and_wide_heads_are_answered_alike(
-    length: int, sizes: dict[str, Any], dtype: torch.dtype, tmp_path: Path
+    dtype: torch.dtype, length: int, sizes: dict[str, Any], tmp_path: Path
 ) -> None:
     model = load(tiny.make("llama", tmp_path, **sizes), dtype, batch_invariant=True)
     begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(length - 30)]
