@@ -11,10 +11,9 @@ from networkx.algorithms.flow import preflow_push
 
 from model.inside.rollout import flow, rollout, with_residual
 
-# Two layers over two words, by hand, as Abnar and Zuidema 2020 (arXiv:2005.00928), equation 1 and section 4, define both;
-# the paper works no example with numbers. With the residual, (A + I) / 2, the second word's rows are [.25, .75] and
-# [.1, .9]. Rollout: .1 * 1 + .9 * .25 = .325 and .9 * .75 = .675. Flow: .1 straight down and .25 of the .9 over the second
-# word reach the first, and .75 of the .9 the second.
+# Two layers over two words, by hand from Abnar and Zuidema 2020 (arXiv:2005.00928), equation 1 and section 4. With the
+# residual, (A + I) / 2, the second word's rows are [.25, .75] and [.1, .9]. Rollout: .1 * 1 + .9 * .25 = .325 and
+# .9 * .75 = .675. Flow: .1 straight down and .25 of the .9 over the second word reach the first, .75 of it the second.
 EXAMPLE = np.array([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.2, 0.8]]])
 
 
