@@ -5,7 +5,8 @@ Four tables, in headless Chromium with the server beside it:
 1. bytes that travel (compressed) for the first view and for each view opened after it;
 2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
 3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
-4. the JavaScript heap after garbage collection, while every view is opened again and again.
+4. the heap of the page, JavaScript's and the browser's, after garbage collection, while every view is opened again
+   and again.
 
     python -m benchmarks.page --minutes 60
 """
@@ -85,7 +86,7 @@ def settle(page: Page) -> None:
 
 def open_view(page: Page, number: int) -> None:
     page.locator(".rail button").nth(number).click()
-    page.wait_for_selector(".view")
+    page.locator(".view").wait_for()  # wait_for_selector would hold on to the element, and to all that once stood in it
     settle(page)
 
 
@@ -114,7 +115,7 @@ def measure_bytes(browser: Browser, server: Server) -> Iterator[tuple[str, int]]
         session.on("Network.loadingFinished", finished)
         page.goto(f"{server.url}/#view=attention")
         settle(page)
-        page.wait_for_selector(".head-pictures canvas")
+        page.locator(".head-pictures canvas").first.wait_for()
         before = total
         yield "first view (Attention)", before
         for number, name in enumerate(view_names(page)):
@@ -132,7 +133,7 @@ def measure_first_picture(browser: Browser, server: Server, rounds: int) -> dict
             for times in found.values():
                 page.goto("about:blank")
                 page.goto(f"{server.url}/#view=attention")
-                page.wait_for_selector(".head-pictures canvas")
+                page.locator(".head-pictures canvas").first.wait_for()
                 settle(page)
                 times.append(float(page.evaluate("window.firstPicture")))
     return found
@@ -191,7 +192,7 @@ def measure_frames(browser: Browser, server: Server, seconds: float) -> Iterator
         text = long_text(server, page)
         page.goto(f"{server.url}/#{urlencode({'view': 'attention', 'text': text})}")
         page.reload()
-        page.wait_for_selector(".head-pictures canvas")
+        page.locator(".head-pictures canvas").first.wait_for()
         settle(page)
         yield "nothing moves", frames_while(page, lambda: time.sleep(seconds))
         for name, selector in (
@@ -206,9 +207,10 @@ def measure_frames(browser: Browser, server: Server, seconds: float) -> Iterator
 
 
 def heap(session: CDPSession) -> float:
-    """Bytes of live JavaScript objects."""
+    """Bytes alive after garbage collection: JavaScript's objects, the browser's own (elements, styles), buffers."""
     session.send("HeapProfiler.collectGarbage")
-    return float(session.send("Runtime.getHeapUsage")["usedSize"])
+    usage = session.send("Runtime.getHeapUsage")
+    return float(sum(usage.get(part, 0) for part in ("usedSize", "embedderHeapUsedSize", "backingStorageSize")))
 
 
 def measure_memory(browser: Browser, server: Server, minutes: float) -> Iterator[tuple[float, int, float]]:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from benchmarks.processes import Server, serve
 
@@ -24,15 +24,20 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
-def browser() -> Iterator[Browser]:
+def launch(kind: BrowserType, *arguments: str) -> Browser:
+    """Debian's Chromium, started with these arguments."""
     found = shutil.which("chromium")
     if found is None and not os.environ.get("TEST_TOOLS"):
         pytest.skip("chromium is missing: Debian's package chromium has it")
     assert found, "chromium is missing: Debian's package chromium has it"
+    # no sandbox: in containers, where tests run as root, Chromium's own cannot start
+    return kind.launch(executable_path=found, args=["--no-sandbox", *arguments])
+
+
+@pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
+def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        # no sandbox: in containers, where tests run as root, Chromium's own cannot start
-        chromium = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        chromium = launch(playwright.chromium)
         yield chromium
         chromium.close()
 
@@ -83,7 +88,7 @@ def open_view(page: Page, server: Server) -> Open:
 
     def open_it(view: str, **state: Any) -> Page:
         page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
-        page.wait_for_selector(f"#view-{view} h1")
+        page.locator(f"#view-{view} h1").wait_for()
         settle(page)
         return page
 

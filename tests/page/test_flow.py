@@ -137,7 +137,7 @@ def page_of(family: str, folder: Path, browser: Browser) -> Iterator[Page]:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         page.goto(f"{running.url}/#view=flow&layer=0&query=7&key=6&text=The+old+king")
-        page.wait_for_selector("#view-flow h1")
+        page.locator("#view-flow h1").wait_for()
         settle(page)
         yield page
         context.close()

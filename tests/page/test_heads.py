@@ -52,7 +52,7 @@ def test_the_strongest_heads_are_the_apis_and_open_in_attention(open_view: Open,
         expect(rows.nth(i)).to_contain_text(f"layer {each['layer']} head {each['head']}")
         expect(rows.nth(i)).to_contain_text(written(float(np.float32(each["score"]))))
     rows.first.get_by_role("button").click()
-    page.wait_for_selector("#view-attention")
+    page.locator("#view-attention").wait_for()
     expect(page.locator("#layer")).to_have_value(str(strongest[0]["layer"]))
     expect(page.locator("#head")).to_have_value(str(strongest[0]["head"]))
 
