@@ -1,5 +1,6 @@
 """POST /v1/heads and /v1/rollout: the patterns of all heads in a few numbers, and multiplied through the layers."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,20 @@ async def test_rollout_and_flow_start_from_the_heads_mean(tmp_path: Path) -> Non
     # Through two layers each path has a word between of its own, and carries what the narrower of its edges holds.
     assert np.allclose(flow, np.minimum(above[-1][:, None], below).sum(0), atol=1e-5)
     assert np.allclose(array(flowed, "normalized")[0, 0], flow / flow.sum(), atol=1e-6)
+
+
+async def test_a_rollout_is_one_npy_array_and_a_flow_is_not(tmp_path: Path) -> None:
+    npy = {"accept": "application/x-npy"}
+    async with at_site(tmp_path, engine_of()) as at:
+        told = await ask(at, "rollout", layers="all")
+        alone = await at.post("/v1/rollout", {"input": TEXT, "layers": "all"}, headers=npy)
+        two = await at.post("/v1/rollout", {"input": [TEXT, TEXT]}, headers=npy)
+        flow = await at.post("/v1/rollout", {"input": TEXT, "method": "flow"}, headers=npy)
+    assert alone.headers["content-type"] == "application/x-npy"
+    loaded = np.load(io.BytesIO(alone.content))
+    assert (loaded.dtype, loaded.shape) == (np.float32, (LAYERS, len(IDS), len(IDS)))
+    assert np.array_equal(loaded, array(told, "rollout").astype("f4"))
+    assert (two.status_code, flow.status_code) == (400, 400)
 
 
 async def test_a_flow_that_would_take_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
