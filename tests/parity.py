@@ -63,7 +63,9 @@ class Numbers:
     scores: list[torch.Tensor]
     """Likewise; -inf where a query does not look."""
     hidden: list[torch.Tensor]
-    """The embedding, the stream after each block, and after the final norm where there is one; [position, d]."""
+    """The embedding, the stream after each block, and after the final norm where there is one; [position, d]. An
+    encoder-decoder's are the encoder's, then the decoder's.
+    """
     embedding: torch.Tensor
     """The mean over positions of the last hidden states (an encoder-decoder: of its encoder), [d]."""
     logits: torch.Tensor | None
@@ -133,7 +135,8 @@ class Theirs:
             seen = self.network(**inputs, **given)
         if self.config.encoder is not None:
             attentions = (*seen.encoder_attentions, *seen.decoder_attentions, *seen.cross_attentions)
-            hidden, last = seen.decoder_hidden_states, seen.encoder_last_hidden_state
+            hidden = (*seen.encoder_hidden_states, *seen.decoder_hidden_states)
+            last = seen.encoder_last_hidden_state
         else:
             attentions, hidden = seen.attentions, seen.hidden_states
             last = hidden[-1]
@@ -172,15 +175,15 @@ def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numb
         return [*each(stack, prefix, "hook_resid_pre"), last]
 
     prefix = "decoder." if config.encoder else ""
+    encoded = states(config.encoder, "encoder.") if config.encoder else []
     hidden = states(config, prefix)
     if config.embedding_size is not None:
         hidden.pop()
-    embedded = states(config.encoder, "encoder.")[-1] if config.encoder else hidden[-1]
     return Numbers(
         patterns=maps("hook_pattern"),
         scores=maps("hook_attn_scores"),
-        hidden=hidden,
-        embedding=embedded.mean(0),
+        hidden=[*encoded, *hidden],
+        embedding=(encoded or hidden)[-1].mean(0),
         logits=points[f"{prefix}logits"] if config.has_head else None,
     )
 
@@ -211,15 +214,9 @@ class OverHttp:
             ]
             for kind in ("pattern", "scores")
         }
-        points = ["hook_resid_pre", "hook_resid_post"]
-        points += ["ln_final.hook_normalized"] if self.config.final_norm else []
-        points += ["logits"] if self.config.has_head else []
-        traced = self.ask("/v1/trace", {**asked, "points": points})
         prefix = "decoder." if two else ""
-        streams = [traced[f"{prefix}blocks.{layer}.hook_resid_pre"] for layer in range(self.config.num_layers)]
-        last = traced[f"{prefix}blocks.{self.config.num_layers - 1}.hook_resid_post"]
-        if self.config.final_norm:
-            last = traced[f"{prefix}ln_final.hook_normalized"]
+        encoded = self.streams(self.config.encoder, "encoder.", asked) if self.config.encoder else []
+        streams = self.streams(self.config, prefix, asked)
         projected = self.config.embedding_size is not None
         embed = {"input": asked["input"], "pooling": "mean", "normalize": False}
         if projected:
@@ -227,10 +224,20 @@ class OverHttp:
         return Numbers(
             patterns=maps["pattern"],
             scores=maps["scores"],
-            hidden=streams if projected else [*streams, last],
+            hidden=[*encoded, *(streams[:-1] if projected else streams)],
             embedding=self.ask("/v1/embeddings", embed)["embedding.0"],
-            logits=traced[f"{prefix}logits"] if self.config.has_head else None,
+            logits=self.trace(["logits"], asked)[f"{prefix}logits"] if self.config.has_head else None,
         )
+
+    def trace(self, points: Sequence[str], asked: dict[str, Any]) -> dict[str, torch.Tensor]:
+        return self.ask("/v1/trace", {**asked, "points": points})
+
+    def streams(self, stack: ModelConfig, prefix: str, asked: dict[str, Any]) -> list[torch.Tensor]:
+        """What enters each block of a stack, and what leaves the last, normed where there is a final norm."""
+        last = "ln_final.hook_normalized" if stack.final_norm else f"blocks.{stack.num_layers - 1}.hook_resid_post"
+        names = [*(f"blocks.{layer}.hook_resid_pre" for layer in range(stack.num_layers)), last]
+        traced = self.trace([f"{prefix}{name}" for name in names], asked)
+        return [traced[f"{prefix}{name}"] for name in names]
 
 
 def _worst(found: Sequence[Errors]) -> Errors:
