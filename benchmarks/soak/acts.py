@@ -56,7 +56,14 @@ def pool() -> list[Question]:
     """
     large = {"input": " ".join(STORIES) * 3, "layers": "all", "heads": "all"}
     more = [one for index, story in enumerate(STORIES) for one in (*_several(story, index), *_inside(story, index))]
-    return [*questions(), *more, Question("attention, large", "/v1/attention", large, _BINARY)]
+    return [*questions(), *more, *_long(), Question("attention, large", "/v1/attention", large, _BINARY)]
+
+
+def _long() -> list[Question]:
+    """Answers that grow until the cache is full: some of what runs then is preempted."""
+    drawn = {"max_tokens": 200, "ignore_eos": True, "temperature": 0.9, "n": 4}
+    bodies = [{**drawn, "prompt": story, "seed": index} for index, story in enumerate(STORIES[:2])]
+    return [Question("completion, n, long", "/v1/completions", body) for body in bodies]
 
 
 def _several(story: str, index: int) -> list[Question]:
