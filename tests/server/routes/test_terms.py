@@ -1,6 +1,7 @@
 """How long a request may take, before whom it goes, and what is told to those who come to a full queue."""
 
 import asyncio
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 from server.engine.request import EmbedTask
 from server.errors import QueueFull
 from tests.server.fake_client import FakeEngine
-from tests.server.routes.test_admin import write_keys
+from tests.server.routes.looks import at_site, engine_of
+from tests.server.routes.test_admin import bearer, write_keys
 from tests.server.serving import error_of, site
 
 ROUTES: dict[str, dict[str, Any]] = {
@@ -19,7 +21,19 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": ["abc", "de"]},
     "/v1/attention": {"input": "abc"},
     "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
+    "/v1/next": {"input": "abc"},
+    "/v1/lens": {"input": "abc"},
+    "/v1/explain": {"input": "abc", "layer": 0, "head": 0},
+    "/v1/contributions": {"input": "abc"},
+    "/v1/trajectory": {"input": "abc"},
+    "/v1/heads": {"input": "abc"},
+    "/v1/rollout": {"input": "abc"},
+    "/v1/geometry": {"input": "abc", "point": "blocks.0.hook_resid_post"},
+    "/v1/circuits": {"layers": 0},
 }
+"""Every route that runs the model, and a body that it takes."""
+RUN_NOTHING = {"/tokenize": {"prompt": "abc"}, "/detokenize": {"tokens": [97]}, "/admin/keys/reload": None}
+"""The other routes that are posted to."""
 
 
 def seconds_left(engine: FakeEngine) -> list[float | None]:
@@ -28,17 +42,27 @@ def seconds_left(engine: FakeEngine) -> list[float | None]:
     return [None if each.deadline is None else each.deadline - now for each in engine.submitted]
 
 
+async def test_these_are_all_the_routes_that_are_posted_to(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key_file=write_keys(tmp_path, root="admin = true")) as lightwell:
+        paths = (await lightwell.http.get("/openapi.json", headers=bearer("root"))).json()["paths"]
+    assert {path for path, operations in paths.items() if "post" in operations} == ROUTES.keys() | RUN_NOTHING.keys()
+
+
 @pytest.mark.parametrize(("path", "body"), ROUTES.items())
 async def test_the_field_and_the_header_both_set_the_deadline_and_the_priority_goes_along(
     tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
-    async with site(tmp_path) as lightwell:
-        assert (await lightwell.post(path, {**body, "timeout": 50, "priority": 3})).status_code == 200
-        assert all(left is not None and 40 < left <= 50 for left in seconds_left(lightwell.engine))
-        assert {each.priority for each in lightwell.engine.submitted} == {3}
-        lightwell.engine.submitted.clear()
-        assert (await lightwell.post(path, body, headers={"X-Request-Timeout": "30.5"})).status_code == 200
-        assert all(left is not None and 20 < left <= 30.5 for left in seconds_left(lightwell.engine))
+    async with at_site(tmp_path, engine_of()) as lightwell:
+        for more, headers, seconds in (
+            ({"timeout": 50, "priority": 3}, {}, 50),
+            ({"priority": 3}, {"X-Request-Timeout": "30.5"}, 30.5),
+        ):
+            lightwell.engine.submitted.clear()
+            assert (await lightwell.post(path, {**body, **more}, headers=headers)).status_code == 200
+            lefts = seconds_left(lightwell.engine)
+            assert lefts
+            assert all(left is not None and seconds - 10 < left <= seconds for left in lefts)
+            assert {each.priority for each in lightwell.engine.submitted} == {3}
 
 
 @pytest.mark.parametrize(
@@ -76,18 +100,16 @@ async def test_an_answer_that_is_not_there_in_time_is_a_504_and_the_engine_is_to
         assert engine.submitted[0].handle.was_aborted
 
 
-@pytest.mark.parametrize(
-    ("path", "body"), [("/v1/completions", {"prompt": "abc"}), ("/v1/attention", {"input": "abc"})]
-)
+@pytest.mark.parametrize(("path", "body"), ROUTES.items())
 async def test_a_time_that_is_over_before_the_engine_is_asked_is_told_as_it_was_given(
-    tmp_path: Path, path: str, body: dict[str, str]
+    tmp_path: Path, path: str, body: dict[str, Any]
 ) -> None:
-    async with site(tmp_path) as lightwell:
+    async with at_site(tmp_path, engine_of()) as lightwell:
         error = await lightwell.error(path, {**body, "timeout": 1e-6}, 504)
-        assert (error["code"], "within 1e-06 s: it was still being read" in error["message"]) == (
-            "deadline_exceeded",
-            True,
-        )
+        assert error["code"] == "deadline_exceeded"
+        # The second is said where reading took half a second more: on a machine that is busy.
+        reached = "(it was still being read|its answer was not ready to be sent)"
+        assert re.search(f"within 1e-06 s: {reached}", error["message"])
         assert not lightwell.engine.submitted
 
 
@@ -140,6 +162,8 @@ async def test_a_full_queue_refuses_before_the_body_is_read(tmp_path: Path, path
 
 async def test_what_runs_nothing_is_answered_while_the_queue_is_full(tmp_path: Path) -> None:
     engine = FakeEngine(full=QueueFull("The queue is full.", code="queue_full", retry_after=7))
-    async with site(tmp_path, engine) as lightwell:
-        assert (await lightwell.post("/tokenize", {"prompt": "abc"})).status_code == 200
-        assert (await lightwell.http.get("/v1/models")).status_code == 200
+    file = write_keys(tmp_path, root="admin = true")
+    async with site(tmp_path, engine, api_key_file=file) as lightwell:
+        for path, body in RUN_NOTHING.items():
+            assert (await lightwell.post(path, body, headers=bearer("root"))).status_code == 200, path
+        assert (await lightwell.http.get("/v1/models", headers=bearer("root"))).status_code == 200
