@@ -44,6 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
         layers = resolve(body.layers, own.num_layers, "layers", "layer")
+        heads = resolve(body.heads, own.num_heads, "heads", "head")
         look = await begin(context, request, body, "/v1/rollout", 1 if body.method == "rollout" else 2)
         lengths = [len(rows_of(prompt, part).ids) for prompt in look.inputs]
         queries = [resolve(_rows(body), length, "query_positions", "position") for length in lengths]
@@ -54,7 +55,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         needed = range(max(layers) + 1)
         task = AttentionTask(
             capture=AttentionCapture(
-                pairs=tuple((layer, head) for layer in needed for head in range(own.num_heads)),
+                pairs=tuple((layer, head) for layer in needed for head in heads),
                 reduce="mean",
                 part=part,
             )
@@ -63,7 +64,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         _check_finite(look, [tensors["attention"] for tensors in found])
 
         def tell() -> list[DescribedEntry]:
-            return [_entry(look, i, body, layers, queries[i], tensors["attention"]) for i, tensors in enumerate(found)]
+            told = {"part": part, "method": body.method, "layers": layers, "heads": heads}
+            return [_entry(look, i, told, queries[i], tensors["attention"]) for i, tensors in enumerate(found)]
 
         return look.answer(await look.compute(tell))
 
@@ -102,22 +104,12 @@ def _check_finite(look: Look, patterns: Sequence[NumpyArray]) -> None:
 
 
 def _entry(
-    look: Look,
-    index: int,
-    body: RolloutRequest,
-    layers: tuple[int, ...],
-    queries: tuple[int, ...],
-    patterns: NumpyArray,
+    look: Look, index: int, told: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
 ) -> DescribedEntry:
-    """Of mean patterns [layer, query, key], the layers from the first on."""
-    fields: dict[str, Any] = {
-        "part": check_part(look.context, body.part),
-        "method": body.method,
-        "layers": layers,
-        "query_positions": queries,
-    }
+    """Of mean patterns [layer, query, key], the layers from the first on. `told`: what all entries tell."""
+    fields, layers = {**told, "query_positions": queries}, told["layers"]
     axes = ("layer", "query", "key")
-    if body.method == "rollout":
+    if told["method"] == "rollout":
         rows = {}
         for layer, rolled in enumerate(roll(patterns)):
             look.check()

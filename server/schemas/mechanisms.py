@@ -203,6 +203,7 @@ class RolloutRequest(LookRequest):
         "rollout", description="rollout: the product of the layers; flow: maximum flow through their graph."
     )
     layers: Selector = Field(-1, description='Above which layers: "all", a layer, or a list.')
+    heads: Selector = Field("all", description='Whose patterns are averaged in each layer: "all", a head, or a list.')
     query_positions: Selector | None = Field(
         None, description="Rows; null is all for rollout, and the last position for flow."
     )
@@ -216,6 +217,7 @@ class RolloutEntry(LookEntry):
     part: OwnPart = Field(description="Which stack.")
     method: Literal["rollout", "flow"] = Field(description="Which of the two.")
     layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads whose mean pattern it is.")
     query_positions: list[int] = Field(description="Positions of the second axis.")
 
 

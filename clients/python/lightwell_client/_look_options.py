@@ -99,6 +99,8 @@ class RolloutOptions(LookOptions, total=False):
 
     method: Literal["rollout", "flow"]
     layers: Selection
+    heads: Selection
+    """Whose patterns are averaged in each layer."""
     query_positions: Selection
     part: Literal["decoder", "encoder"]
 

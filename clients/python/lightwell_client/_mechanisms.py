@@ -174,6 +174,8 @@ class Rollout(Look):
     part: str
     method: str
     layers: tuple[int, ...]
+    heads: tuple[int, ...] | None = None
+    """Whose mean pattern it is."""
     query_positions: tuple[int, ...] = Field(repr=False)
 
     def matrix(self, layer: int | None = None) -> Array:

@@ -74,6 +74,21 @@ async def test_rollout_and_flow_start_from_the_heads_mean(tmp_path: Path) -> Non
     assert np.allclose(array(flowed, "normalized")[0, 0], flow / flow.sum(), atol=1e-6)
 
 
+async def test_a_rollout_of_some_heads_takes_their_mean_alone(tmp_path: Path) -> None:
+    engine = engine_of()
+    async with at_site(tmp_path, engine) as at:
+        some = await ask(at, "rollout", layers="all", heads=[-1, 1])
+        flowed = await ask(at, "rollout", method="flow", layers=0, heads=2)
+        error = await at.error("/v1/rollout", {"input": TEXT, "heads": HEADS}, 400)
+    points = engine.network.points(IDS)
+    patterns = [points[f"blocks.{layer}.attn.hook_pattern"] for layer in range(LAYERS)]
+    below, above = ((pattern[[HEADS - 1, 1]].mean(0) + np.eye(len(IDS))) / 2 for pattern in patterns)
+    assert (some["heads"], flowed["heads"]) == ([HEADS - 1, 1], [2])
+    assert np.allclose(array(some, "rollout"), [below, above @ below], atol=1e-5)
+    assert np.allclose(array(flowed, "flow")[0, 0], (patterns[0][2] + np.eye(len(IDS)))[-1] / 2, atol=1e-5)
+    assert (error["param"], str(HEADS) in error["message"]) == ("heads", True)
+
+
 async def test_a_rollout_is_one_npy_array_and_a_flow_is_not(tmp_path: Path) -> None:
     npy = {"accept": "application/x-npy"}
     async with at_site(tmp_path, engine_of()) as at:
