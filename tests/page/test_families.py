@@ -1,0 +1,110 @@
+"""The page on every family: each view opens, what a model lacks is said in the server's words, numbers are those of
+transformers.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page, expect
+
+from benchmarks.page import open_view
+from benchmarks.processes import Server, serve
+from tests import tiny
+from tests.page.conftest import Watched, ask, settle
+from tests.page.test_attention import cell_in
+from tests.page.test_page import VIEWS
+
+UNLIKE = ("qwen3", "gemma3", "gpt2", "opt-post", "mpnet", "modernbert", "t5")
+"""Of tiny.VARIANTS: the fewest that have all that the page draws in its own way."""
+OTHERS = (
+    "mistral", "qwen2", "gemma2", "phi3", "olmo2", "gpt_neox", "bert", "roberta", "distilbert", "bart", "marian",
+)  # fmt: skip
+"""The default model, of all other tests, is a Llama."""
+NEEDS = {
+    "write": "/v1/completions", "why": "/v1/explain", "contributions": "/v1/contributions", "lens": "/v1/lens",
+    "next": "/v1/next", "heads": "/v1/heads", "embeddings": "/v1/embeddings",
+}  # fmt: skip
+"""The route that a view is nothing without."""
+TEXT, DECODED = "The old king", "and the queen"
+LAYER, HEAD, QUERY, KEY = 1, 2, 3, 1
+
+
+@contextmanager
+def page_of(server: Server, browser: Browser) -> Iterator[Page]:
+    """The flow view at the selection above, the stream that enters the block opened; no error unseen at the end."""
+    state = {
+        "view": "flow", "text": TEXT, "decoder": DECODED, "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY,
+        "part": "decoder", "flow_open": "hook_resid_pre",
+    }  # fmt: skip
+    page = browser.new_page()
+    watched = Watched(page, urlsplit(server.url).netloc)
+    page.goto(f"{server.url}/#{urlencode(state)}")
+    page.locator("#view-flow h1").wait_for()
+    settle(page)
+    yield page
+    page.close()
+    assert not watched.errors
+    assert not watched.strangers
+
+
+def theirs(folder: Path, server: Server) -> tuple[float, float]:
+    """The chosen weight, and the length of the chosen vector that enters the block, as transformers has them."""
+    is_pair = ask(server, "/v1/capabilities")["kind"] == "encoder-decoder"
+    inputs = {"input_ids": ids_of(server, {"input": TEXT})}
+    if is_pair:
+        body = {"input": TEXT, "decoder_input": DECODED}
+        inputs = {
+            "input_ids": ids_of(server, {**body, "part": "encoder"}),
+            "decoder_input_ids": ids_of(server, {**body, "part": "decoder"}),
+        }
+    with torch.no_grad():
+        seen = tiny.theirs(folder, torch.float32)(**inputs, output_attentions=True, output_hidden_states=True)
+    attentions, hidden = (
+        (seen.decoder_attentions, seen.decoder_hidden_states) if is_pair else (seen.attentions, seen.hidden_states)
+    )
+    return float(attentions[LAYER][0, HEAD, QUERY, KEY]), float(hidden[LAYER][0, QUERY].norm())
+
+
+def ids_of(server: Server, body: dict[str, Any]) -> torch.Tensor:
+    """What the network was given of a body's text, [1, position]."""
+    return torch.tensor([ask(server, "/v1/attention", {**body, "layers": 0, "heads": 0})["data"][0]["token_ids"]])
+
+
+def shown(text: str) -> float:
+    return float(text.replace("−", "-"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "family",
+    [
+        *UNLIKE,
+        *(
+            pytest.param(name, marks=pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="set TEST_TOOLS=1"))
+            for name in OTHERS
+        ),
+    ],
+)
+def test_all_views_open_and_numbers_are_those_of_transformers(family: str, tmp_path: Path, browser: Browser) -> None:
+    folder = tiny.make_variant(family, tmp_path / family)
+    arguments = [str(folder), "--dtype", "float32", "--threads", "1"]
+    with serve(arguments) as server, page_of(server, browser) as page:
+        weight, length = theirs(folder, server)
+        row = page.locator(".statistics tr", has=page.get_by_role("rowheader", name="length"))
+        assert shown(row.locator("td").first.inner_text()) == pytest.approx(length, rel=1e-3)
+        routes = ask(server, "/v1/capabilities")["routes"]
+        for number, view in enumerate(VIEWS):
+            open_view(page, number)
+            expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
+            expect(page.locator(".problem"), view).to_have_count(0)
+            lacks = [routes[NEEDS[view]]["reason"]] if view in NEEDS and not routes[NEEDS[view]]["works"] else []
+            expect(page.locator("main.view > .lack")).to_have_text(lacks)
+            if view == "attention":
+                said = page.locator(".head-pictures .readout").first.inner_text()
+                assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=1e-3)
