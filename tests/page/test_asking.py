@@ -1,10 +1,11 @@
 """How the page asks: nothing twice at once, again where it was busy, and anew when the server is another one."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
@@ -53,6 +54,58 @@ def test_what_a_busy_server_refused_is_asked_again_after_the_wait_it_asks_for(op
     page.unroute_all(behavior="wait")
     weights = ask(server, "/v1/attention", {"input": TEXT, "layers": 2, "heads": 3})["data"][0]["attention"][0][0]
     expect(page.locator(".readout", has_text=written(weights[7][6])).first).to_be_visible()
+
+
+def asks_head(request: Request, head: int) -> bool:
+    return request.url.endswith("/v1/attention") and f'"heads":{head},' in (request.post_data or "")
+
+
+def test_what_is_no_longer_wanted_is_cancelled(open_view: Open, server: Server) -> None:
+    page = open_view("attention", layer=1, head=3, query=7, key=6)
+    page.route("**/v1/attention", lambda route: None if asks_head(route.request, 4) else route.continue_())
+    with page.expect_request(lambda request: asks_head(request, 4)):
+        page.locator("#head").select_option("4")
+    with page.expect_event("requestfailed", lambda request: asks_head(request, 4)):
+        page.locator("#head").select_option("5")
+    weights = ask(server, "/v1/attention", {"input": TEXT, "layers": 1, "heads": 5})["data"][0]["attention"][0][0]
+    expect(page.locator(".readout", has_text=written(weights[7][6])).first).to_be_visible()
+    expect(page.locator(".problem")).to_have_count(0)
+
+
+def test_one_head_is_fetched_at_a_time_and_in_binary(open_view: Open) -> None:
+    page = open_view("attention", layer=1, head=3)
+    with page.expect_response(lambda response: asks_head(response.request, 4)) as answered:
+        page.locator("#head").select_option("4")
+    request = answered.value.request
+    assert request.headers["accept"] == "application/vnd.safetensors"
+    assert answered.value.headers["content-type"] == "application/vnd.safetensors"
+    body = json.loads(request.post_data or "")
+    assert (body["layers"], body["heads"]) == (1, 4)
+
+
+def test_the_page_asks_only_what_everyone_may(page: Page, open_view: Open, server: Server) -> None:
+    """Every path is documented; the page's own files stand below /web/."""
+    asked: set[tuple[str, str]] = set()
+    page.on("request", lambda request: asked.add((request.method.lower(), urlsplit(request.url).path)))
+    for view in VIEWS:
+        open_view(view, write_max_tokens=3)
+        if view == "write":
+            page.locator("#write").click()
+            page.locator(".prose button").nth(1).click()
+            settle(page)
+    documented = [
+        (method, re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path)))
+        for path, methods in ask(server, "/openapi.json")["paths"].items()
+        for method in methods
+    ]
+    assert len(asked) > 2 * len(VIEWS)
+    assert not {
+        (method, path)
+        for method, path in asked
+        if path != "/"
+        and not path.startswith("/web/")
+        and not any(method == known and pattern.fullmatch(path) for known, pattern in documented)
+    }
 
 
 @pytest.mark.parametrize("view", ["attention", "contributions", "next", "why"])
