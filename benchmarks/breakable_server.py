@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from server.app import ServeError, serve
-from server.cli import build_parser, fail
+from server.cli import build_parser, fail, forget_keys
 from server.engine.config import EngineConfig
 from server.settings import from_arguments
 
@@ -56,6 +56,7 @@ def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
 
 def main() -> int:
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
+    forget_keys()
     try:
         return serve(settings, engine_factory="benchmarks.breakable_server:engine")
     except ServeError as error:
