@@ -1,9 +1,96 @@
-"""The server view: what /metrics counts appears while it happens."""
+"""The server view: what /metrics counts appears while it happens, and its arithmetic is Prometheus's."""
 
-from playwright.sync_api import expect
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.processes import Server
 from tests.page.conftest import Open, ask
+
+HISTOGRAM = "lightwell_time_to_first_token_seconds"
+
+
+def text_of(buckets: dict[str, int], tokens: int, running: int, waiting: int, captured: int) -> str:
+    """A reading of /metrics of two workers; `buckets` are cumulative counts by their upper bound."""
+    lines = [f"# TYPE {HISTOGRAM} histogram"]
+    lines += [f'{HISTOGRAM}_bucket{{le="{bound}"}} {count}' for bound, count in buckets.items()]
+    lines += [f"{HISTOGRAM}_count {buckets['+Inf']}", f"{HISTOGRAM}_sum 1"]
+    for name, kind, total in (
+        ("generation_tokens_total", "counter", tokens),
+        ("capture_bytes_total", "counter", captured),
+        ("num_requests_running", "gauge", running),
+        ("num_requests_waiting", "gauge", waiting),
+    ):
+        lines.append(f"# TYPE lightwell_{name} {kind}")
+        lines += [f'lightwell_{name}{{worker="{worker}"}} {total / 2:g}' for worker in range(2)]
+    return "\n".join(lines) + "\n"
+
+
+BEFORE = text_of({"0.1": 10, "0.5": 10, "2.0": 10, "+Inf": 10}, tokens=100, running=1, waiting=0, captured=0)
+AFTER = text_of({"0.1": 30, "0.5": 90, "2.0": 109, "+Inf": 110}, tokens=1300, running=8, waiting=34, captured=6_000_000)
+
+
+def samples(text: str, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    for sample in chain.from_iterable(family.samples for family in text_string_to_metric_families(text)):
+        if sample.name == name:
+            yield sample.labels, sample.value
+
+
+def total(text: str, name: str) -> float:
+    return sum(value for _, value in samples(text, name))
+
+
+def quantile(share: float) -> float:
+    """Of what the histogram saw between BEFORE and AFTER, linear within a bucket, in seconds."""
+    earlier = {labels["le"]: value for labels, value in samples(BEFORE, f"{HISTOGRAM}_bucket")}
+    grown = [
+        (float(labels["le"]), value - earlier[labels["le"]]) for labels, value in samples(AFTER, f"{HISTOGRAM}_bucket")
+    ]
+    rank = share * grown[-1][1]
+    for (least, below), (most, count) in pairwise([(0.0, 0.0), *grown]):
+        if count >= rank:
+            return least + (most - least) * (rank - below) / (count - below)
+    raise AssertionError("no bucket holds the rank")
+
+
+def gauge(page: Page, title: str) -> Locator:
+    card = page.locator(".gauges li", has=page.get_by_role("heading", name=title, exact=True))
+    return card.locator("strong")
+
+
+def seconds_written(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def test_rates_and_quantiles_are_those_of_prometheus(page: Page, open_view: Open) -> None:
+    readings = [BEFORE, AFTER]
+
+    def answer(route: Route) -> None:
+        if route.request.headers["accept"] != "text/plain":
+            route.continue_()  # of the page's frame, which asks when the server began
+        elif readings:
+            route.fulfill(body=readings.pop(0), content_type="text/plain; version=0.0.4")
+
+    page.route("**/metrics", answer)
+    open_view("server")
+    expect(gauge(page, "Running")).to_have_text(f"{total(AFTER, 'lightwell_num_requests_running'):g}")
+    expect(gauge(page, "Waiting")).to_have_text(f"{total(AFTER, 'lightwell_num_requests_waiting'):g}")
+    tokens, captured = (
+        total(AFTER, name) - total(BEFORE, name)
+        for name in ("lightwell_generation_tokens_total", "lightwell_capture_bytes_total")
+    )
+    seconds = tokens / float(gauge(page, "Tokens out").inner_text().removesuffix("/s"))  # by the page's clock
+    assert 0.9 < seconds < 20
+    shown = gauge(page, "Captured").inner_text()
+    assert shown.endswith(" KiB/s" if captured / seconds < 2**20 else " MiB/s")
+    unit = 2**10 if "KiB" in shown else 2**20
+    assert float(shown.split()[0]) * unit == pytest.approx(captured / seconds, rel=0.01)  # both of three digits
+    cells = page.locator("tr", has_text="Time to first token").locator("td")
+    expect(cells).to_have_text([seconds_written(quantile(share)) for share in (0.5, 0.9, 0.99)])
 
 
 def test_work_is_seen_while_it_is_done(open_view: Open, server: Server) -> None:
@@ -14,3 +101,13 @@ def test_work_is_seen_while_it_is_done(open_view: Open, server: Server) -> None:
     expect(out).not_to_have_text("0/s")
     expect(page.locator("tr", has_text="POST /v1/completions").first).to_contain_text("200")
     expect(page.locator("tr", has_text="Time to first token")).to_contain_text("ms")
+
+
+def test_requests_are_seen_while_they_run(open_view: Open, server: Server) -> None:
+    page = open_view("server")
+    body = {"prompt": "Once upon a time", "max_tokens": 500, "ignore_eos": True}
+    with ThreadPoolExecutor(6) as clients:
+        for _ in range(6):
+            clients.submit(ask, server, "/v1/completions", body)
+        expect(gauge(page, "Running")).not_to_have_text("0")
+    expect(gauge(page, "Running")).to_have_text("0")
