@@ -34,11 +34,17 @@ class Cost:
 
 
 class Budget:
-    """How much of one thing unfinished requests hold, of how much, and how fast they give it back."""
+    """How much of one thing unfinished requests hold, of how much, and how fast they give it back.
 
-    def __init__(self, limit: float, clock: Callable[[], float]) -> None:
+    `by_stay`: a share of what is held comes back in that share of the time for which one is held, however much each
+    holds; else as much a second as lately.
+    """
+
+    def __init__(self, limit: float, clock: Callable[[], float], *, by_stay: bool = False) -> None:
         self.limit = limit
         self.used = 0
+        self._by_stay = by_stay
+        self._num_holds = 0
         self._of_client: Counter[str] = Counter()
         self._clock = clock
         self._returns = Rate()
@@ -65,16 +71,18 @@ class Budget:
         """Count it as held."""
         self._advance()
         self.used += amount
+        self._num_holds += 1
         self._of_client[client] += amount
 
     def give_back(self, amount: int, client: str) -> None:
         """Count it as free."""
         self._advance()
         self.used -= amount
+        self._num_holds -= 1
         self._of_client[client] -= amount
         if not self._of_client[client]:
             del self._of_client[client]
-        self._returns.add(amount)
+        self._returns.add(1 if self._by_stay else amount)
 
     def seconds_until_free(self, amount: int) -> float:
         """How long until `amount` fits, as things are given back now."""
@@ -83,10 +91,10 @@ class Budget:
     def seconds_to_return(self, amount: float) -> float:
         """How long until so much of what is held now is given back."""
         self._advance()
-        return self._returns.seconds_for(amount)
+        return self._returns.seconds_for(amount / self.used if self._by_stay and self.used else amount)
 
     def _advance(self) -> None:
-        self._returns.advance(self._clock(), busy=self.used > 0)
+        self._returns.advance(self._clock(), busy=self._num_holds if self._by_stay else self.used > 0)
 
 
 class Admission:
@@ -111,7 +119,9 @@ class Admission:
         self.tokens = Budget(max_tokens, clock)
         self.blocks = Budget(math.inf, clock)
         """Its limit is known with `note_cache`."""
-        self.capture = Budget(max_capture_bytes, clock)
+        # By the second small captures give back few bytes: after them one that large ones keep out, each for a second
+        # or two, would have been told to wait for minutes.
+        self.capture = Budget(max_capture_bytes, clock, by_stay=True)
         self.max_queue_time = max_queue_time
         self.refusals: Counter[str] = Counter()
         """Times that room was asked for in vain, by the code of the error."""

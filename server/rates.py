@@ -19,7 +19,8 @@ def retry_after(seconds: float) -> int:
 class Rate:
     """Tell it with `advance` that time has passed, and whether there was anything to do; with `add` what was done.
 
-    Time without anything to do does not count, however long: the rate after it is the one before it.
+    Time without anything to do does not count, however long: the rate after it is the one before it. Where `busy` is
+    how many went on at once, and 1 is added for each that ends, it is the rate of one of them: 1 takes a mean stay.
     """
 
     def __init__(self) -> None:
@@ -29,15 +30,15 @@ class Rate:
         self.silence = 0.0
         """Seconds with something to do since the last of it was done."""
 
-    def advance(self, now: float, *, busy: bool) -> None:
-        """It is `now`; since the last call there was something to do, or not."""
+    def advance(self, now: float, *, busy: int) -> None:
+        """It is `now`; since the last call there was something to do, or not, or so many things."""
         elapsed = now - self._at if busy and self._at > -math.inf else 0.0
         self._at = max(now, self._at)
         if elapsed <= 0:
             return
         kept = math.exp(-elapsed / _WINDOW)
         self._amount *= kept
-        self._seconds = self._seconds * kept + _WINDOW * (1 - kept)
+        self._seconds = self._seconds * kept + busy * _WINDOW * (1 - kept)
         self.silence += elapsed
 
     def add(self, amount: float) -> None:

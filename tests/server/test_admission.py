@@ -189,6 +189,22 @@ def test_a_capture_that_could_never_fit_is_too_large_and_one_that_does_not_fit_n
         queue.come(capture_bytes=101)
 
 
+def test_small_captures_do_not_make_a_budget_that_large_ones_fill_seem_slow() -> None:
+    queue = Queue(max_capture_bytes=1000)
+    for _ in range(50):
+        queue.come(capture_bytes=1)
+        queue.end(0.3)
+    queue.come(capture_bytes=400)
+    queue.come(capture_bytes=400)
+    assert queue.refused(capture_bytes=400).retry_after == 1  # at a byte in 0.3 s it would be a minute
+    queue.clock.now += 5
+    assert queue.refused(capture_bytes=400).retry_after == 5  # so long nothing ended
+    for _ in range(20):
+        queue.end(8.0)
+        queue.come(capture_bytes=400)
+    assert queue.refused(capture_bytes=400).retry_after == pytest.approx(4, abs=1)
+
+
 # --- clients ---
 
 
