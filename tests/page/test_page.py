@@ -162,6 +162,19 @@ def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open, view: 
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (2560, 1440)])
+def test_no_view_scrolls_sideways_on_a_phone_or_a_wide_screen(open_view: Open, width: int, height: int) -> None:
+    page = open_view("write", write_max_tokens=20)
+    page.set_viewport_size({"width": width, "height": height})
+    page.locator("#write").click()
+    settle(page)
+    for view in VIEWS:
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        settle(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, view
+
+
 def test_on_a_phone_the_list_of_views_shows_the_open_one(open_view: Open) -> None:
     page = open_view("attention")
     page.set_viewport_size({"width": 390, "height": 844})
