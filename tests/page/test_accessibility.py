@@ -1,7 +1,8 @@
 """axe-core finds no serious barrier, all that can be used has a name, and pictures are told in words."""
 
+import re
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
@@ -38,6 +39,46 @@ def test_axe_finds_nothing_serious(browser: Browser, server: Server, view: str, 
         if violation["impact"] in ("serious", "critical")
     ]
     assert not serious
+
+
+INKS = ("ink", "muted", "accent", "query", "key", "value", "good", "bad")
+GROUNDS = ("paper", "raised", "sunk")
+PAIRS = (
+    *((ink, ground) for ink in INKS for ground in GROUNDS),
+    *((ink, "bad-ground") for ink in ("ink", "muted", "accent")),  # a problem, with its advice and its buttons
+    ("accent-ink", "accent"),
+)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of #rrggbb (WCAG 2.2)."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_ink_can_be_read_on_every_ground(open_view: Open, scheme: Literal["light", "dark"]) -> None:
+    """A ratio of 4.5 at least: WCAG 2.2, 1.4.3, level AA."""
+    page = open_view("attention")
+    page.emulate_media(color_scheme=scheme)
+    expect(page.locator("html")).to_have_attribute("data-theme", scheme)
+    names = sorted({name for pair in PAIRS for name in pair})
+    read = (
+        "names => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim())"
+    )
+    colours = dict(zip(names, page.evaluate(read, names), strict=True))
+    for ink, ground in PAIRS:
+        darker, lighter = sorted((luminance(colours[ink]), luminance(colours[ground])))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, f"{ink} on {ground}"
+
+
+def test_query_key_and_sign_are_not_told_by_colour_alone(open_view: Open) -> None:
+    page = open_view("contributions", query=7, key=6)
+    expect(page.locator(".token.is-query").first).to_have_css("border-top-style", "solid")
+    expect(page.locator(".token.is-key").first).to_have_css("border-top-style", "dashed")
+    expect(page.locator(".bars .positive").first).to_have_css("background-image", "none")
+    expect(page.locator(".bars .negative").first).to_have_css("background-image", re.compile("gradient"))
 
 
 def spoken(page: Page) -> list[dict[str, str]]:
