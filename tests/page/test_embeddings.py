@@ -6,7 +6,7 @@ import numpy as np
 from playwright.sync_api import expect
 
 from benchmarks.processes import Server
-from tests.page.conftest import Open, ask, settle, written
+from tests.page.conftest import Open, ask, percent, settle, written
 
 TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
 
@@ -45,6 +45,25 @@ def test_texts_are_typed_and_compared(open_view: Open) -> None:
     page.get_by_label("Texts, one a line").fill("A cat.\nA dog.")
     expect(page.locator(".bars tbody tr")).to_have_count(1)
     expect(page.locator(".bars tbody tr")).to_contain_text("A dog.")
+
+
+def test_the_plane_is_that_of_the_singular_vectors(open_view: Open, server: Server) -> None:
+    texts = [*TEXTS, "A cat.", "The old king was very sad.", "Once upon a time"]
+    page = open_view("embeddings", embeddings_texts="\n".join(texts))
+    vectors = np.array([entry["embedding"] for entry in ask(server, "/v1/embeddings", {"input": texts})["data"]])
+    left, singular, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    expected = left[:, :2] * singular[:2]
+    card = page.locator(".card", has=page.get_by_role("heading", name="In a plane"))
+    for share in (singular**2 / (singular**2).sum())[:2]:
+        expect(card).to_contain_text(percent(float(share)))
+    card.get_by_role("button", name="Save…").click()
+    with page.expect_download() as saved:
+        card.get_by_role("button", name="picture (SVG)").click()
+    dots = np.array(re.findall(r'<path d="M([-\d.]+) ([-\d.]+)a', saved.value.path().read_text()), float)
+    dots -= dots.mean(0)
+    scale = np.linalg.norm(dots) / np.linalg.norm(expected)  # of the picture: one for both axes
+    signs = np.sign((dots * expected).sum(0))  # of singular vectors: any
+    np.testing.assert_allclose(dots, scale * signs * expected, atol=0.5)  # half a pixel
 
 
 def test_names_in_the_plane_cover_neither_each_other_nor_a_point(open_view: Open) -> None:
