@@ -45,6 +45,7 @@ class WorkerQuestions:
             "ready": worker.is_ready,
             "reason": "ready" if worker.is_ready else worker.reason(),
             "silent_for": round(worker.silent_for, 3),
+            "stalled_for": round(worker.stalled_for, 3),
         }
         if worker.protocol is None or worker.pid is None:
             return seen
