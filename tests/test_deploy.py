@@ -1,5 +1,7 @@
 """The files that bring the server up elsewhere agree with each other and with the settings."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from server.settings import ENV_PREFIX, setting_names
@@ -68,3 +71,27 @@ def test_the_containers_run_read_only_and_without_rights() -> None:
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
     assert re.search(r"^USER (?!root|0)", DOCKERFILE, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_server_needs_no_rights_and_writes_nowhere_but_to_tmp() -> None:
+    """What --read-only and --cap-drop ALL leave, made of namespaces: no container engine is needed."""
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "--fork"]
+    locked = [*alone, str(ROOT / "tests" / "tools" / "read_only.sh")]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine lets nobody make namespaces (unshare --user)")
+    refused = subprocess.run([*locked, "touch", str(ROOT / "written")], capture_output=True, text=True, check=False)
+    assert "Read-only file system" in refused.stderr
+    check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "LIGHTWELL_DTYPE": "float16",  # for it nothing is compiled, which would take half a minute
+    }
+    done = subprocess.run(
+        [*locked, sys.executable, "-c", check], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    answer = json.loads(done.stdout.splitlines()[-1])
+    assert (answer["status"], answer["capabilities"], answer["is_read_only"]) == (0, "0", True)
+    assert answer["text"]

@@ -80,3 +80,4 @@ def test_the_image_builds_and_serves_the_default_model() -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["model"], answer["status"], answer["user"]) == ("fables", 0, "lightwell")
     assert answer["text"]
+    assert (answer["capabilities"], answer["written"]) == ("0", [])

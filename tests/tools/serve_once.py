@@ -1,15 +1,18 @@
 """Runs inside the image: serves the default model, asks for one completion, ends the server with SIGTERM.
 
-The last line printed is JSON: the model, the text, the server's exit status, the user it ran as. Standard library only.
+The last line printed is JSON: the model, the text, the server's exit status, the user and the capabilities it ran with,
+whether the root is read-only, and else which files were written outside /tmp. Standard library only.
 """
 
 import json
 import os
 import pwd
+import re
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 PORT = 18651
 
@@ -34,17 +37,54 @@ def complete() -> dict[str, str]:
     return {"model": completion["model"], "text": completion["choices"][0]["text"]}
 
 
+def rights(pid: int) -> str:
+    """The effective capabilities of a process, as hexadecimal digits: 0 is none."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found: str = re.findall(r"CapEff:\s*0*(\w+)", status)[0]
+    return found
+
+
+def is_read_only() -> bool:
+    return bool(os.statvfs("/").f_flag & os.ST_RDONLY)
+
+
+def written_since(begin: float) -> list[str]:
+    """The files of the root's file system that changed since, but for those in /tmp."""
+    device, found = os.stat("/").st_dev, []
+    for folder, folders, files in os.walk("/"):
+        folders[:] = [
+            name for name in folders
+            if os.path.join(folder, name) != "/tmp" and os.lstat(os.path.join(folder, name)).st_dev == device
+        ]  # fmt: skip
+        paths = (os.path.join(folder, name) for name in files)
+        found += [path for path in paths if os.lstat(path).st_ctime > begin]
+    return found
+
+
 def main() -> None:
     environment = {**os.environ, "LIGHTWELL_PORT": str(PORT), "LIGHTWELL_HOST": "127.0.0.1"}
+    begin = time.time()
     server = subprocess.Popen(["lightwell", "serve"], env=environment)
     try:
         wait_until_ready(server, 180)
         answer = complete()
+        capabilities = rights(server.pid)
         server.terminate()
         status = server.wait(60)
     finally:
         server.kill()
-    print(json.dumps({**answer, "status": status, "user": pwd.getpwuid(os.getuid()).pw_name}))
+    print(
+        json.dumps(
+            {
+                **answer,
+                "status": status,
+                "user": pwd.getpwuid(os.getuid()).pw_name,
+                "capabilities": capabilities,
+                "is_read_only": is_read_only(),
+                "written": [] if is_read_only() else written_since(begin),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":
