@@ -1,7 +1,7 @@
 """The frame of the page: one selection for all views, in the URL; keys; the server's loss and return; no stranger."""
 
 import re
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -49,6 +49,26 @@ def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browse
     other.close()
     page.go_back()
     expect(page.locator("#view-attention")).to_be_visible()
+
+
+def test_the_selection_is_kept_through_all_views(open_view: Open) -> None:
+    chosen = {"layer": "2", "head": "5", "query": "4", "key": "2"}
+    page = open_view("attention", **chosen)
+    with_heads = 0
+    for view in VIEWS:
+        page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).click()
+        expect(page.locator(f"#view-{view} h1")).to_be_visible()
+        settle(page)
+        held = dict(parse_qsl(urlsplit(page.url).fragment))
+        assert held["view"] == view
+        assert {name: held[name] for name in chosen} == chosen, view
+        if page.locator("#head").count():
+            with_heads += 1
+            expect(page.locator("#layer")).to_have_value("2")
+            expect(page.locator("#head")).to_have_value("5")
+        if page.locator(".text-tokens").count():
+            expect(page.locator(".text-tokens .is-query")).to_have_text("there")
+    assert with_heads == 7  # Weights has a choice of its own
 
 
 def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> None:
