@@ -25,15 +25,32 @@ def output_of(*command: str, **environment: str) -> str:
     return run.stdout
 
 
-@pytest.mark.parametrize("view", ["write", "attention", "why", "contributions", "lens", "next", "heads", "embeddings"])
+VIEWS = (
+    "write", "attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks", "embeddings", "weights",
+)  # fmt: skip
+
+
+def run_both(page: Page, place: int) -> None:
+    """What the menu gives runs as curl and as Python, and the keyboard is where it was."""
+    answer = output_of("bash", "-c", copied(page, place, "curl"))
+    assert answer.startswith("{")
+    assert '"error"' not in answer[:20]
+    assert output_of(sys.executable, "-c", copied(page, place, "Python"))
+    expect(page.get_by_role("button", name="Copy as…").nth(place)).to_be_focused()
+
+
+@pytest.mark.parametrize("view", VIEWS)
 def test_a_views_request_runs_as_curl_and_as_python(open_view: Open, view: str) -> None:
     page = open_view(view, write_max_tokens=3)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    answer = output_of("bash", "-c", copied(page, 0, "curl"))
-    assert answer.startswith("{")
-    assert '"error"' not in answer[:20]
-    assert output_of(sys.executable, "-c", copied(page, 0, "Python"))
-    expect(page.get_by_role("button", name="Copy as…").first).to_be_focused()
+    run_both(page, 0)
+
+
+@pytest.mark.parametrize("place", [1, 2], ids=["geometry", "circuits"])
+def test_what_is_asked_of_the_weights_runs_as_well(open_view: Open, place: int) -> None:
+    page = open_view("weights", layer=2, weights_matrix="blocks.{layer}.mlp.W_out", weights_axis="columns")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    run_both(page, place)
 
 
 def test_a_copied_request_names_the_key_but_does_not_hold_it(browser: Browser) -> None:

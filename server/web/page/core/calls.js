@@ -42,12 +42,26 @@ function pythonOf(value) {
   return JSON.stringify(value);
 }
 
+// What is asked of the weights: a GET of a model's name, what is asked, and options; the client has methods of these names.
+const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry)(?:\?(.*))?$/;
+
+/** {method, first, options} of a request, as the client takes it; a method of undefined where it has none. */
+function callOf(route, body) {
+  const [, name, asked, query] = OF_A_MODEL.exec(route) ?? [];
+  const model = asked && decodeURIComponent(name);
+  if (asked === "parameters") return { method: asked, first: model, options: {} };
+  if (asked === "geometry") {
+    const { matrix, ...options } = Object.fromEntries(new URLSearchParams(query));
+    return { method: asked, first: matrix, options: { ...options, model } };
+  }
+  const { input, prompt, messages, ...options } = body ?? {};
+  return { method: METHODS[route], first: input ?? prompt ?? messages, options };
+}
+
 /** The same request with lightwell_client; null for a route that has no method there. */
 export function asPython(route, body) {
-  const method = METHODS[route];
+  const { method, first, options } = callOf(route, body);
   if (!method) return null;
-  const { input, prompt, messages, ...options } = body ?? {};
-  const first = input ?? prompt ?? messages;
   const parts = [
     ...(first === undefined ? [] : [pythonOf(first)]),
     ...Object.entries(options).map(([name, value]) => `${name}=${pythonOf(value)}`),
