@@ -135,8 +135,18 @@ def is_worker(pid: int) -> bool:
 
 
 def proportional_bytes(pid: int) -> int:
+    return _memory(pid, "Pss")
+
+
+def anonymous_bytes(pid: int) -> int:
+    """What a process allocated itself: does not change when others come or go that use the same libraries."""
+    return _memory(pid, "Anonymous")
+
+
+def _memory(pid: int, name: str) -> int:
+    """One line of the kernel's account, in bytes; 0 when the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
