@@ -31,7 +31,7 @@ SERVE = [
     *("--kv-cache-memory", "16MiB"),  # so few blocks that the first mutations have touched all of them
 ]
 MEMORY_SLACK = 8 << 20
-"""Of each process; 400 mutations that came again took 0.0 to 0.1 MiB in each of five runs."""
+"""Of each process; 400 mutations that came again took 0.0 to 0.1 MiB in each of four runs."""
 FILES_SLACK = 4
 _SHOWN = 20
 
