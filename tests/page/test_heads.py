@@ -77,6 +77,26 @@ def test_the_keyboard_walks_heads_by_their_scores_and_opens_one(open_view: Open,
     page.wait_for_url(re.compile(rf"view=attention\b.*layer={down[0]}\b.*head={down[1]}\b"))
 
 
+def test_a_click_on_a_point_opens_its_head(open_view: Open, server: Server) -> None:
+    page = open_view("heads", layer=5, head=7, heads_on="text", heads_x="entropy", heads_y="mean_distance")
+    page.get_by_role("button", name="Save…").first.click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="picture (SVG)").click()
+    disc = re.search(r'<path d="M([-\d.]+) ([-\d.]+)a', download.value.path().read_text(encoding="utf-8"))
+    assert disc, "no head is drawn as a disc"
+    scatter(page).hover(position={"x": float(disc[1]) - 4, "y": float(disc[2])})  # a path begins at the right of it
+    said = page.locator(".heads-found .readout")
+    expect(said).not_to_contain_text("Layer 5, head 7:")
+    named = re.match(r"Layer (\d+), head (\d+): ", said.inner_text())
+    assert named, said.inner_text()
+    layer, head = int(named[1]), int(named[2])
+    measures, values = scores(server, TEXT)
+    expect(said).to_contain_text(f"entropy {written(values[layer][head][measures.index('entropy')])}")
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_url(re.compile(rf"view=attention\b.*layer={layer}\b.*head={head}\b"))
+
+
 def test_axes_stand_in_the_address(open_view: Open) -> None:
     page = open_view("heads")
     page.locator("#heads_x").select_option("self")
