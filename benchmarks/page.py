@@ -38,7 +38,7 @@ MOST_FIRST_PICTURE_MS = 1000
 MOST_FRAME_MS = 17.5
 """At the 95th percentile: 60 frames a second, and the clock's own noise."""
 MOST_HEAP_SLOPE = 2000
-"""Bytes a view over the second half of the time: compiled code and what the browser notes of requests take half of it."""
+"""Bytes a view over the second half of the time: compiled code and the browser's notes of requests take half."""
 CHECKED_MINUTES = 10
 """Before that, answers are still being kept for the first time and code is still being compiled."""
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
