@@ -1,6 +1,7 @@
 """axe-core finds no serious barrier, all that can be used has a name, and pictures are told in words."""
 
 import re
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -31,14 +32,68 @@ def test_axe_finds_nothing_serious(browser: Browser, server: Server, view: str, 
     page.goto(f"{server.url}/#view={view}&text={TEXT}")
     expect(page.locator(f"#view-{view} h1")).to_be_visible()
     settle(page)
-    found = Axe().run(page)
+    found = serious(page)
     context.close()
-    serious = [
+    assert not found
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds on the page as it is now."""
+    return [
         f"{violation['impact']}: {violation['help']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
-        for violation in found.response["violations"]
+        for violation in Axe().run(page).response["violations"]
         if violation["impact"] in ("serious", "critical")
     ]
-    assert not serious
+
+
+def open_menu(page: Page) -> None:
+    page.get_by_role("button", name="Save…").first.click()
+    expect(page.get_by_role("button", name="picture (PNG)").first).to_be_visible()
+
+
+def open_token_card(page: Page) -> None:
+    page.locator("#write").click()
+    page.locator(".prose button").nth(1).click()
+    expect(page.get_by_role("complementary", name="The chosen token")).to_be_visible()
+    settle(page)
+
+
+def be_refused(page: Page) -> None:
+    page.get_by_label("Text", exact=True).fill("word " * 600)
+    expect(page.locator(".problem").first).to_be_visible()
+    settle(page)
+
+
+def lose_the_key(page: Page) -> None:
+    error = {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
+    page.route("**/v1/attention", lambda route: route.fulfill(status=401, json={"error": error}))
+    page.get_by_label("Text", exact=True).fill("The old king")
+    expect(page.get_by_label("API key")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("view", "act"),
+    [("attention", open_menu), ("write", open_token_card), ("attention", be_refused), ("attention", lose_the_key)],
+)
+def test_axe_finds_nothing_serious_in_what_opens(
+    browser: Browser, server: Server, view: str, act: Callable[[Page], None]
+) -> None:
+    """In both schemes, the dark one on a desktop and the light one on a phone: the other way round as above."""
+    context = browser.new_context(bypass_csp=True)
+    page = context.new_page()
+    page.goto(f"{server.url}/#view={view}&text={TEXT}&write_max_tokens=4")
+    settle(page)
+    act(page)
+    found = []
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    found += serious(page)
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 390, "height": 800})
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+    found += serious(page)
+    context.close()
+    assert not found
 
 
 INKS = ("ink", "muted", "accent", "query", "key", "value", "good", "bad")
