@@ -42,6 +42,24 @@ def test_every_family_answers_a_crowd_as_each_alone(name: str, tmp_path: Path) -
         _answer_alike(load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name)))
 
 
+@pytest.mark.parametrize("name", tiny.DECODERS)
+def test_every_decoder_does_so_after_preemption_and_prefix_hits(name: str, tmp_path: Path) -> None:
+    """Prompts of 5 blocks that grow to 9, and 13 blocks: two fit at first, and one in the end."""
+    model = load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name))
+    begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(25)]
+    prompts = [begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(8)] for _ in range(3)]
+    writers = [request(uid, prompt, generate(33, logprobs=2, ignore_eos=True)) for uid, prompt in enumerate(prompts)]
+    expected = alone(model, writers)
+    engine = build(model, num_blocks=14)  # one of them is never given out
+    assert_same(run(engine, writers), expected)
+    assert engine.stats().num_preemptions_total > 0
+    before = engine.stats().prefix_cache_hits_total
+    again = [replace(each, uid=each.uid + 100) for each in writers]
+    found = run(engine, again)
+    assert engine.stats().prefix_cache_hits_total > before
+    assert_same({uid - 100: answer for uid, answer in found.items()}, expected)
+
+
 @pytest.mark.parametrize("name", tiny.VARIANTS)
 def test_every_family_does_so_without_compiled_kernels_when_asked(name: str, tmp_path: Path) -> None:
     dtype = _in_turn(DTYPES_ON_REQUEST, name)
