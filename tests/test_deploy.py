@@ -80,6 +80,8 @@ def test_the_server_needs_no_rights_and_writes_nowhere_but_to_tmp() -> None:
     locked = [*alone, str(ROOT / "tests" / "tools" / "read_only.sh")]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("this machine lets nobody make namespaces (unshare --user)")
+    if any(Path(each).is_relative_to("/tmp") for each in (ROOT, sys.prefix, sys.base_prefix)):
+        pytest.skip("what is tried lies in /tmp, in whose place the container has an empty folder")
     refused = subprocess.run([*locked, "touch", str(ROOT / "written")], capture_output=True, text=True, check=False)
     assert "Read-only file system" in refused.stderr
     check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
