@@ -137,3 +137,11 @@ def samples(text: str) -> dict[str, float]:
     """A Prometheus exposition as values by name and labels, as they are written: `a_total{b="c"}`."""
     lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
+
+
+async def scrape(host: str, port: int) -> dict[str, float]:
+    """`samples` of a server's /metrics, over a connection of its own."""
+    wire = await Wire.open(host, port)
+    values = samples((await wire.ask("GET", "/metrics")).body.decode())
+    wire.close()
+    return values

@@ -20,7 +20,7 @@ from benchmarks.fuzz.attacks import COMPLETION, catalogue, mutations
 from benchmarks.fuzz.thrower import Verdicts, parse, throw_all
 from benchmarks.load import percentile
 from benchmarks.processes import Server, anonymous_bytes, descendants, num_open_files, serve
-from benchmarks.wire import Wire, samples
+from benchmarks.wire import Wire, scrape
 
 RECEIVE_TIMEOUT = 2.0
 """Of the server: the time for a head or a body to come."""
@@ -107,9 +107,7 @@ async def _aftermath(server: Server, verdicts: Verdicts, files: dict[int, int], 
 
 async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) -> list[str]:
     """Beyond these files and bytes, by process id."""
-    wire = await Wire.open(server.host, server.port)
-    values = samples((await wire.ask("GET", "/metrics")).body.decode())
-    wire.close()
+    values = await scrape(server.host, server.port)
     held = []
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "inflight_capture_bytes"):
         if values[f"lightwell_{name}"]:

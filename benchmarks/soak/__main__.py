@@ -29,7 +29,7 @@ from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Client, Outcome
 from benchmarks.soak.faults import Fault, inflict
 from benchmarks.soak.watch import MIN_LIFE, MUST_JUDGE, Watch
-from benchmarks.wire import Wire, samples
+from benchmarks.wire import Wire, scrape
 
 SERVE = [
     "--max-num-seqs", "24", "--kv-cache-memory", "8MiB", "--log-format", "json", "--send-timeout", "30",
@@ -75,21 +75,14 @@ async def settled(server: Server, log: Path) -> dict[str, float]:
     """
     give_up, last, num_bytes = time.monotonic() + _SETTLE_WITHIN, dict[str, float](), 0
     while True:
-        values = await _metrics(server)
+        values = await scrape(server.host, server.port)
         counted = {name: value for name, value in values.items() if books.is_logged(name)}
         is_still = counted == last and num_bytes == log.stat().st_size
         if (is_still and not any(values[name] for name in books.HELD)) or time.monotonic() > give_up:
             await asyncio.sleep(_BOOKS_CHECKED)
-            return await _metrics(server)
+            return await scrape(server.host, server.port)
         last, num_bytes = counted, log.stat().st_size
         await asyncio.sleep(0.5)
-
-
-async def _metrics(server: Server) -> dict[str, float]:
-    wire = await Wire.open(server.host, server.port)
-    values = samples((await wire.ask("GET", "/metrics")).body.decode())
-    wire.close()
-    return values
 
 
 async def soak(
