@@ -19,7 +19,7 @@ from itertools import chain
 from benchmarks.fuzz.attacks import COMPLETION, catalogue, mutations
 from benchmarks.fuzz.thrower import Verdicts, parse, throw_all
 from benchmarks.load import percentile
-from benchmarks.processes import Server, anonymous_bytes, descendants, num_open_files, serve
+from benchmarks.processes import Server, allocated_bytes, descendants, num_open_files, serve
 from benchmarks.wire import Wire, scrape
 
 RECEIVE_TIMEOUT = 2.0
@@ -44,7 +44,7 @@ async def fuzz(server: Server, count: int, idle: int, seed: int) -> Verdicts:
     await _idle_connections(server, idle, verdicts)
     await _aftermath(server, verdicts, files, sizes={})
     # What the mutations made it learn is not a leak; the same once more must cost nothing.
-    sizes = {pid: anonymous_bytes(pid) for pid in files}
+    sizes = {pid: allocated_bytes(pid) for pid in files}
     again = await throw_all(server, mutations(seed, count), BOUND)
     verdicts.wrong += again.wrong
     await _normal_request(server)
@@ -116,7 +116,7 @@ async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) ->
         if (after := num_open_files(pid)) > before + FILES_SLACK:
             held.append(f"open files of process {pid}: {before} before, {after} after")
     for pid, size in sizes.items():
-        if (after := anonymous_bytes(pid)) > size + MEMORY_SLACK:
+        if (after := allocated_bytes(pid)) > size + MEMORY_SLACK:
             held.append(
                 f"memory of process {pid}: {size >> 20} MiB after the first mutations, {after >> 20} MiB in the end"
             )

@@ -161,7 +161,7 @@ def report(result: Soak, seconds: float) -> bool:
     begun = min(outcome.began for outcome in result.outcomes)
     for fault in result.faults:
         print(f"| {fault.kind} | {fault.began - begun:.0f} | {fault.ready - fault.began:.1f} |")
-    print("\n| process | lived s | MiB at half its life | then | at most | open files | then |")
+    print("\n| process | lived s | MiB allocated at half its life | then | at most | open files | then |")
     print("|---|---|---|---|---|---|---|")
     for growth in result.watch.growths():
         memory = f"{growth.num_bytes / 2**20:.0f} | {growth.more_bytes / 2**20:+.1f} | {growth.most_bytes / 2**20:.0f}"

@@ -1,7 +1,8 @@
 """Memory and file descriptors of the server's processes over time, and whether they stay flat.
 
 Each process is judged over the second half of its own life: a worker that was just started is still growing into its
-work, and a killed one leaves nothing to compare with.
+work, and a killed one leaves nothing to compare with. Counted is what it allocated: when two other programs that map
+the same libraries ended beside a soak, its processes' share of the libraries' pages rose by 40 MiB each.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.processes import Server, is_worker, num_open_files, proportional_bytes
+from benchmarks.processes import Server, allocated_bytes, is_worker, num_open_files
 from benchmarks.processes import descendants as descendants_of
 
 API_PROCESS, WORKER = "the API process", "worker"
@@ -77,7 +78,7 @@ class Watch:
 
     def _take(self) -> None:
         for pid in descendants_of(self._server.pid):
-            num_bytes = proportional_bytes(pid)
+            num_bytes = allocated_bytes(pid)
             if num_bytes:
                 self.names.setdefault(pid, name_of(pid, self._server))
                 self.samples[pid].append(Sample(time.monotonic(), num_bytes, num_open_files(pid)))
