@@ -5,12 +5,10 @@ Four tables, in headless Chromium with the server beside it:
 1. bytes that travel (compressed) for the first view and for each view opened after it;
 2. milliseconds from the address to the first matrix on the default model, with an empty and a filled cache;
 3. milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random checkpoint);
-4. the heap of the page, JavaScript's and the browser's, after garbage collection, while every view is opened again
-   and again.
+4. the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`; page_memory.py says
+   what is read, and what flat means.
 
-    python -m benchmarks.page --minutes 60
-
-With --check it ends with status 1 where the page misses what it promises: see the bounds below.
+With --check it ends with status 1 where the page misses what it promises: see the bounds below and in page_memory.py.
 """
 
 import argparse
@@ -25,10 +23,12 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, CDPSession, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from benchmarks.checkpoint import make_llama
+from benchmarks.chromium import open_tab
 from benchmarks.load import percentile
+from benchmarks.page_memory import CHECKED_MINUTES, report_memory
 from benchmarks.processes import ROOT, Server, serve
 
 TOKENS = 1024
@@ -37,10 +37,7 @@ SWEPT_HEADS = ((0, 0), (1, 3), (3, 7))  # layer and head, of that model
 MOST_FIRST_PICTURE_MS = 1000
 MOST_FRAME_MS = 17.5
 """At the 95th percentile: 60 frames a second, and the clock's own noise."""
-MOST_HEAP_SLOPE = 2000
-"""Bytes a view over the second half of the time: compiled code and the browser's notes of requests take half."""
-CHECKED_MINUTES = 10
-"""Before that, answers are still being kept for the first time and code is still being compiled."""
+TABLES = ("load", "frames", "memory")
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
 const look = () => {
@@ -219,41 +216,7 @@ def measure_frames(browser: Browser, server: Server, seconds: float) -> Iterator
             yield name, frames_while(page, sweep(page, selector, seconds))
 
 
-# ---- memory
-
-
-def heap(session: CDPSession) -> float:
-    """Bytes alive after garbage collection: JavaScript's objects, the browser's own (elements, styles), buffers."""
-    session.send("HeapProfiler.collectGarbage")
-    usage = session.send("Runtime.getHeapUsage")
-    return float(sum(usage.get(part, 0) for part in ("usedSize", "embedderHeapUsedSize", "backingStorageSize")))
-
-
-def measure_memory(browser: Browser, server: Server, minutes: float) -> Iterator[tuple[float, int, float]]:
-    """(minutes, views opened, bytes) now and then, while each view is opened in turn with another layer and head."""
-    with tab(browser) as (context, page):
-        page.goto(f"{server.url}/#view=attention")
-        settle(page)
-        session = context.new_cdp_session(page)
-        count, opened = page.locator(".rail button").count(), 0
-        started = time.monotonic()
-        next_report = 0.0
-        while (now := (time.monotonic() - started) / 60) < minutes:
-            for number in range(count):
-                open_view(page, number)
-                page.keyboard.press(("ArrowRight", "ArrowDown")[opened % 2])
-                settle(page)
-                opened += 1
-            if now >= next_report:
-                yield (time.monotonic() - started) / 60, opened, heap(session)
-                next_report += minutes / 8
-        yield (time.monotonic() - started) / 60, opened, heap(session)
-
-
-def heap_slope(readings: list[tuple[float, int, float]]) -> float:
-    """Bytes that a view adds, over the second half of the readings of `measure_memory`."""
-    (_, before, first), (_, after, last) = readings[(len(readings) - 1) // 2], readings[-1]
-    return (last - first) / max(after - before, 1)
+# ---- the tables
 
 
 def report_load(browser: Browser, server: Server, rounds: int) -> Iterator[str]:
@@ -280,28 +243,18 @@ def report_frames(browser: Browser, server: Server, seconds: float) -> Iterator[
             yield f"frames, {name}: {late:.1f} ms at the 95th percentile, over {MOST_FRAME_MS}"
 
 
-def report_memory(browser: Browser, server: Server, minutes: float) -> Iterator[str]:
-    print("\n| minutes | views opened | heap MB |\n|---|---|---|")
-    readings = []
-    for now, opened, live in measure_memory(browser, server, minutes):
-        print(f"| {now:.1f} | {opened} | {live / 1e6:.2f} |", flush=True)
-        readings.append((now, opened, live))
-    slope = heap_slope(readings)
-    print(f"\nHeap, second half: {slope:.0f} bytes a view")
-    if slope > MOST_HEAP_SLOPE:
-        yield f"heap: {slope:.0f} bytes a view, over {MOST_HEAP_SLOPE}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
     parser.add_argument("--rounds", type=int, default=5, help="first pictures with each cache")
     parser.add_argument("--seconds", type=float, default=5.0, help="of pointing at each picture")
     parser.add_argument("--minutes", type=float, default=2.0, help="of clicking through the views")
+    parser.add_argument("--js-flags", default="", help="V8's, for the memory: `--jitless` tells what is compiled code")
     parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
     parser.add_argument(
         "--check",
         action="store_true",
-        help="click for 10 minutes at least, and end with status 1 where a bound is missed",
+        help=f"click for {CHECKED_MINUTES} minutes at least, and end with status 1 where a bound is missed",
     )
     options = parser.parse_args()
     if options.check:
@@ -310,18 +263,21 @@ def main() -> None:
     if chromium is None:
         parser.error("chromium is missing: Debian's package chromium has it")
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
-    folder = make_small_checkpoint(options.cache)
+    missed: list[str] = []
     with sync_playwright() as playwright:
         # no sandbox: in containers, where this may run as root, Chromium's own cannot start
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        missed: list[str] = []
-        with serve([]) as server:
-            missed += report_load(browser, server, options.rounds)
-        with serve([str(folder)]) as server:
-            missed += report_frames(browser, server, options.seconds)
-        with serve([]) as server:
-            missed += report_memory(browser, server, options.minutes)
+        if "load" in options.tables:
+            with serve([]) as server:
+                missed += report_load(browser, server, options.rounds)
+        if "frames" in options.tables:
+            with serve([str(make_small_checkpoint(options.cache))]) as server:
+                missed += report_frames(browser, server, options.seconds)
         browser.close()
+    if "memory" in options.tables:
+        flags = [f"--js-flags={options.js_flags}"] if options.js_flags else []
+        with serve([]) as server, open_tab(chromium, flags) as opened:
+            missed += report_memory(opened, server, options.minutes)
     for miss in missed:
         print(f"missed: {miss}")
     if options.check and missed:

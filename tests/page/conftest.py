@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserType, ConsoleMessage, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect, sync_playwright
 
 from benchmarks.processes import Server, serve
 
@@ -24,22 +24,23 @@ def server() -> Iterator[Server]:
         yield running
 
 
-def launch(kind: BrowserType, *arguments: str) -> Browser:
-    """Debian's Chromium, started with these arguments."""
+@pytest.fixture(scope="package")
+def chromium() -> str:
+    """The program: Debian's Chromium."""
     found = shutil.which("chromium")
     if found is None and not os.environ.get("TEST_TOOLS"):
         pytest.skip("chromium is missing: Debian's package chromium has it")
     assert found, "chromium is missing: Debian's package chromium has it"
-    # no sandbox: in containers, where tests run as root, Chromium's own cannot start
-    return kind.launch(executable_path=found, args=["--no-sandbox", *arguments])
+    return found
 
 
 @pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
-def browser() -> Iterator[Browser]:
+def browser(chromium: str) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        chromium = launch(playwright.chromium)
-        yield chromium
-        chromium.close()
+        # no sandbox: in containers, where tests run as root, Chromium's own cannot start
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 class Watched:
