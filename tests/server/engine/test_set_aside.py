@@ -1,0 +1,97 @@
+"""Memory that others hold is no reason to refuse a request: who waits, who is tried again, and who is told."""
+
+from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
+from server.engine.set_aside import SetAside
+
+NOBODY, SOMEBODY = (lambda: False), (lambda: True)
+
+
+def look(uid: int, deadline: float | None = None) -> EngineRequest:
+    task = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
+    return EngineRequest(uid=uid, prompt_token_ids=(1,), task=task, arrival_time=0.0, deadline=deadline)
+
+
+def begun(aside: SetAside, is_anyone_gathering: bool = False) -> int | None:
+    request = aside.next(SOMEBODY if is_anyone_gathering else NOBODY)
+    return None if request is None else request.uid
+
+
+def test_who_gathers_and_finds_no_memory_begins_anew_when_nobody_else_gathers_and_then_ends() -> None:
+    aside = SetAside()
+    judgement = aside.judge([1], holders=[1, 2], scheduled=[1, 2])
+    assert (judgement.leaving, judgement.ending, judgement.asking) == (frozenset({1}), frozenset(), frozenset())
+    aside.add(look(1), is_to_blame=True)
+    assert begun(aside, is_anyone_gathering=True) is None
+    assert begun(aside) == 1
+    assert not aside.has_had_its_tries(1)
+    assert aside.is_last_try(1)
+    assert aside.judge([1], holders=[1], scheduled=[1]).ending == {1}
+
+
+def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_behind_them() -> None:
+    aside = SetAside()
+    assert aside.judge([1, 2], holders=[1, 2], scheduled=[1, 2]).leaving == {1, 2}
+    for uid in (1, 2):
+        aside.add(look(uid), is_to_blame=True)
+    assert aside.is_memory_short
+    for uid in (3, 4):
+        aside.add(look(uid))
+    assert begun(aside) == 1
+    assert begun(aside, is_anyone_gathering=True) is None
+    aside.forget(1)
+    assert begun(aside) == 2
+    aside.forget(2)
+    assert [begun(aside), begun(aside, is_anyone_gathering=True)] == [3, 4]  # nothing stands against those at once
+    assert not aside.is_memory_short
+
+
+def test_text_without_memory_is_tried_again_when_all_who_gather_are_gone() -> None:
+    aside = SetAside()
+    judgement = aside.judge([7], holders=[1, 2], scheduled=[1, 7])
+    assert (judgement.leaving, judgement.ending, judgement.asking) == (frozenset({1, 2}), frozenset(), frozenset({7}))
+    for uid in (1, 2):
+        aside.add(look(uid), beside=judgement.asking)
+    assert aside.is_trying
+    assert begun(aside) is None  # not before the text was tried
+
+
+def test_who_finds_memory_only_without_the_others_shows_that_they_are_to_blame() -> None:
+    aside = SetAside()
+    for _ in range(2):
+        judgement = aside.judge([7], holders=[1], scheduled=[1, 7])
+        assert judgement.leaving == {1}
+        aside.add(look(1), beside=judgement.asking)
+        assert not aside.judge([], holders=[], scheduled=[7]).ending
+        assert begun(aside) == 1
+    assert aside.has_had_its_tries(1)
+
+
+def test_who_finds_none_without_the_others_either_ends_and_they_are_as_before() -> None:
+    aside = SetAside()
+    for greedy in (7, 8, 9):
+        judgement = aside.judge([greedy], holders=[1], scheduled=[1, greedy])
+        aside.add(look(1), beside=judgement.asking)
+        assert aside.judge([greedy], holders=[], scheduled=[greedy]).ending == {greedy}
+        aside.forget(greedy)
+        assert begun(aside) == 1
+        assert not aside.is_last_try(1)
+    assert not aside.is_memory_short
+
+
+def test_one_that_leaves_before_it_was_tried_again_holds_nobody_up() -> None:
+    aside = SetAside()
+    judgement = aside.judge([7], holders=[1], scheduled=[7])
+    aside.add(look(1), beside=judgement.asking)
+    aside.forget(7)
+    assert begun(aside) == 1
+    assert not aside.is_last_try(1)
+
+
+def test_who_waits_can_be_aborted_and_has_its_deadline() -> None:
+    aside = SetAside()
+    for uid, deadline in ((1, None), (2, 5.0), (3, 9.0)):
+        aside.add(look(uid, deadline))
+    assert aside.remove(1) is not None
+    assert aside.remove(1) is None
+    assert [each.uid for each in aside.expired(5.0)] == [2]
+    assert aside.uids == [3]
