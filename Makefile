@@ -1,5 +1,5 @@
 # make serve   set everything up and serve the default model on port 8000   (ARGS="MODEL --flag ...")
-# make test    set everything up, then lint, types and tests                (ARGS="-k name")
+# make test    set everything up, then lint, types and tests                (ARGS="-k name"; JOBS=0 in one process)
 # make help    the rest
 #
 # Needs Python 3.11 or later and make; everything else goes into .venv.
@@ -11,6 +11,8 @@ STAMP := $(VENV)/.installed
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
+JOBS ?= auto
+PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --maxprocesses 4
 SOURCES := model server clients tests benchmarks
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
@@ -44,12 +46,12 @@ format: install ## let ruff rewrite what it can
 types: install ## mypy --strict
 	$(BIN)/mypy $(SOURCES)
 
-test: lint types ## lint, types and tests; ends by naming what was skipped and why (ARGS="-k name")
-	$(BIN)/python -m pytest -rs $(ARGS)
+test: lint types ## lint, types and tests, a process a core; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
+	$(PYTEST) $(ARGS)
 
 test-all: lint types ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)
 	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
-	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m pytest -rs $(ARGS)
+	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) $(ARGS)
 
 bench: install ## output tokens/s beside transformers.generate (ARGS="--concurrency 1 8 32 --dtype float32")
 	$(BIN)/python -m benchmarks.serve_vs_transformers $(ARGS)

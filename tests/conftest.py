@@ -1,5 +1,35 @@
-"""Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores."""
+"""What holds in every folder: the threads of a process, and what is run by whom when several processes share the tests.
+
+`make test` runs a process a core (pytest-xdist); `.venv/bin/pytest -k name` runs in one.
+"""
 
 import os
+from typing import Any
 
+import pytest
+
+# Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
+
+TOGETHER = "tests/page/"
+"""One server and one browser serve the whole folder: one process runs it all."""
+LONGEST = (TOGETHER, "tests/e2e/", "tests/soak/", "tests/server/test_", "tests/client/")
+"""They wait for servers, and take longest: begun first, or one process would end alone with them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of LONGEST in its order, then the rest in theirs."""
+    items.sort(key=lambda item: next((i for i, top in enumerate(LONGEST) if item.nodeid.startswith(top)), len(LONGEST)))
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file is run by one process, whose fixtures for it are built once; files are handed out in the order above."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda nodeid: TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
+    return scheduler
