@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.batch import Sight, fill_up, padded_rows
+from model.batch import Check, Sight, fill_up, padded_rows
 from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule
@@ -36,6 +36,8 @@ class Attended:
     cache: LayerCache
     sight: Sight
     cross: bool
+    check: Check
+    """Between the wishes of two sequences."""
 
     def rows(self, rows: Sequence[int], heads: Sequence[int], span: int, kind: str) -> torch.Tensor:
         """[heads, rows, S] of one span: pattern, scores or dots."""
@@ -89,6 +91,7 @@ def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Te
         changed[span] = [piece for piece in pieces if any(tap.span == span for tap in taps)]
     assert look.layer is not None
     for tap in taps:
+        attended.check()
         _serve(attended, tap, look.layer, changed.get(tap.span, ()))
     look.attention_seconds += time.perf_counter() - began
     return z

@@ -1,14 +1,18 @@
 """One step's work as tensors: rows of several sequences, end to end. Knows positions and blocks, not requests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 
+Check = Callable[[], None]
+"""Called between pieces of a pass; what it raises ends the pass."""
 TILE_ROWS = 8
 """Query rows that share one pass over their keys; enough to keep a block of keys in the first cache."""
+_ATTENTION_PIECE = 1 << 19
+"""Most row-key-head products of a thread between two checks: some 10 ms with heads of 32 dimensions."""
 
 
 def padded_rows(num_rows: int) -> int:
@@ -91,13 +95,16 @@ class Batch:
     Raises ValueError when the spans are not in that order.
     """
 
-    def __init__(self, spans: Sequence[Span], block_size: int, device: torch.device) -> None:
+    def __init__(
+        self, spans: Sequence[Span], block_size: int, device: torch.device, check: Check = lambda: None
+    ) -> None:
         layers = [span.num_layers for span in spans]
         if layers != sorted(layers, reverse=True):
             raise ValueError(f"spans must come with the most layers first, not {layers}")
         self.spans = tuple(spans)
         self.block_size = block_size
         self.device = device
+        self.check = check
         counts = [span.num_rows for span in spans]
         self.first_rows = [0, *np.cumsum(counts).tolist()]
         """Row where each span begins, and the total."""
@@ -105,7 +112,7 @@ class Batch:
         self.tables_array = _as_array([span.block_table for span in spans])
         self._owners = np.repeat(np.arange(len(spans)), counts)  # [T], the span of each row
         self._sights: dict[tuple[bool, int | None], Sight] = {}
-        self._attention_items: dict[tuple[int, int, int], np.ndarray] = {}
+        self._attention_items: dict[tuple[int, int, int], list[np.ndarray]] = {}
         blocks = self.tables_array[self._owners, self.positions_array // block_size]
         self.slots_array = blocks.astype(np.int64) * block_size + self.positions_array % block_size
         padded = padded_rows(self.num_rows)
@@ -117,7 +124,12 @@ class Batch:
 
     @classmethod
     def unchunked(
-        cls, token_ids: Sequence[Sequence[int]], block_size: int, device: torch.device, num_layers: Sequence[int]
+        cls,
+        token_ids: Sequence[Sequence[int]],
+        block_size: int,
+        device: torch.device,
+        num_layers: Sequence[int],
+        check: Check = lambda: None,
     ) -> "Batch":
         """Whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 .. num_blocks - 1.
 
@@ -128,7 +140,7 @@ class Batch:
             table = range(num_blocks, num_blocks + -(-len(ids) // block_size))
             spans.append(Span(ids, 0, table, layers))
             num_blocks = table.stop
-        return cls(spans, block_size, device)
+        return cls(spans, block_size, device, check)
 
     @property
     def num_blocks(self) -> int:
@@ -160,13 +172,14 @@ class Batch:
         """Tiles that cover the first `num_rows` rows (a span's end)."""
         return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
 
-    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> np.ndarray:
-        """What threads share out of the attention of the first `num_rows` rows (a span's end).
+    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[np.ndarray]:
+        """What threads share out of the attention of the first `num_rows` rows (a span's end), in pieces short enough
+        for a check between two of them.
 
-        [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of one row come with all their heads,
-        so that whole blocks are read in memory order; tiles of many rows, or too few tiles for the threads, head by
-        head. Each thread takes an equal number of neighbours, so they are dealt out, the most work first: a row late in
-        a text costs many times what an early one does.
+        Each [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of one row come with all their
+        heads, so that whole blocks are read in memory order; tiles of many rows, or too few tiles for the threads, head
+        by head. Each thread takes an equal number of neighbours, so they are dealt out, the most work first: a row late
+        in a text costs many times what an early one does.
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
@@ -178,8 +191,13 @@ class Batch:
             items[:, 3] = np.arange(len(items)) - (counts.cumsum() - counts).repeat(counts)
             items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
             num_keys = self.positions_array[items[:, 1] + items[:, 2] - 1] + 1
-            order = np.argsort(-num_keys * items[:, 2] * items[:, 4], kind="stable")
-            self._attention_items[key] = items[np.concatenate([order[i::num_threads] for i in range(num_threads)])]
+            work = num_keys * items[:, 2] * items[:, 4]
+            order = np.argsort(-work, kind="stable")
+            ends = work[order].cumsum() // (_ATTENTION_PIECE * num_threads)
+            pieces = np.split(order, np.flatnonzero(np.diff(ends)) + 1)
+            self._attention_items[key] = [
+                items[np.concatenate([piece[i::num_threads] for i in range(num_threads)])] for piece in pieces
+            ]
         return self._attention_items[key]
 
     def sight(self, causal: bool = True, window: int | None = None) -> Sight:

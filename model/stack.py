@@ -35,7 +35,8 @@ class Stack:
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
 
-        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers.
+        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers. Raises what
+        `batch.check` raises, between two layers or inside one; the caches then hold some of the rows.
         """
         outside = None if looks is None else looks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
@@ -45,6 +46,7 @@ class Stack:
             rows = batch.num_rows_at(block.index)
             if rows == 0:
                 return x[:0]
+            batch.check()
             step = Step(batch, cache, rows, local_turns if block.uses_local_rope else turns)
             x = block(x[: padded_rows(rows)], step, None if looks is None else looks.at(block.index))
         if self.final_norm is not None:

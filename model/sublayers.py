@@ -52,7 +52,7 @@ class Heads:
         z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)  # [T, H, D]
         if look is not None:
             if look.attention or look.attention_changes:
-                attended = Attended(self.attention, self.rule, q, step.cache, sight, cross)
+                attended = Attended(self.attention, self.rule, q, step.cache, sight, cross, step.batch.check)
                 z = look_into(attended, z, look)
             z = look(f"{self.name}.hook_z", z)
         out = self.out(fill_up(z.flatten(1), padded))

@@ -139,11 +139,12 @@ class FrameDecoder:
 
 
 class WorkerLink:
-    """The worker's end. `poll` and `send` belong to one thread, `wake` to any; a thread of its own ends big frames."""
+    """The worker's end. `poll`, `peek` and `send` are one thread's, `wake` any's; one of its own ends big frames."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._decoder = FrameDecoder()
+        self._inbox: list[Frame] = []
         self._outbox: deque[memoryview] = deque()
         self._changed = threading.Condition()
         self._lost = False
@@ -166,22 +167,39 @@ class WorkerLink:
 
         Raises ConnectionError at the end.
         """
-        frames: list[Frame] = []
         if self._lost:
             raise ConnectionResetError("the API process is gone")
-        ready = self._poll.poll(timeout * 1000)
-        if not ready:
-            return frames
+        ready = self._poll.poll(0 if self._inbox else timeout * 1000)
         if any(descriptor == self._woken for descriptor, _ in ready):
             os.eventfd_read(self._woken)
+        if ready:
+            self._receive()
+        frames, self._inbox = self._inbox, []
+        return frames
+
+    def peek(self) -> list[Frame]:
+        """Frames that have come since the last look, without waiting; the next `poll` returns them in their order, and
+        raises where the link has ended: this does not.
+        """
+        num_known = len(self._inbox)
+        try:
+            self._receive()
+        except ConnectionError:
+            with self._changed:
+                self._lost = True
+                self._changed.notify_all()
+        return self._inbox[num_known:]
+
+    def _receive(self) -> None:
+        """Whatever has come, without waiting. Raises ConnectionError at the end."""
         while True:
             try:
                 count = self._socket.recv_into(self._decoder.space(), flags=socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return frames
+                return
             if count == 0:
                 raise ConnectionResetError("the API process is gone")
-            frames.extend(self._decoder.advance(count))
+            self._inbox.extend(self._decoder.advance(count))
 
     def wake(self) -> None:
         """Let `poll` return now, or the next one at once. From any thread."""

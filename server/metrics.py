@@ -42,6 +42,7 @@ _COUNTERS = {
     "capture_bytes_total": "Bytes of attention and embeddings captured.",
     "capture_seconds_total": "Time spent capturing, in seconds.",
     "engine_steps_total": "Forward passes of the engine.",
+    "steps_abandoned_total": "Forward passes given up because those who held most of one had left or run out of time.",
     "computed_tokens_total": "Token positions pushed through the network, captures included.",
 }
 

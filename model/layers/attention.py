@@ -151,6 +151,7 @@ class PlainAttention:
         for span, first in enumerate(batch.first_rows[:-1]):
             if first >= len(q):
                 break
+            batch.check()
             rows = slice(first, batch.first_rows[span + 1])
             keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)
             dots = self._arithmetic.dots(q[rows].transpose(0, 1), keys[:, readers].permute(1, 2, 0))  # [H, rows, S]
@@ -246,15 +247,13 @@ class CompiledAttention:
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
     ) -> torch.Tensor:
         out = torch.empty(q.shape, dtype=torch.float32)
-        self._kernels.attend(
-            q.float().contiguous().numpy(),
-            bits(cache.keys),
-            bits(cache.values),
-            sight.tables_array,
-            batch.attention_items(len(q), cache.keys.shape[1], torch.get_num_threads()),
-            *self._who_sees_what(sight, rule, q.shape[1]),
-            out.numpy(),
-        )
+        queries = q.float().contiguous().numpy()
+        seen = self._who_sees_what(sight, rule, q.shape[1])
+        for items in batch.attention_items(len(q), cache.keys.shape[1], torch.get_num_threads()):
+            batch.check()
+            self._kernels.attend(
+                queries, bits(cache.keys), bits(cache.values), sight.tables_array, items, *seen, out.numpy()
+            )
         return out.to(cache.values.dtype)
 
     def rows(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
+from model.batch import Batch, Check, Span
 from model.capture import Looks
 from model.kv_cache import KVCache
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
@@ -77,15 +77,18 @@ class ModelRunner:
         chunks: ReadOnlySequence[Chunk],
         findings: Mapping[int, Findings],
         encodes: ReadOnlySequence[Sequence] = (),
+        check: Check = lambda: None,
     ) -> StepResult:
         """Compute what the encoder reads for `encodes`, then the chunks. Adds what they capture to `findings`, and
         samples for the chunks that reach their last token.
+
+        Raises what `check` raises, which is called between pieces of the work.
         """
         result = StepResult()
         if encodes:
-            self._encode(encodes, findings, result)
+            self._encode(encodes, findings, result, check)
         if chunks:
-            self._decode(chunks, findings, result)
+            self._decode(chunks, findings, result, check)
         for uid, found in findings.items():
             if found.problem is not None:
                 result.failures[uid] = Failure("overflow", found.problem)
@@ -105,14 +108,14 @@ class ModelRunner:
             torch.cuda.synchronize(model.device)
 
     def _encode(
-        self, encodes: ReadOnlySequence[Sequence], findings: Mapping[int, Findings], result: StepResult
+        self, encodes: ReadOnlySequence[Sequence], findings: Mapping[int, Findings], result: StepResult, check: Check
     ) -> None:
         """Whole sequences through the encoder; where a decoder follows, its blocks take keys and values at once."""
         # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
         ordered = sorted(encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed))
         ids = [seq.encoder_token_ids for seq in ordered]
         layers = [seq.num_encoder_layers_needed for seq in ordered]
-        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers)
+        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check)
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
         inside, entering = LooksBuilder("encoder"), LooksBuilder("cross")
         for seq, window in zip(ordered, windows, strict=True):
@@ -126,6 +129,7 @@ class ModelRunner:
                 _give_hidden(findings[seq.uid], window, hidden)
         followed = [seq for seq in ordered if seq.token_ids]
         if followed:
+            check()
             slots = np.concatenate([self._cross_slots(seq) for seq in followed])
             self.model.enter_cross(hidden[: len(slots)], self.cache, slots, entering.looks())
 
@@ -135,9 +139,11 @@ class ModelRunner:
         positions = np.arange(seq.num_cross_tokens)
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
 
-    def _decode(self, chunks: ReadOnlySequence[Chunk], findings: Mapping[int, Findings], result: StepResult) -> None:
+    def _decode(
+        self, chunks: ReadOnlySequence[Chunk], findings: Mapping[int, Findings], result: StepResult, check: Check
+    ) -> None:
         ordered = sorted(chunks, key=lambda chunk: -chunk.sequence.num_layers_needed)
-        batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device)
+        batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
         looks, row_sinks = self._looks(placed, findings)
         hidden = self.model.forward(batch, self.cache, looks)
@@ -150,7 +156,7 @@ class ModelRunner:
             found = findings[at.chunk.sequence.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
-            self._read_logits(at, hidden, found, result)
+            self._read_logits(at, hidden, found, result, check)
         sampling = [at for at in placed if at.chunk.needs_sample]
         if sampling:
             self._sample(sampling, hidden, findings, result)
@@ -172,7 +178,9 @@ class ModelRunner:
                 builder.add_look(sink.look(Window(at.span, at.last_row, position, 1)))
         return builder.looks(), row_sinks
 
-    def _read_logits(self, at: _Placed, hidden: torch.Tensor, found: Findings, result: StepResult) -> None:
+    def _read_logits(
+        self, at: _Placed, hidden: torch.Tensor, found: Findings, result: StepResult, check: Check
+    ) -> None:
         """Hand out the prompt's logits that are asked for, and the log-probabilities of its tokens."""
         chunk, seq = at.chunk, at.chunk.sequence
         sinks = found.logit_sinks if found.sinks else []
@@ -187,6 +195,7 @@ class ModelRunner:
                 if not reads:
                     continue
                 first, end = min(read.rows[0] for read in reads), start + 1 + max(read.rows[-1] for read in reads)
+            check()
             row = at.first_row + start - chunk.start
             logits = self.model.logits(hidden[row + first : row + end - start])
             found.change_logits(logits, start + first)

@@ -101,6 +101,8 @@ class EngineStats:
     capture_bytes_total: int = 0
     capture_seconds_total: float = 0.0
     engine_steps_total: int = 0
+    steps_abandoned_total: int = 0
+    """Given up between two pieces of their work; not among the steps."""
     computed_tokens_total: int = 0
     """Token positions pushed through the network: proves that captures need no second forward pass."""
     iteration_tokens: int = 0

@@ -103,6 +103,29 @@ def test_the_worker_waits_no_longer_than_asked(pair: tuple[WorkerLink, socket.so
     assert [frame.header for frame in link.poll(10.0)] == [b"one", b"two"]
 
 
+def test_what_was_peeked_at_is_polled_again_in_its_order(pair: tuple[WorkerLink, socket.socket]) -> None:
+    link, theirs = pair
+    assert link.peek() == []
+    theirs.sendall(b"".join(frame_parts(b"one")) + b"".join(frame_parts(b"two")))
+    assert [frame.header for frame in link.peek()] == [b"one", b"two"]
+    assert link.peek() == []
+    theirs.sendall(b"".join(frame_parts(b"three")))
+    assert [frame.header for frame in link.peek()] == [b"three"]
+    theirs.sendall(b"".join(frame_parts(b"four")))
+    assert [frame.header for frame in link.poll(10.0)] == [b"one", b"two", b"three", b"four"]
+    assert link.poll(0.0) == []
+
+
+@pytest.mark.parametrize("last_words", [b"", b"\xff" * 64])
+def test_a_link_that_ends_is_the_business_of_poll(pair: tuple[WorkerLink, socket.socket], last_words: bytes) -> None:
+    link, theirs = pair
+    theirs.sendall(last_words)
+    theirs.close()
+    assert link.peek() == []
+    with pytest.raises(ConnectionError):
+        link.poll(10.0)
+
+
 def test_the_worker_sees_that_the_other_end_is_gone(pair: tuple[WorkerLink, socket.socket]) -> None:
     link, theirs = pair
     lost = threading.Event()

@@ -1,0 +1,34 @@
+"""What an engine is to those who ask it: the limits it settled on, and the stacks its requests may name."""
+
+from model.config import ModelConfig
+from model.kv_cache import KVCache
+from model.transformer import Transformer
+from server.engine.needs import Stacks
+from server.engine.outputs import EngineInfo
+
+
+def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
+    """Of an engine around these two."""
+    return EngineInfo(
+        max_model_len=max_model_len,
+        max_encoder_len=_max_encoder_len(model.config, max_model_len),
+        num_blocks=cache.num_blocks,
+        block_size=cache.block_size,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
+        batch_invariant=model.batch_invariant,
+    )
+
+
+def stacks_of(config: ModelConfig) -> Stacks:
+    """The blocks of a model's stacks."""
+    if config.kind == "encoder":
+        return Stacks(decoder=0, encoder=config.num_layers)
+    return Stacks(decoder=config.num_layers, encoder=0 if config.encoder is None else config.encoder.num_layers)
+
+
+def _max_encoder_len(config: ModelConfig, max_model_len: int) -> int:
+    """Most tokens that the encoder reads; 0 where there is none."""
+    if config.kind == "encoder":
+        return max_model_len
+    return 0 if config.encoder is None else min(max_model_len, config.encoder.max_model_len)
