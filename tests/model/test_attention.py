@@ -86,6 +86,10 @@ class World:
             bias=random.choice([None, torch.randn(self.num_heads, 2 * self.reach - 1, dtype=wide)]),
         )
         self.cache = self.empty_cache(sum(blocks) + 3)
+        self.num_checks = 0
+
+    def check(self) -> None:
+        self.num_checks += 1
 
     def empty_cache(self, num_blocks: int) -> LayerCache:
         heads, size = self.num_key_heads, self.block_size
@@ -97,7 +101,7 @@ class World:
     def step(self, attention: Attention, *pieces: tuple[int, int, int]) -> tuple[torch.Tensor, Batch, Sight]:
         """Enter and attend rows start..stop of sequences: (sequence, start, stop) each. Returns q too."""
         spans = [Span([0] * (stop - start), start, self.tables[s], 1) for s, start, stop in pieces]
-        batch = Batch(spans, self.block_size, CPU)
+        batch = Batch(spans, self.block_size, CPU, self.check)
         qkv = torch.cat([self.qkv[s][start:stop] for s, start, stop in pieces])
         return attention.enter(qkv, None, self.cache, batch), batch, batch.sight(self.causal, self.window)
 
@@ -199,6 +203,21 @@ def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(kind: Kind
                 for start, stop in itertools.pairwise(cuts)
             ]
             assert torch.equal(torch.cat(pieces), expected)
+
+
+def test_a_long_pass_checks_between_pieces_and_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = CompiledAttention()
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        world = World(torch.float32, num_sequences=6)
+        whole = world.attend(attention, *world.whole(*range(6)))
+        num_whole, world.num_checks = world.num_checks, 0
+        with monkeypatch.context() as patch:
+            patch.setattr("model.batch._ATTENTION_PIECE", 64)
+            in_pieces = world.attend(attention, *world.whole(*range(6)))
+        assert world.num_checks > num_whole == 1
+        for found, expected in zip(in_pieces, whole, strict=True):
+            assert torch.equal(found, expected)
 
 
 @BATCH_INVARIANT
