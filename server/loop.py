@@ -7,7 +7,7 @@ the requests and starts another worker. Knows nothing of HTTP, and of the engine
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -28,6 +28,8 @@ IDLE_BEFORE_CHECK = 2.0
 CHECK_INTERVAL = 10.0
 """Seconds between two checks, at least."""
 _LAST_WORDS = 1.0
+_MOST_ABORT_BYTES = 64
+"""Of the header of an Abort: what is longer need not be decoded twice."""
 _BEAT = messages.encode(messages.Heartbeat())
 
 
@@ -39,6 +41,8 @@ class EngineLike(Protocol):
     @property
     def has_work(self) -> bool: ...
     def call_when_ready(self, wake: Callable[[], None]) -> Any: ...
+    def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> Any: ...
+    def call_when_short(self, let_answers_go: Callable[[], object]) -> Any: ...
     def add_request(self, request: EngineRequest) -> Any: ...
     def abort(self, uid: int) -> Any: ...
     def step(self) -> StepOutput: ...
@@ -64,6 +68,8 @@ class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
 def run_engine(engine: EngineLike, link: WorkerLink) -> None:
     """Until the link ends (ConnectionError) or the engine raises."""
     engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
+    engine.watch_aborts(lambda: _new_aborts(link))
+    engine.call_when_short(lambda: link.flush(_LAST_WORDS))
     watch = StepWatch()
     while True:
         taken = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
@@ -83,6 +89,7 @@ def run_engine(engine: EngineLike, link: WorkerLink) -> None:
         step = replace(step, outputs=(*taken.failures, *step.outputs))
         message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
         link.send(messages.encode(message), buffers)
+        del step, message, buffers, taken  # or the next step would have this one's answers beside its own
 
 
 def _check(engine: EngineLike, link: WorkerLink) -> None:
@@ -128,6 +135,15 @@ class StepWatch:
             return {"num_steps": 0}
         since, took = self._clock() - self._ended, self._ended - self._begun
         return {"num_steps": self._num_steps, "last_step_took": round(took, 6), "since_last_step": round(since, 3)}
+
+
+def _new_aborts(link: WorkerLink) -> list[int]:
+    """Uids of the Aborts that came since the last look. They keep their places in the queue, so that none overtakes the
+    request it ends: for one that the engine does not know yet, this look is too early.
+    """
+    short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
+    decoded = (messages.decode_to_worker(frame.header) for frame in short)
+    return [message.uid for message in decoded if isinstance(message, messages.Abort)]
 
 
 @dataclass(slots=True)

@@ -11,11 +11,10 @@ Knows nothing of HTTP, sockets or text. Use it from one thread:
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from model.config import ModelConfig
 from model.inside import weights
 from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
@@ -23,20 +22,20 @@ from model.layers.compiler_cache import tolerate_full_disks
 from model.loader import load_model, resolve_device, resolve_dtype
 from model.registry import read_config
 from model.transformer import Transformer
+from server.engine.abandonment import StepAbandoned, StillWanted
 from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
-from server.engine.failure import failure_of
+from server.engine.failure import Failure, failure_of
 from server.engine.findings import Findings
+from server.engine.info import engine_info, stacks_of
 from server.engine.inspector import Inspector
 from server.engine.isolation import run_isolated
 from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
 from server.engine.memory_limit import give_back_memory
 from server.engine.model_runner import ModelRunner, StepResult
-from server.engine.needs import Stacks
 from server.engine.outputs import (
     Array,
-    EngineInfo,
     EngineStats,
     FinishReason,
     RequestOutput,
@@ -47,6 +46,7 @@ from server.engine.outputs import (
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
+from server.engine.set_aside import SetAside
 from server.engine.state import engine_state
 from server.engine.threads import use_threads
 from server.engine.warm_up import warm_up
@@ -88,19 +88,19 @@ class Engine:
         self._inspector = Inspector(
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
         )
+        self._questions: dict[int, EngineRequest] = {}
+        """What the inspector was asked and has not answered."""
+        self._set_aside = SetAside()
+        self._let_answers_go: Callable[[], object] = lambda: None
+        self._asks = model.device.type == "cpu"  # `server.engine.abandonment` says why
+        self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
+        self._must_complete = False
+        """The last step was given up though somebody wanted it."""
         self._tracked: dict[int, _Tracked] = {}
         self._pending: list[RequestOutput] = []
         """Ends that came between steps: the next step reports them."""
         self._counted = EngineStats()
-        self.info = EngineInfo(
-            max_model_len=max_model_len,
-            max_encoder_len=max_encoder_len(model.config, max_model_len),
-            num_blocks=cache.num_blocks,
-            block_size=cache.block_size,
-            dtype=str(model.dtype).removeprefix("torch."),
-            device=str(model.device),
-            batch_invariant=model.batch_invariant,
-        )
+        self.info = engine_info(model, cache, max_model_len)
 
     @classmethod
     def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> "Engine":
@@ -132,42 +132,68 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to compute or to report."""
-        return self._scheduler.has_work or bool(self._pending) or self._inspector.has_results
+        if self._scheduler.has_work or self._pending or self._inspector.has_results:
+            return True
+        return len(self._set_aside) > 0 and not self._questions  # behind a question they wait for its answer
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from another thread, when there is something to report that no step has brought."""
         self._inspector.call_when_ready(wake)
 
+    def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
+        """Ask `new_aborts`, while a step runs, which uids were aborted since it was last asked: a step that too few
+        want is given up. Whoever answers may still call `abort` for them, and must for those not known yet.
+        """
+        self._new_aborts = new_aborts
+
+    def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
+        """Call it where memory is short: it returns when nothing holds answers of earlier steps any more, or when that
+        takes too long.
+        """
+        self._let_answers_go = let_answers_go
+
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a request. One that finds no memory for what it captures ends with the next step.
+        """Queue a request. One that finds no memory for what it captures waits for it, or ends with the next step.
 
         Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or an intervention
         that makes no sense. The engine is then as it was, and so it is after any other exception.
         """
+        if request.uid in self._set_aside:
+            raise ValueError(f"request uid {request.uid} is already in use")
+        must_wait = self._set_aside.is_memory_short
+        if must_wait and isinstance(request.task, WeightsTask):
+            self._set_aside.add(request)
+            return
+        self._begin(request)
+        if must_wait and self._is_gathering(request.uid):
+            self._leave(request.uid)
+
+    def _begin(self, request: EngineRequest) -> None:
+        """As `add_request`, whoever waits."""
         if isinstance(request.task, WeightsTask):  # needs no step
             self._inspector.add(request)
+            self._questions[request.uid] = request
             return
         seq = Sequence(request, self._stacks)
         self._scheduler.add(seq)
-        tracked = _Tracked(seq, Findings(), Timing(request.arrival_time))
         try:
-            tracked.findings = Findings.of(seq, self._model)
+            findings = Findings.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
-            self._tracked[request.uid] = tracked
-            give_back_memory()
             self._scheduler.finish(seq, "memory")
-            self._pending.append(self._ending(request.uid, "memory", f"no memory for what it captures: {error}"))
+            self._without_memory(request, f"no memory for what it captures: {error}")
         except Exception:
             self._scheduler.finish(seq, "error")
             raise
         else:
-            self._tracked[request.uid] = tracked
+            self._tracked[request.uid] = _Tracked(seq, findings, Timing(request.arrival_time))
 
     def abort(self, uid: int) -> None:
         """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
         seq = self._scheduler.abort(uid)
         if seq is not None:
             self._pending.append(self._ending(uid, "abort"))
+        elif (request := self._set_aside.remove(uid)) is not None:
+            self._pending.append(_unbegun(request, "abort"))
         else:
             self._inspector.abort(uid)
 
@@ -176,9 +202,7 @@ class Engine:
 
         Raises what the network raises when it can no longer do anything: the engine is then of no more use.
         """
-        outputs, self._pending = self._pending + self._inspector.take_results(), []
-        for seq in self._scheduler.expired(time.monotonic()):
-            outputs.append(self._ending(seq.uid, "deadline"))
+        outputs = self._take_ends()
         if not self._scheduler.has_work:
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
         schedule = self._scheduler.schedule(None if self._look_budget is None else self._look_budget.tokens)
@@ -189,7 +213,14 @@ class Engine:
             findings[seq.uid] = tracked.findings
             if tracked.timing.scheduled is None:
                 tracked.timing = replace(tracked.timing, scheduled=now)
-        result = run_isolated(self._runner, schedule, findings)
+        deadline, must_complete = self._scheduler.next_deadline, self._must_complete
+        wanted = StillWanted(schedule, self._new_aborts, deadline, must_complete=must_complete)
+        try:
+            result = run_isolated(self._runner, schedule, findings, wanted if self._asks else lambda: None)
+        except StepAbandoned:
+            outputs.extend(self._abandon(schedule, wanted.aborted))
+            return StepOutput(outputs=tuple(outputs), stats=self.stats())
+        self._must_complete = False
         outputs.extend(self._book(schedule, result))
         if self._look_budget is not None and schedule.has_text and not result.failures:
             self._look_budget.note(time.monotonic() - now, schedule.work)
@@ -207,7 +238,7 @@ class Engine:
         return replace(
             self._counted,
             num_requests_running=self._scheduler.num_running,
-            num_requests_waiting=self._scheduler.num_waiting,
+            num_requests_waiting=self._scheduler.num_waiting + len(self._set_aside),
             kv_cache_usage_ratio=self._blocks.usage,
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
@@ -223,25 +254,56 @@ class Engine:
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._tracked)} are tracked")
         if self._look_budget is not None:
             self._look_budget.check_integrity()
+        if twice := known.intersection(self._set_aside.uids):
+            raise AssertionError(f"requests {sorted(twice)} are set aside, and scheduled")
 
     def state(self) -> dict[str, Any]:
         """What it is doing, for a debug dump: no tokens."""
-        return engine_state(self._scheduler, self._look_budget) | {"capture_bytes": self.capture_bytes}
+        state = engine_state(self._scheduler, self._look_budget)
+        return state | {"capture_bytes": self.capture_bytes, "set_aside": self._set_aside.uids}
+
+    def _take_ends(self) -> list[RequestOutput]:
+        """Of those who need no step, or no more."""
+        self._take_answers()
+        self._use_room()
+        outputs, self._pending = self._pending, []
+        for seq in self._scheduler.expired(time.monotonic()):
+            outputs.append(self._ending(seq.uid, "deadline"))
+        for output in outputs:
+            self._set_aside.forget(output.uid)
+        return outputs
+
+    def _abandon(self, schedule: Schedule, aborted: Iterable[int]) -> list[RequestOutput]:
+        """Book a step that was given up: the ends of those who left. The others are where they were before it."""
+        for uid in aborted:
+            self.abort(uid)
+        outputs = self._take_ends()
+        self._must_complete = not all(seq.is_finished for seq in schedule.sequences)
+        self._count(steps_abandoned_total=1)
+        return outputs
 
     def _book(self, schedule: Schedule, result: StepResult) -> list[RequestOutput]:
         """Commit a step that ran and write what each request is to be told."""
         now = time.monotonic()
         outputs = []
+        short = {uid: failure for uid, failure in result.failures.items() if failure.reason == "memory"}
         for uid, failure in result.failures.items():
-            self._scheduler.abort(uid, failure.reason)
-            outputs.append(self._ending(uid, failure.reason, failure.message))
-        self._scheduler.commit(schedule, result.tokens)
+            if uid not in short:
+                self._scheduler.abort(uid, failure.reason)
+                outputs.append(self._ending(uid, failure.reason, failure.message))
+        self._scheduler.commit(schedule.without(short), result.tokens)
         for seq in schedule.sequences:
             if seq.uid not in result.failures and (seq.uid in result.tokens or seq.is_finished):
-                outputs.append(self._output_or_end(seq, result, now))
+                output = self._output_or_end(seq, result, now)
+                if output is not None:
+                    outputs.append(output)
+        if short or self._set_aside.is_trying:
+            outputs.extend(self._share_memory(schedule, short))
+        for output in outputs:
+            self._set_aside.forget(output.uid)
         captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
         self._count(
-            generation_tokens_total=len(result.tokens),
+            generation_tokens_total=sum(output.token_id is not None for output in outputs),
             computed_tokens_total=schedule.num_tokens,
             engine_steps_total=1,
             capture_bytes_total=captured,
@@ -249,14 +311,19 @@ class Engine:
         )
         return outputs
 
-    def _output_or_end(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput:
-        """What a request is to be told; its end when that cannot be put together, as for want of memory."""
+    def _output_or_end(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput | None:
+        """What a request is to be told; its end when that cannot be put together. None when that was for want of memory
+        and it is set aside.
+        """
         try:
             return self._output(seq, result, now)
         except Exception as error:
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
+        if failure.reason == "memory" and self._is_gathering(seq.uid) and not self._set_aside.is_last_try(seq.uid):
+            self._leave(seq.uid, is_to_blame=True)
+            return None
         self._scheduler.finish(seq, failure.reason)
         return self._ending(seq.uid, failure.reason, failure.message)
 
@@ -269,8 +336,8 @@ class Engine:
         is_first = token is None or seq.num_generated_tokens == 1
         if is_first:  # the prompt is done, and so is all that it gave
             tracked.timing = replace(tracked.timing, first_token=now)
-            self._count(prompt_tokens_total=seq.num_read_tokens)
             tensors.update(found.arrays())
+            self._count(prompt_tokens_total=seq.num_read_tokens)
             scored = found.prompt_logprobs
             tracked.findings = Findings(patches=found.patches)
         if seq.is_finished:
@@ -290,6 +357,75 @@ class Engine:
             del self._tracked[uid]
         return output
 
+    def _share_memory(self, schedule: Schedule, short: dict[int, Failure]) -> list[RequestOutput]:
+        """Let those of a step who found no memory try again, and end those who have."""
+        holders = [uid for uid in self._tracked if self._is_gathering(uid)]
+        judgement = self._set_aside.judge(short, holders, [seq.uid for seq in schedule.sequences])
+        for uid in judgement.leaving:
+            if uid in short:
+                self._leave(uid, is_to_blame=True)
+            else:
+                self._leave(uid, beside=judgement.asking)
+        for uid in judgement.ending:
+            self._scheduler.abort(uid, "memory")
+        if judgement.ending and not self._is_anyone_gathering():
+            self._give_back()
+            self._runner.check()  # where nobody holds what is missing, the next ones would fare no better
+        return [self._ending(uid, "memory", short[uid].message) for uid in judgement.ending]
+
+    def _use_room(self) -> None:
+        """Begin those set aside for whom there is room, and end those who are late."""
+        if self._set_aside.is_trying:
+            self._give_back()
+        for request in self._set_aside.expired(time.monotonic()):
+            self._pending.append(_unbegun(request, "deadline"))
+        while (first := self._set_aside.next(self._is_anyone_gathering)) is not None:
+            self._give_back()
+            if self._set_aside.has_had_its_tries(first.uid):
+                self._pending.append(_unbegun(first, "memory", "no memory for it beside what others write"))
+                continue
+            try:
+                self._begin(first)
+            except Exception as error:
+                logger.exception("request %d could not begin anew", first.uid)
+                failure = failure_of(error)
+                self._pending.append(_unbegun(first, failure.reason, failure.message))
+
+    def _take_answers(self) -> None:
+        """Of the inspector."""
+        for output in self._inspector.take_results():
+            request = self._questions.pop(output.uid)
+            if output.finish_reason == "memory":
+                self._without_memory(request, output.error or "")
+            else:
+                self._pending.append(output)
+
+    def _without_memory(self, request: EngineRequest, error: str) -> None:
+        """Set one aside that holds nothing, or end it where that was its last try."""
+        self._give_back()
+        if self._set_aside.is_last_try(request.uid):
+            self._pending.append(_unbegun(request, "memory", error))
+        else:
+            self._set_aside.add(request, is_to_blame=True)
+
+    def _leave(self, uid: int, *, is_to_blame: bool = False, beside: Collection[int] = ()) -> None:
+        """Set one aside that has begun: all it holds is free at once, and it has told its client nothing yet."""
+        seq = self._tracked.pop(uid).sequence
+        self._scheduler.finish(seq, "memory")
+        self._set_aside.add(seq.request, is_to_blame=is_to_blame, beside=beside)
+        named = {"request_id": seq.request.request_id}
+        logger.warning("memory is short: request %d waits to begin anew", uid, extra={"fields": named})
+
+    def _is_gathering(self, uid: int) -> bool:
+        return uid in self._tracked and self._tracked[uid].findings.num_bytes > 0
+
+    def _is_anyone_gathering(self) -> bool:
+        return bool(self._questions) or any(map(self._is_gathering, self._tracked))
+
+    def _give_back(self) -> None:
+        self._let_answers_go()
+        give_back_memory()
+
     def _ending(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """The last word on a request that did not complete."""
         tracked = self._tracked.pop(uid)
@@ -301,15 +437,7 @@ class Engine:
         self._counted = replace(self._counted, **current)
 
 
-def stacks_of(config: ModelConfig) -> Stacks:
-    """The blocks of a model's stacks."""
-    if config.kind == "encoder":
-        return Stacks(decoder=0, encoder=config.num_layers)
-    return Stacks(decoder=config.num_layers, encoder=0 if config.encoder is None else config.encoder.num_layers)
-
-
-def max_encoder_len(config: ModelConfig, max_model_len: int) -> int:
-    """Most tokens that the encoder reads; 0 where there is none."""
-    if config.kind == "encoder":
-        return max_model_len
-    return 0 if config.encoder is None else min(max_model_len, config.encoder.max_model_len)
+def _unbegun(request: EngineRequest, reason: FinishReason, error: str | None = None) -> RequestOutput:
+    """The last word on a request that is in no step."""
+    timing = Timing(request.arrival_time, finished=time.monotonic())
+    return RequestOutput(uid=request.uid, finish_reason=reason, error=error, timing=timing)

@@ -5,10 +5,11 @@ handed out is taken back first, and numbers do not depend on who shares a pass. 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from typing import Protocol
 
+from server.engine.abandonment import StepAbandoned
 from server.engine.failure import Failure, failure_of
 from server.engine.findings import Findings
 from server.engine.memory_limit import give_back_memory
@@ -27,34 +28,60 @@ class Runner(Protocol):
         chunks: ReadOnlySequence[Chunk],
         findings: Mapping[int, Findings],
         encodes: ReadOnlySequence[Sequence] = (),
+        check: Callable[[], None] = ...,
     ) -> StepResult: ...
     def check(self) -> None: ...
 
 
-def run_isolated(runner: Runner, schedule: Schedule, findings: Mapping[int, Findings]) -> StepResult:
-    """The step's result; those that fail when they run alone are among its `failures`.
+def run_isolated(
+    runner: Runner, schedule: Schedule, findings: Mapping[int, Findings], check: Callable[[], None] = lambda: None
+) -> StepResult:
+    """The step's result; those that fail when they run alone are among its `failures`, as are all where not even one
+    token finds memory: others may hold it.
 
-    Raises what `runner.check` raises: then it is nobody's fault, and the engine cannot go on.
+    Raises what else `runner.check` raises: then it is nobody's fault, and the engine cannot go on. Raises StepAbandoned
+    when `check`, which is called between pieces of the work, does: then nothing of the step has been handed out.
     """
-    step = _Step(runner, schedule, findings)
     everyone = schedule.sequences
-    whole = step.attempt(everyone)
-    if isinstance(whole, StepResult):
-        return whole
-    result = StepResult()
-    runner.check()
-    step.isolate(everyone, whole, result)
-    runner.check()  # what fails late, as a GPU does, may have failed since
+    try:
+        step = _Step(runner, schedule, findings, check)
+    except Exception as error:  # what takes a failed pass back needs memory too
+        return _all_short(everyone, error)
+    try:
+        whole = step.attempt(everyone)
+        if isinstance(whole, StepResult):
+            return whole
+        result = StepResult()
+        runner.check()
+        step.isolate(everyone, whole, result)
+        runner.check()  # what fails late, as a GPU does, may have failed since
+    except StepAbandoned:
+        step.take_back(findings.keys())
+        raise
+    except Exception as error:
+        step.take_back(findings.keys())
+        return _all_short(everyone, error)
     return result
+
+
+def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepResult:
+    """A step for which there was no memory at all. Raises `error` if it says anything else."""
+    failure = failure_of(error)
+    if failure.reason != "memory":
+        raise error
+    return StepResult(failures={seq.uid: failure for seq in sequences})
 
 
 class _Step:
     """One step's work, of which any part can be tried."""
 
-    def __init__(self, runner: Runner, schedule: Schedule, findings: Mapping[int, Findings]) -> None:
+    def __init__(
+        self, runner: Runner, schedule: Schedule, findings: Mapping[int, Findings], check: Callable[[], None]
+    ) -> None:
         self._runner = runner
         self._schedule = schedule
         self._findings = findings
+        self._check = check
         self._take_back: dict[int, Callable[[], None]] = {
             uid: found.mark() for uid, found in findings.items() if found.is_gathering
         }
@@ -65,20 +92,27 @@ class _Step:
         chunks = [chunk for chunk in self._schedule.chunks if chunk.sequence.uid in uids]
         encodes = [seq for seq in self._schedule.encodes if seq.uid in uids]
         try:
-            return self._runner.run(chunks, {uid: self._findings[uid] for uid in uids}, encodes)
+            return self._runner.run(chunks, {uid: self._findings[uid] for uid in uids}, encodes, self._check)
+        except StepAbandoned:
+            raise
         except Exception as error:
             failure = failure_of(error)
             if len(uids) == 1:
                 named = {"request_id": sequences[0].request.request_id}
-                logger.exception("request %d ends, its neighbours go on", *uids, extra={"fields": named})
+                logger.exception("request %d failed alone, its neighbours go on", *uids, extra={"fields": named})
             else:
                 logger.warning("a step over %d requests failed, and is run in halves: %s", len(uids), failure.message)
         # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
-        for uid in uids & self._take_back.keys():
-            self._take_back[uid]()
+        self.take_back(uids)
         if failure.reason == "memory":
             give_back_memory()
         return failure
+
+    def take_back(self, uids: Iterable[int]) -> None:
+        """Forget what the step has handed out to these."""
+        for uid in uids:
+            if uid in self._take_back:
+                self._take_back[uid]()
 
     def isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
         """Add to `result` what those give who fail only for their neighbours' sake, and the failures of the others."""

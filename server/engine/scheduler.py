@@ -29,8 +29,8 @@ first request), then the order of arrival.
   earlier priorities keep coming for ever.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
@@ -99,6 +99,11 @@ class Schedule:
         """Each sequence that has work in this step, once."""
         found = {chunk.sequence.uid: chunk.sequence for chunk in self.chunks}
         return list((found | {seq.uid: seq for seq in self.encodes}).values())
+
+    def without(self, uids: Collection[int]) -> "Schedule":
+        """The work of the others."""
+        chunks = [chunk for chunk in self.chunks if chunk.sequence.uid not in uids]
+        return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid not in uids])
 
 
 @dataclass(slots=True)
@@ -194,6 +199,11 @@ class Scheduler:
                 self.finish(seq, "deadline")
                 ended.append(seq)
         return ended
+
+    @property
+    def next_deadline(self) -> float | None:
+        """No unfinished sequence's is earlier (CLOCK_MONOTONIC seconds); None where none has one."""
+        return self._deadlines[0][0] if self._deadlines else None
 
     def _forget_deadlines_of_ended(self) -> None:
         """A finished request leaves its entry behind, and its uid may since name another with another deadline. Under

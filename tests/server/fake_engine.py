@@ -7,7 +7,7 @@ removes it, and its load never ends).
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,12 @@ class FakeEngine:
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Everything here is answered by steps."""
+
+    def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
+        """Memory is never short here."""
+
+    def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
+        """Every step here is short."""
 
     def add_request(self, request: EngineRequest) -> None:
         if request.prompt_token_ids[0] == REFUSED_TOKEN:

@@ -1,0 +1,244 @@
+"""A step that hardly anybody wants is given up: those who left end at once, the others get the same bits."""
+
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from model.transformer import Transformer
+from server.engine import abandonment
+from server.engine.abandonment import ASK_INTERVAL, StepAbandoned, StillWanted
+from server.engine.engine import Engine
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, LensTask, Task
+from server.engine.scheduler import Schedule
+from server.engine.sequence import Chunk
+from tests.server.engine import toy_runner
+from tests.server.engine.driving import Answer, Load, alone, build, everything, generate, request
+
+PAIRS = ((0, 1), (1, 0))
+FIRST_LEAVER = 100
+
+
+@pytest.fixture
+def asks_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abandonment, "ASK_INTERVAL", 0.0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Asked:
+    """A step of three sequences with 1, 2 and 6 tokens, and an encoder's 3; asked as time goes by."""
+
+    def __init__(self, *, must_complete: bool = False, deadline: float | None = None) -> None:
+        seqs = [toy_runner.sequence(uid, range(9), deadline=deadline if uid == 3 else None) for uid in (1, 2, 3)]
+        read = toy_runner.sequence(4, [1], encoded=(1, 2, 3))
+        chunks = [Chunk(seq, 0, count) for seq, count in zip(seqs, (1, 2, 6), strict=True)]
+        self.left: list[int] = []
+        self.num_looks = 0
+        self.clock = Clock()
+        self.wanted = StillWanted(
+            Schedule(chunks, 12, [read]), self._new_aborts, deadline, must_complete=must_complete, clock=self.clock
+        )
+
+    def _new_aborts(self) -> Iterable[int]:
+        self.num_looks += 1
+        found, self.left = self.left, []
+        return found
+
+    def is_given_up(self, *leavers: int) -> bool:
+        self.left += leavers
+        self.clock.now += ASK_INTERVAL
+        try:
+            self.wanted()
+        except StepAbandoned:
+            return True
+        return False
+
+
+def test_a_step_is_given_up_once_more_than_half_of_its_tokens_are_nobodys() -> None:
+    step = Asked()
+    assert not step.is_given_up()
+    assert not step.is_given_up(3)  # 6 of 12
+    assert not step.is_given_up(77)  # nobody here
+    assert step.is_given_up(1)
+    assert step.wanted.aborted == {1, 3, 77}
+
+
+def test_what_an_encoder_reads_counts() -> None:
+    assert Asked().is_given_up(3, 4)
+    assert not Asked().is_given_up(1, 2, 4)
+
+
+def test_those_whose_time_is_over_want_it_no_more() -> None:
+    step = Asked(deadline=100.0 + 2.5 * ASK_INTERVAL)
+    assert not step.is_given_up(4)
+    assert not step.is_given_up()
+    assert step.is_given_up()
+
+
+def test_after_a_step_that_was_given_up_one_that_somebody_wants_runs_to_its_end() -> None:
+    step = Asked(must_complete=True)
+    assert not step.is_given_up(2, 3, 4)
+    assert step.is_given_up(1)
+
+
+def test_nobody_is_asked_more_often_than_every_few_milliseconds() -> None:
+    step = Asked()
+    for _ in range(50):
+        step.wanted()
+    assert step.num_looks == 0
+    step.is_given_up()
+    step.wanted()
+    assert step.num_looks == 1
+
+
+class Leaving:
+    """Who leaves, and when: at any look, in a random layer of a random step. Drives an engine as the worker's loop."""
+
+    def __init__(self, engine: Engine, requests: list[EngineRequest], draw: random.Random, often: float) -> None:
+        self.engine = engine
+        self.answers = {each.uid: Answer() for each in requests}
+        self.num_ends = dict.fromkeys(self.answers, 0)
+        self._requests = requests
+        self._draw = draw
+        self._often = often
+        self._told: list[int] = []
+        self._added: list[int] = []
+        engine.watch_aborts(self._new_aborts)
+
+    def _new_aborts(self) -> list[int]:
+        here = [uid for uid in self._added if uid >= FIRST_LEAVER and uid not in self._told]
+        if not here or self._draw.random() > self._often:
+            return []
+        leaving = self._draw.sample(here, self._draw.randint(1, len(here)))
+        self._told += leaving
+        return leaving
+
+    def run(self) -> dict[int, Answer]:
+        waiting = list(self._requests)
+        while waiting or self.engine.has_work:
+            for _ in range(self._draw.randint(0 if self.engine.has_work else 1, 4)):
+                if waiting:
+                    self._added.append(waiting[0].uid)
+                    self.engine.add_request(waiting.pop(0))
+            for output in self.engine.step().outputs:
+                self.answers[output.uid].add(output)
+                self.num_ends[output.uid] += output.finish_reason is not None
+            self.engine.check_integrity()
+            for uid in self._told:  # the messages that were looked at come in their turn
+                self.engine.abort(uid)
+        return self.answers
+
+
+def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
+    """Those who stay: of each kind, those whose answers are added up or appended to among them; some share a prefix."""
+    config = model.config
+    tasks: list[Task] = [EmbedTask(pooling="mean"), EmbedTask(pooling="none")]
+    if config.kind == "encoder":
+        tasks.append(AttentionTask(capture=AttentionCapture(pairs=PAIRS, part="encoder", resize=5)))
+    else:
+        tasks += [
+            generate(9, logprobs=3, prompt_logprobs=2),
+            *(generate(7, temperature=0.9, seed=seed) for seed in range(3)),
+            generate(6, attention=AttentionCapture(pairs=PAIRS), attention_prompt=True),
+            EmbedTask(pooling="last"),
+            AttentionTask(capture=AttentionCapture(pairs=PAIRS, resize=5)),
+            LensTask(layers=(0, 1), positions=(0, 5), top_k=3),
+        ]
+    tasks.append(everything(config))
+    if config.kind == "encoder-decoder":
+        tasks = [task for task in tasks if not isinstance(task, EmbedTask)]
+    shared = words(draw, 24)
+    encoded = words(draw, 20) if config.encoder else []
+    return [request(uid, [*shared, *words(draw, 9)], task, encoded=encoded) for uid, task in enumerate(tasks)]
+
+
+def leavers(model: Transformer, draw: random.Random, count: int) -> list[EngineRequest]:
+    """Long prompts, as they are read for long; some of them captured."""
+    tasks: list[Task] = [everything(model.config)]
+    if model.config.kind != "encoder":
+        tasks += [generate(30), generate(30, prompt_logprobs=1)]
+    encoded = words(draw, 30) if model.config.encoder else []
+    return [
+        request(FIRST_LEAVER + i, words(draw, draw.randint(40, 90)), draw.choice(tasks), encoded=encoded)
+        for i in range(count)
+    ]
+
+
+def words(draw: random.Random, count: int) -> list[int]:
+    return [draw.randrange(2, 90) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "t5", "bart", "bert"])
+def test_whoever_leaves_in_whatever_layer_the_others_are_answered_as_if_alone(
+    model_of: Load, asks_everywhere: None, name: str, seed: int
+) -> None:
+    draw = random.Random(seed)
+    model = model_of(name)
+    staying = crowd(model, draw)
+    quiet = alone(model, staying)
+    together = [*staying, *leavers(model, draw, 12)]
+    draw.shuffle(together)
+    # Small enough that some are preempted, with chunks that end within prompts.
+    engine = build(model, num_blocks=60, max_num_seqs=8, max_num_batched_tokens=draw.choice([64, 160, 2048]))
+    started = [replace(each, arrival_time=0.0) for each in together]
+    leaving = Leaving(engine, started, draw, often=0.2)
+    answers = leaving.run()
+    for uid, expected in quiet.items():
+        assert answers[uid] == expected, f"request {uid} was answered differently"
+    assert set(leaving.num_ends.values()) == {1}
+    left = [answers[uid].finish_reason for uid in answers if uid >= FIRST_LEAVER]
+    assert "abort" in left
+    assert engine.stats().steps_abandoned_total > 0
+    assert engine.stats().kv_cache_usage_ratio == 0
+    assert engine.capture_bytes == 0
+
+
+def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, asks_everywhere: None) -> None:
+    model = model_of("llama-gqa")
+    engine = build(model, max_num_batched_tokens=96)
+    stream = request(0, [5, 6, 7], generate(12, ignore_eos=True))
+    expected = alone(model, [stream])[0]
+    engine.watch_aborts(lambda: [uid])  # whoever came last leaves at once, in every step
+    engine.add_request(stream)
+    uid, answer = 0, Answer()
+    budget = engine.state()["look_budget"]
+    while answer.finish_reason is None:
+        uid += 1
+        engine.add_request(request(uid, [9] * 90, generate(4)))
+        for output in engine.step().outputs:
+            if output.uid == 0:
+                answer.add(output)
+        engine.abort(uid)
+        assert uid <= 2 * 12 + 1
+        if not answer.tokens:
+            assert engine.state()["look_budget"] == budget  # a step that was given up says nothing of what steps take
+    assert answer == expected
+    assert engine.stats().steps_abandoned_total == 12
+
+
+def test_a_deadline_that_passes_within_a_step_ends_it(model_of: Load, asks_everywhere: None) -> None:
+    engine = build(model_of("llama-gqa"))
+    late: list[EngineRequest] = []
+
+    def let_time_pass() -> Iterable[int]:
+        while time.monotonic() < (late[0].deadline or 0):
+            pass
+        return ()
+
+    late.append(request(1, [4] * 60, generate(4), deadline=time.monotonic() + 0.05))
+    engine.watch_aborts(let_time_pass)
+    engine.add_request(late[0])
+    (output,) = engine.step().outputs
+    assert (output.uid, output.finish_reason) == (1, "deadline")
+    assert engine.stats().steps_abandoned_total == 1
+    assert engine.stats().engine_steps_total == 0

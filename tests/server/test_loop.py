@@ -1,0 +1,116 @@
+"""The worker's loop around a real engine, spoken to over a real socket."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from server import messages
+from server.engine import abandonment
+from server.engine.request import EngineRequest
+from server.link import FrameDecoder, WorkerLink, frame_parts
+from server.loop import run_engine
+from tests import tiny
+from tests.server.engine.driving import build, generate, load, request
+
+
+class Gate:
+    """A network's next pass waits at its beginning until it is let in."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+        self.is_open = threading.Event()
+
+    def wait(self) -> None:
+        self.is_reached.set()
+        assert self.is_open.wait(30)
+
+
+class Api:
+    """The other end of the socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._decoder = FrameDecoder()
+
+    def say(self, *said: messages.ToWorker) -> None:
+        """All at once."""
+        self._socket.sendall(b"".join(part for each in said for part in frame_parts(messages.encode(each))))
+
+    def ends(self, count: int) -> dict[int, str]:
+        """How the next requests end, as soon as that many have."""
+        found: dict[int, str] = {}
+        while len(found) < count:
+            for step in self._steps():
+                found |= {out.uid: out.finish_reason for out in step.outputs if out.finish_reason is not None}
+                self.stats = step.stats
+        return found
+
+    def _steps(self) -> list[messages.Step]:
+        received = self._socket.recv_into(self._decoder.space())
+        assert received, "the worker left"
+        frames = self._decoder.advance(received)
+        decoded = [messages.decode_from_worker(frame.header) for frame in frames]
+        return [message for message in decoded if isinstance(message, messages.Step)]
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def api(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    monkeypatch.setattr(abandonment, "ASK_INTERVAL", 0.0)
+    model = load(tiny.make_variant("llama-gqa", tmp_path))
+    forward = model.forward
+
+    def waits(*arguments: Any) -> Any:
+        gate.wait()
+        return forward(*arguments)
+
+    monkeypatch.setattr(model, "forward", waits)
+    mine, theirs = socket.socketpair()
+    theirs.settimeout(30)
+    link, engine = WorkerLink(mine), build(model)
+
+    def run() -> None:
+        with pytest.raises(ConnectionError):
+            run_engine(engine, link)
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    yield Api(theirs)
+    theirs.close()
+    worker.join(30)
+    assert not worker.is_alive()
+    link.close()
+
+
+def added(each: EngineRequest) -> messages.NewRequest:
+    return messages.new_request(each)[0]
+
+
+def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gate: Gate) -> None:
+    api.say(added(request(1, [5] * 60, generate(4))))
+    assert gate.is_reached.wait(30)
+    api.say(messages.Abort(1))
+    gate.is_open.set()
+    assert api.ends(1) == {1: "abort"}
+    assert (api.stats.steps_abandoned_total, api.stats.engine_steps_total) == (1, 0)
+    assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)
+
+
+def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
+    """One who came and left within a step that is given up meets the engine in that order, and so ends."""
+    api.say(added(request(1, [5] * 60, generate(4))))
+    assert gate.is_reached.wait(30)
+    stays = request(3, [6, 7, 8], generate(2, ignore_eos=True), deadline=time.monotonic() + 60)
+    api.say(added(request(2, [5] * 60, generate(4))), messages.Abort(2), added(stays), messages.Abort(1))
+    gate.is_open.set()
+    assert api.ends(3) == {1: "abort", 2: "abort", 3: "length"}
+    assert api.stats.steps_abandoned_total == 1
