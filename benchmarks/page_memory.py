@@ -19,7 +19,9 @@ MOST_HEAP_GROWTH, MOST_PROCESS_GROWTH = 0.02, 0.05
 CHECKED_MINUTES = 60
 NUM_READINGS = 60
 NUM_WORDS = 4
-"""How many words of the text are clicked in turn: with all layers and heads, more answers than the page keeps."""
+"""How many words of the text are clicked in turn: so few that all answers are kept before the second half."""
+READ_VIEW = 1
+"""Attention: while memory is read, the page shows what it began with. The last one, Server, never rests."""
 HEADS_WALL = ".wall .canvases canvas:last-child"
 SETTLED = (
     "document.querySelector('main.view[id]') !== null"
@@ -40,19 +42,16 @@ def open_page(tab: Tab, url: str) -> None:
     tab.wait_until(SETTLED)
 
 
-def open_views(tab: Tab) -> Iterator[int]:
-    """Click on each view in turn, and wait until it is drawn; the numbers of the views."""
-    for number in range(tab.count(".rail button")):
-        tab.click(".rail button", number)
-        tab.wait_until(SETTLED)
-        yield number
+def open_view(tab: Tab, number: int) -> None:
+    tab.click(".rail button", number)
+    tab.wait_until(SETTLED)
 
 
 def walk(tab: Tab, turn: int) -> int:
     """Open every view once; in each, another layer or head and another word. Returns how many views there are."""
-    num_views = 0
-    for number in open_views(tab):
-        num_views += 1
+    num_views = tab.count(".rail button")
+    for number in range(num_views):
+        open_view(tab, number)
         tab.press(("ArrowRight", "ArrowDown")[number % 2])
         tab.wait_until(SETTLED)
         if tab.count(".shared .token"):
@@ -74,10 +73,11 @@ def measure_memory(tab: Tab, server: Server, minutes: float) -> Iterator[Reading
         passed = (time.monotonic() - started) / 60
         if passed >= (num_readings + 1) * minutes / NUM_READINGS:
             num_readings += 1
+            open_view(tab, READ_VIEW)
             yield Reading(passed, num_views, tab.memory())
 
 
-def growth(minutes: Sequence[float], sizes: Sequence[float]) -> float:
+def growth_share(minutes: Sequence[float], sizes: Sequence[float]) -> float:
     """How much the line fitted through `sizes` rises from the first to the last minute, as a share of its beginning."""
     slope, start = np.polynomial.Polynomial.fit(minutes, sizes, 1).convert().coef[::-1]
     begin, finish = start + slope * minutes[0], start + slope * minutes[-1]
@@ -98,7 +98,7 @@ def report_memory(tab: Tab, server: Server, minutes: float) -> Iterator[str]:
     half = readings[len(readings) // 2 :]
     times = [reading.minutes for reading in half]
     for name, part, most in (("heap", "heap", MOST_HEAP_GROWTH), ("process", "renderer", MOST_PROCESS_GROWTH)):
-        grown = growth(times, [getattr(reading.memory, part) for reading in half])
+        grown = growth_share(times, [getattr(reading.memory, part) for reading in half])
         print(f"\n{name}, second half: {100 * grown:+.2f} %")
         if grown > most:
             yield f"{name}: {100 * grown:+.2f} % in the second half of {minutes:.0f} minutes, over {100 * most:.0f} %"

@@ -20,7 +20,7 @@ class AnswerCache {
   }
 
   set(key, answer) {
-    const bytes = sizeOf(answer);
+    const bytes = sizeOf(key) + sizeOf(answer);
     this.#bytes -= this.#answers.get(key)?.bytes ?? 0; // two places may have asked the same at once
     this.#answers.delete(key);
     this.#answers.set(key, { answer, bytes });
@@ -38,10 +38,12 @@ class AnswerCache {
   }
 }
 
-function sizeOf(answer) {
-  if (!Array.isArray(answer)) return 20_000;
-  const arrays = answer.flatMap((entry) => Object.values(entry?.arrays ?? {}));
-  return arrays.reduce((sum, array) => sum + array.data.byteLength, 20_000);
+/** About how many bytes an answer takes; of a long text the words are no less than the numbers. */
+function sizeOf(part) {
+  if (ArrayBuffer.isView(part)) return part.byteLength;
+  if (typeof part === "string") return 16 + part.length;
+  if (part === null || typeof part !== "object") return 8;
+  return Object.values(part).reduce((sum, inner) => sum + sizeOf(inner), 40);
 }
 
 const cache = new AnswerCache();
