@@ -41,3 +41,47 @@ def test_what_cannot_be_kept_is_used_all_the_same(tmp_path: Path, is_full: bool)
     assert (done.returncode, done.stdout) == (0, "42\n"), done.stderr
     assert bool(list((tmp_path / "__pycache__").glob("*.nbi"))) is not is_full
     assert ("is not kept for the next start" in done.stderr) is is_full
+
+
+COMPILE_AT_ONCE = """
+import os, sys, time, numba
+from pathlib import Path
+from numba.core import caching
+from model.layers.compiler_cache import tolerate_full_disks
+
+tolerate_full_disks()
+save_index = caching.IndexDataCacheFile._save_index
+
+def save_index_slowly(self, overloads):
+    time.sleep(0.5)
+    save_index(self, overloads)
+
+caching.IndexDataCacheFile._save_index = save_index_slowly
+
+@numba.njit(cache=True)
+def double(x):
+    return x + x
+
+number, others = eval(sys.argv[1]), [Path(name) for name in sys.argv[3:]]
+Path(sys.argv[2]).touch()
+while not all(other.exists() for other in others):
+    time.sleep(0.01)
+print(double(number), sum(double.stats.cache_hits.values()))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_compile_for_different_types_at_once_keep_both(tmp_path: Path) -> None:
+    script = tmp_path / "compile.py"
+    script.write_text(COMPILE_AT_ONCE)
+
+    def start(number: str, own: str, other: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(script), number, str(tmp_path / own), str(tmp_path / other)]
+        return subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
+
+    def both() -> list[str]:
+        processes = [start("21", "integer", "real"), start("2.5", "real", "integer")]
+        return [process.communicate()[0] for process in processes]
+
+    assert both() == ["42 0\n", "5.0 0\n"]
+    assert both() == ["42 1\n", "5.0 1\n"], "each found what it had compiled"
