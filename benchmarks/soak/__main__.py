@@ -13,11 +13,12 @@ wrong.
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,8 @@ _BOOKS_CHECKED = 4.0
 """Seconds of idleness after which the server has looked at its own books: both processes do after two (a tick of
 `server.drain`, a heartbeat of `server.loop` later), and count at once what they find."""
 _FILES_SLACK = 2
+_LAST_LOG = 2000
+"""Characters of its log that are shown of a server that ended."""
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,8 @@ async def soak(
     until = time.monotonic() + seconds
     breaking = asyncio.create_task(inflict(server, seed, seconds, kill_every, faults))
     everybody = [Client(server, questions, expected, outcomes.append) for _ in range(clients)]
-    await asyncio.gather(*(client.run(seed, number, until) for number, client in enumerate(everybody)))
-    await breaking
+    acting = asyncio.gather(breaking, *(client.run(seed, number, until) for number, client in enumerate(everybody)))
+    await _while_it_lives(server, log, acting)
     watching.cancel()
     after = await settled(server, log)
     lines = books.read_log(log)
@@ -128,6 +131,24 @@ async def soak(
         if count > files[name] + _FILES_SLACK:
             found.add("not flat", f"open files of {name}: {files[name]} before, {count} after")
     return Soak(outcomes, faults, watch, before, after, found)
+
+
+async def _while_it_lives(server: Server, log: Path, acting: Awaitable[object]) -> None:
+    """Waits for `acting`. Raises RuntimeError with the log's end as soon as the server's process ends."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    descriptor = os.pidfd_open(server.pid)
+    loop.add_reader(descriptor, ended.set)
+    whichever = (asyncio.ensure_future(ended.wait()), asyncio.ensure_future(acting))
+    try:
+        await asyncio.wait(whichever, return_when=asyncio.FIRST_COMPLETED)
+        if ended.is_set():
+            raise RuntimeError(f"the server ended in the midst of its soak:\n{log.read_text()[-_LAST_LOG:]}")
+        await acting
+    finally:
+        whichever[0].cancel()
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
 
 
 async def _check_quiet_again(

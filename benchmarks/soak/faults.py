@@ -20,7 +20,7 @@ from benchmarks.wire import Wire
 SETTLING = 1.0
 """Seconds around a fault in which its failures are still its own."""
 LEAST_SPACING = 20.0
-"""Seconds from the beginning of one fault to the next: three in a minute."""
+"""Seconds from the beginning of one fault to the next, at least, and from when it is healed: three in a minute."""
 SPARED = 1 / 3
 """The part of a soak, its last, in which no worker is killed: one must live long for its memory to be judged."""
 _STARTING = 60.0
@@ -61,10 +61,25 @@ def fault_times(seed: int, seconds: float, mean_spacing: float) -> Iterator[tupl
         kind = draw.choice(("kill", "kill", "stop"))
 
 
+def put_off(
+    moment: float, kind: Literal["kill", "stop"], seconds: float, healed: float
+) -> tuple[float, Literal["kill", "stop"]]:
+    """A planned fault after one that was healed at `healed`: late enough, and no kill where none may be any more."""
+    moment = max(moment, healed + LEAST_SPACING)
+    return moment, (kind if moment < last_kill(seconds) else "stop")
+
+
 async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float, faults: list[Fault]) -> None:
-    """Every fault of the plan, each noted in `faults` once it is healed; returns after the last."""
+    """Every fault of the plan, each noted in `faults` once it is healed; returns after the last.
+
+    Where workers start slowly, as beside other work, faults come later: a server whose last workers together were ready
+    for less than a minute ends, as it should (`server.supervisor`).
+    """
     draw, begun = random.Random(f"stops {seed}"), time.monotonic()
-    for moment, kind in fault_times(seed, seconds, mean_spacing):
+    for planned, plan in fault_times(seed, seconds, mean_spacing):
+        moment, kind = put_off(planned, plan, seconds, faults[-1].ready - begun) if faults else (planned, plan)
+        if moment >= seconds - 1:
+            return
         await asyncio.sleep(begun + moment - time.monotonic())
         pid = worker_pid(server.pid)
         if pid is None:  # not there yet since the last fault: that one is not healed, which is told there

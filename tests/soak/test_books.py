@@ -16,7 +16,7 @@ from benchmarks.soak.acts import acts, pool, wrong_requests
 from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Outcome
 from benchmarks.soak.ends import FAILURES, LogLine
-from benchmarks.soak.faults import LEAST_SPACING, Fault, fault_times
+from benchmarks.soak.faults import LEAST_SPACING, Fault, fault_times, put_off
 from benchmarks.soak.watch import API_PROCESS, MIN_LIFE, WORKER, Sample, Watch, growth_of
 from server.supervisor import FAILURE_WINDOW, MAX_FAILURES
 
@@ -312,6 +312,12 @@ def test_faults_never_make_the_supervisor_give_up() -> None:
         kills = [moment for moment, kind in fault_times(seed, 1800, 40) if kind == "kill"]
         assert kills[0] == LEAST_SPACING
         assert 600 < kills[-1] < 1200
+
+
+def test_workers_that_start_slowly_are_let_live_as_long_before_the_next_fault() -> None:
+    assert put_off(40.0, "kill", 1800, healed=10.0) == (40.0, "kill")
+    assert put_off(40.0, "kill", 1800, healed=60.0) == (60.0 + LEAST_SPACING, "kill")
+    assert put_off(1150.0, "kill", 1800, healed=1195.0)[1] == "stop"
 
 
 def test_a_soak_of_ten_minutes_leaves_a_worker_the_life_in_which_memory_is_judged() -> None:

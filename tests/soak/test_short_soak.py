@@ -1,13 +1,16 @@
 """A soak of some seconds with one kill: every request accounted for, every answer the quiet one, nothing held."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import serve
+from benchmarks.processes import Server, serve
 from benchmarks.soak.__main__ import SERVE, report, soak
 from benchmarks.soak.acts import pool
+from benchmarks.wire import scrape
 
 
 @pytest.mark.slow
@@ -19,3 +22,18 @@ def test_a_short_soak_with_a_kill_finds_nothing(tmp_path: Path, capsys: pytest.C
     assert is_sound, capsys.readouterr().out
     assert [fault.kind for fault in result.faults] == ["kill"]
     assert {outcome.end for outcome in result.outcomes} == {"whole", "left"}
+
+
+@pytest.mark.slow
+def test_a_soak_whose_server_ends_says_so_at_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    async def run(server: Server) -> None:
+        soaking = asyncio.create_task(soak(server, log, pool()[:1], seconds=600, clients=2, seed=1, kill_every=600))
+        while not (await scrape(server.host, server.port))["lightwell_requests_submitted_total"] > 1:
+            await asyncio.sleep(0.02)
+        os.kill(server.pid, signal.SIGKILL)
+        await soaking
+
+    with serve(SERVE, log_file=log) as server, pytest.raises(RuntimeError, match="the server ended in the midst"):
+        asyncio.run(run(server))
