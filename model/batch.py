@@ -193,8 +193,9 @@ class Batch:
             num_keys = self.positions_array[items[:, 1] + items[:, 2] - 1] + 1
             work = num_keys * items[:, 2] * items[:, 4]
             order = np.argsort(-work, kind="stable")
-            ends = work[order].cumsum() // (_ATTENTION_PIECE * num_threads)
-            pieces = np.split(order, np.flatnonzero(np.diff(ends)) + 1)
+            most, pieces = _ATTENTION_PIECE * num_threads, [order]
+            if work.sum() > most:
+                pieces = np.split(order, np.flatnonzero(np.diff(work[order].cumsum() // most)) + 1)
             self._attention_items[key] = [
                 items[np.concatenate([piece[i::num_threads] for i in range(num_threads)])] for piece in pieces
             ]
