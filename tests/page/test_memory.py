@@ -16,7 +16,9 @@ MOST_KEPT = 64 * 1024 * 1024
 """Bytes of answers (core/fetching.js)."""
 WARM_ROUNDS, ROUNDS = 6, 8
 MOST_GROWTH = 5000
-"""Bytes a view: noise takes up to 1,600; whoever keeps a view's picture, or an answer, keeps many times that."""
+"""Bytes a view: caches that are still filling take up to 1,600; whoever keeps a view's picture, or an answer, keeps
+many times that.
+"""
 
 
 def open_all(tab: Tab, rounds: int) -> int:
@@ -47,7 +49,7 @@ def test_growth_is_that_of_the_line_through_the_sizes() -> None:
 
 def test_answers_are_kept_up_to_a_bound(chromium: str, server: Server) -> None:
     model = ask(server, "/v1/capabilities")["stacks"]["decoder"]
-    place = {"view": "attention", "text": LONG_TEXT}
+    place = {"view": "attention", "attention_picture": "matrix", "text": LONG_TEXT}
     buffers = []
     with open_tab(chromium) as tab:
         open_page(tab, server.url)
