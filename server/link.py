@@ -181,6 +181,8 @@ class WorkerLink:
         """Frames that have come since the last look, without waiting; the next `poll` returns them in their order, and
         raises where the link has ended: this does not.
         """
+        if not self._poll.poll(0):  # a fifth of what it costs to be told that there is nothing to read
+            return []
         num_known = len(self._inbox)
         try:
             self._receive()
