@@ -255,15 +255,15 @@ async def read_ok(wire: Wire) -> Head:
     return head
 
 
-async def run(server: Server, repeats: int, most_ms: float) -> bool:
-    """Prints the table; True when every stage stays within its bound, and within `most_ms`."""
+async def run(server: Server, repeats: int, most_ms: float, only: str) -> bool:
+    """Prints the table; True when every stage whose name has `only` stays within its bound, and within `most_ms`."""
     poller = await Wire.open(server.host, server.port)
     model = (await poller.ask("GET", "/v1/models")).body
     context = int(model.partition(b'"max_model_len":')[2].partition(b",")[0].strip(b"} ]"))
     bench, sound = Bench(server, poller), True
     print("| client leaves while | step ms | free ms: median | p95 | handler over ms: p95 | poll ms | bound | within |")
     print("|---|---|---|---|---|---|---|---|")
-    for stage in stages(context):
+    for stage in (stage for stage in stages(context) if only in stage.name):
         times = await bench.measure(stage, repeats)
         late = percentile(times.free, SHARE)
         bound = min(times.step * (2 if stage.beside else 1) + ALLOWANCE_MS, most_ms)
@@ -281,11 +281,12 @@ async def run(server: Server, repeats: int, most_ms: float) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--only", default="", help="stages whose name has this in it")
     parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
     options = parser.parse_args()
     is_built_in = not options.serve or options.serve[0].startswith("-")
     with serve([*options.serve, "--max-num-seqs", str(NUM_PLACES)]) as server:
-        sound = asyncio.run(run(server, options.repeats, BUILT_IN_MS if is_built_in else math.inf))
+        sound = asyncio.run(run(server, options.repeats, BUILT_IN_MS if is_built_in else math.inf, options.only))
     sys.exit(0 if sound else 1)
 
 
