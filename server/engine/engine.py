@@ -260,7 +260,8 @@ class Engine:
     def state(self) -> dict[str, Any]:
         """What it is doing, for a debug dump: no tokens."""
         state = engine_state(self._scheduler, self._look_budget)
-        return state | {"capture_bytes": self.capture_bytes, "set_aside": self._set_aside.uids}
+        state |= {"num_steps_abandoned": self._counted.steps_abandoned_total, "set_aside": self._set_aside.uids}
+        return state | {"capture_bytes": self.capture_bytes}
 
     def _take_ends(self) -> list[RequestOutput]:
         """Of those who need no step, or no more."""
