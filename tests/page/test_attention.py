@@ -151,14 +151,21 @@ def test_a_long_text_is_zoomed_and_its_cells_stay_the_apis(open_view: Open, serv
     expect(page.locator(".wall-name")).to_contain_text("is open")  # its thumbnails are means of cells, and all there
 
 
-@pytest.mark.parametrize("kind", ["pattern", "scores"])
-def test_saved_numbers_are_the_apis_with_their_tokens(
-    open_view: Open, server: Server, tmp_path: Path, kind: str
-) -> None:
-    page = open_view("attention", layer=1, head=3, attention_kind=kind)
-    saved = save(page, "(npy)", tmp_path)
-    expected = numbers(server, 1, 3, kind)
-    np.testing.assert_array_equal(np.load(saved), np.where(np.isnan(expected), -np.inf, expected).astype(np.float32))
+def test_a_long_text_scrolls_at_its_own_size(open_view: Open) -> None:
+    page = open_view("attention", text="the old king " * 150)
+    sizes = page.locator(".running-text canvas").evaluate_all(
+        "all => all.map((one) => [one.getBoundingClientRect().height, parseFloat(one.style.height)])"
+    )
+    assert len(sizes) == 2
+    assert all(shown == drawn > 700 for shown, drawn in sizes)  # squeezed, pointing would meet other words
+    box = page.locator(".running-text .canvases")
+    assert box.bounding_box()["height"] < 600  # type: ignore[index]
+    assert box.evaluate("element => element.scrollTop") > 0  # to the chosen word, the last
+
+
+def test_saved_numbers_stand_beside_their_tokens(open_view: Open, server: Server, tmp_path: Path) -> None:
+    page = open_view("attention", layer=1, head=3)
+    expected = numbers(server, 1, 3)
     header, *lines = save(page, "(CSV)", tmp_path).read_text().splitlines()
     assert header.split(",")[1:4] == ["Once", " upon", " a"]
     assert float(lines[4].split(",")[4]) == pytest.approx(expected[4, 3], rel=1e-6)

@@ -1,20 +1,37 @@
-"""What "Copy as…" gives runs as it is, and its menus leave the keyboard where it was."""
+"""What "Copy as…" gives runs as it is and gives the page's numbers; its menus leave the keyboard where it was."""
 
+import contextlib
+import io
+import json
+import math
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from benchmarks.processes import Server, serve
-from tests.page.conftest import Open, settle
+from tests.page.conftest import Open, percent, settle
+
+LAYER, HEAD, QUERY, KEY = 1, 3, 7, 6
+STATE = {
+    "layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY, "write_max_tokens": 3, "write_temperature": 0,
+    "heads_on": "text", "flow_open": "hook_resid_pre",
+}  # fmt: skip
 
 
-def copied(page: Page, place: int, what: str) -> str:
-    page.get_by_role("button", name="Copy as…").nth(place).click()
-    page.get_by_role("button", name=what, exact=True).click()
-    expect(page.get_by_text("Copied")).to_have_count(1)
+def copied(page: Page, menu: Locator, what: str) -> str:
+    """The text that an entry of this menu gives."""
+    menu.click()
+    around = menu.locator("xpath=..")
+    around.get_by_role("button", name=what, exact=True).click()
+    expect(around.get_by_role("status")).to_have_text("Copied")
     return str(page.evaluate("navigator.clipboard.readText()"))
 
 
@@ -25,32 +42,156 @@ def output_of(*command: str, **environment: str) -> str:
     return run.stdout
 
 
-VIEWS = (
-    "write", "attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks", "embeddings", "weights",
-)  # fmt: skip
+def run_python(text: str) -> Any:
+    """What the copied Python calls its answer, which it has printed too."""
+    space: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(text, space)  # in this process: starting another one takes longer than all the rest
+    space["client"].close()
+    assert printed.getvalue().strip()
+    return space["answer"]
 
 
-def run_both(page: Page, place: int) -> None:
-    """What the menu gives runs as curl and as Python, and the keyboard is where it was."""
-    answer = output_of("bash", "-c", copied(page, place, "curl"))
-    assert answer.startswith("{")
-    assert '"error"' not in answer[:20]
-    assert output_of(sys.executable, "-c", copied(page, place, "Python"))
-    expect(page.get_by_role("button", name="Copy as…").nth(place)).to_be_focused()
+@dataclass(frozen=True)
+class Shown:
+    """A number of the page, and where curl's JSON and the client's answer have it."""
+
+    where: str
+    pattern: str
+    of_json: Callable[[Any], float]
+    of_python: Callable[[Any], float]
+    within: float = 0.0  # besides the digits that the page leaves out
+
+    def on(self, page: Page) -> float:
+        text = page.locator(self.where).first.inner_text()
+        found = re.search(self.pattern, text)
+        assert found, f"{self.pattern} in {text}"
+        number = re.sub(r"[\s\u202f]", "", found[1]).replace("−", "-")
+        return float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_views_request_runs_as_curl_and_as_python(open_view: Open, view: str) -> None:
-    page = open_view(view, write_max_tokens=3)
+def array(name: str, *place: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
+    """One number of an answer's array, in JSON and in Python."""
+    return (
+        lambda answer: float(np.array(answer["data"][0]["arrays"][name]["data"], float)[place]),
+        lambda answer: float(answer[name][place]),
+    )
+
+
+def length_of_row(row: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
+    """The length of one position's vector that enters the block."""
+    name = f"blocks.{LAYER}.hook_resid_pre"
+    return (
+        lambda answer: float(np.linalg.norm(answer["data"][0]["points"][name]["data"][row])),
+        lambda answer: float(np.linalg.norm(answer[name][row])),
+    )
+
+
+def cosines_of_first(vectors: Any) -> float:
+    """Of the first text to the one nearest to it."""
+    unit = np.array(vectors) / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return float(np.sort(unit @ unit[0])[-2])
+
+
+def weight(*place: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
+    return (
+        lambda answer: float(np.array(answer["data"][0]["attention"])[place]),
+        lambda answer: float(answer.attention[place]),
+    )
+
+
+def perplexity(logprobs: list[float | None]) -> float:
+    return math.exp(-np.mean([value for value in logprobs if value is not None]))
+
+
+NUMBER = r"([−\d][\d.\u202f]*(?:e[−\d]+)?(?:\s?%)?)"
+HEAD_READOUT = Shown(".head-pictures .readout", rf": {NUMBER} ·", *weight(0, 0, QUERY, KEY))
+LENGTH = (".statistics tbody tr", rf"length\s+{NUMBER}")
+SHOWN: dict[str, list[Shown]] = {
+    "attention": [
+        Shown(HEAD_READOUT.where, HEAD_READOUT.pattern,
+              lambda answer: answer["data"][0]["attention"][LAYER][HEAD][QUERY][KEY] / 255,
+              lambda answer: float(answer.attention[LAYER, HEAD, QUERY, KEY]) / 255, within=0.5 / 255),
+        HEAD_READOUT,
+    ],
+    "why": [Shown("#why-weight", NUMBER, *array("weights", KEY))],
+    "contributions": [
+        Shown("#logit-sum", NUMBER, lambda answer: sum(answer["data"][0]["arrays"]["components"]["data"][0]),
+              lambda answer: float(answer["components"].sum())),
+        Shown(".line-head + .hint", rf"from length {NUMBER}", *array("norms", 0, 0)),
+    ],
+    "lens": [
+        Shown(".lens-said .readout", rf"\): \S+ {NUMBER}", *array("probabilities", -1, QUERY, 0)),
+        Shown(".lens-rows", rf"rank {NUMBER} of", *array("target_ranks", 0, 0)),
+    ],
+    "next": [
+        Shown(".facts", rf"entropy\s+{NUMBER} nats", lambda answer: answer["data"][0]["temperatures"][0]["entropy"],
+              lambda answer: float(answer.temperatures[0].entropy)),
+        Shown(".text-score", rf"text {NUMBER}:",
+              lambda answer: perplexity(answer["choices"][0]["logprobs"]["token_logprobs"]),
+              lambda answer: perplexity(answer.choices[0].logprobs.token_logprobs)),
+    ],
+    "heads": [Shown(".heads-found .readout", rf"previous token {NUMBER}", *array("scores", LAYER, HEAD, 0))],
+    "flow": [Shown(*LENGTH, *length_of_row(0)), Shown(*LENGTH, *length_of_row(QUERY))],
+    "stacks": [Shown(".stacks p.readout", rf"“a” {NUMBER}", *weight(0, 0, QUERY, KEY))],
+    "embeddings": [
+        Shown(".bars tbody tr", rf"{NUMBER}$",
+              lambda answer: cosines_of_first([entry["embedding"] for entry in answer["data"]]),
+              lambda answer: cosines_of_first(answer.matrix)),
+    ],
+    "weights": [
+        Shown(".weights-view .card", rf"{NUMBER} parameters", lambda answer: answer["total"],
+              lambda answer: answer.total),
+        Shown("[aria-label='Figures of the cosines']", rf"spread \(std\)\s+{NUMBER}",
+              lambda answer: answer["data"][0]["cosines"]["std"], lambda answer: answer.cosines.std),
+        Shown(".weights-view .legend >> text=effective", rf"rank {NUMBER}", *array("ov.effective_rank", 0, 0)),
+    ],
+}  # fmt: skip
+"""Of each view: a number of what each of its menus copies, in the order in which they stand."""
+
+
+@pytest.mark.parametrize("view", SHOWN)
+def test_what_a_view_copies_gives_its_numbers(open_view: Open, view: str) -> None:
+    page = open_view(view, **STATE)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    run_both(page, 0)
+    menus = page.get_by_role("button", name="Copy as…")
+    expect(menus).to_have_count(len(SHOWN[view]))
+    for number, shown in enumerate(SHOWN[view]):
+        answer = json.loads(output_of("bash", "-c", copied(page, menus.nth(number), "curl")))
+        expect(menus.nth(number)).to_be_focused()
+        seen = shown.on(page)
+        assert shown.of_json(answer) == pytest.approx(seen, rel=6e-3, abs=shown.within)
+        python = run_python(copied(page, menus.nth(number), "Python"))
+        assert shown.of_python(python) == pytest.approx(shown.of_json(answer), rel=1e-5)
+        expect(menus.nth(number)).to_be_focused()
 
 
-@pytest.mark.parametrize("place", [1, 2], ids=["geometry", "circuits"])
-def test_what_is_asked_of_the_weights_runs_as_well(open_view: Open, place: int) -> None:
-    page = open_view("weights", layer=2, weights_matrix="blocks.{layer}.mlp.W_out", weights_axis="columns")
+def test_what_is_written_and_why_is_copied(open_view: Open) -> None:
+    page = open_view("write", **STATE)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    run_both(page, place)
+    page.locator("#write").click()
+    expect(page.locator("#go-on")).to_be_visible()
+    told = page.locator(".prose").inner_text()
+    menus = page.get_by_role("button", name="Copy as…")
+    answer = json.loads(output_of("bash", "-c", copied(page, menus.first, "curl")))
+    assert told.endswith(answer["choices"][0]["text"].strip())
+    assert run_python(copied(page, menus.first, "Python")).choices[0].text == answer["choices"][0]["text"]
+    page.locator(".prose button").nth(1).click()
+    settle(page)
+    expect(menus).to_have_count(2)
+    found = json.loads(output_of("bash", "-c", copied(page, menus.last, "curl")))["data"][0]["temperatures"][0]
+    likeliest = page.locator(".token-card .bars tbody tr").first.locator("td.number")
+    expect(likeliest).to_have_text(percent(found["tokens"][0]["probability"]))
+    assert run_python(copied(page, menus.last, "Python")).temperatures[0].entropy == found["entropy"]
+
+
+def test_the_metrics_are_copied_as_curl(open_view: Open) -> None:
+    page = open_view("server")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    menu = page.get_by_role("button", name="Copy as…")
+    expect(menu).to_have_count(1)
+    metrics = output_of("bash", "-c", copied(page, menu, "curl"))
+    assert re.search(r"^lightwell_num_requests_running\b.* 0(\.0)?$", metrics, re.MULTILINE)
 
 
 def test_a_copied_request_names_the_key_but_does_not_hold_it(browser: Browser) -> None:
@@ -62,7 +203,7 @@ def test_a_copied_request_names_the_key_but_does_not_hold_it(browser: Browser) -
         page.get_by_role("button", name="Use it").click()
         settle(page)
         for what, *command in (("curl", "bash", "-c"), ("Python", sys.executable, "-c")):
-            text = copied(page, 0, what)
+            text = copied(page, page.get_by_role("button", name="Copy as…").first, what)
             assert "sesame" not in text
             assert "fables" in output_of(*command, text, LIGHTWELL_API_KEY="sesame")
         context.close()

@@ -1,10 +1,15 @@
-"""What a view saves can be read elsewhere: pictures by their formats, and the same numbers in both forms of data."""
+"""What the Save menus offer can be read elsewhere: pictures by their formats, the API's numbers as npy and as CSV.
 
+The menus are found on the page, and what is saved is looked up by its file's name: a new entry of a menu fails here
+until its numbers are told below.
+"""
+
+import base64
 import csv
-import re
-import struct
-import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,66 +19,296 @@ from playwright.sync_api import Locator, Page, expect
 from benchmarks.processes import Server
 from tests.page.conftest import TEXT, Open, ask
 
+LAYER, HEAD, QUERY, KEY = 1, 3, 7, 6
+PLACE = {"layer": LAYER, "head": HEAD, "query": QUERY, "key": KEY}
+TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
+
+Arrays = dict[str, Any]
+
+
+class Api:
+    """The answers that the saved numbers must equal."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def get(self, route: str) -> Any:
+        return ask(self._server, route)
+
+    def post(self, name: str, **body: Any) -> Any:
+        """The only entry of a route's answer."""
+        return ask(self._server, f"/v1/{name}", body)["data"][0]
+
+    def arrays(self, name: str, **body: Any) -> Arrays:
+        return {key: np.array(made["data"], float) for key, made in self.post(name, **body)["arrays"].items()}
+
+    def point(self, name: str, **body: Any) -> Any:
+        (found,) = self.post("trace", input=TEXT, points=[name], layers=LAYER, **body)["points"].values()
+        return np.array(found["data"], float)
+
+    def probabilities(self) -> Any:
+        """Of each token of the vocabulary, after the query."""
+        logits = self.post("next", input=TEXT, position=QUERY, full=True)["arrays"]["logits"]["data"]
+        powers = np.exp(np.array(logits, float) - max(logits))
+        return powers / powers.sum()
+
+    def guess(self) -> int:
+        """The likeliest token after the query."""
+        return int(np.argmax(self.probabilities()))
+
+
+def weights(api: Api, kind: str) -> Any:
+    """The chosen head's numbers, [query, key]; what is masked is null in JSON."""
+    found = api.post("attention", input=TEXT, layers=LAYER, heads=HEAD, kind=kind)["attention"][0][0]
+    return np.array([[-np.inf if value is None else value for value in row] for row in found])
+
+
+def attention(api: Api, kind: str = "pattern") -> Arrays:
+    wall = api.post("attention", input=TEXT, dtype="uint8")["attention"]
+    return {"attention-all-heads": wall, f"layer-{LAYER}-head-{HEAD}": weights(api, kind)}
+
+
+def attention_scores(api: Api) -> Arrays:
+    return attention(api, "scores")
+
+
+def attention_norms(api: Api) -> Arrays:
+    norms = api.arrays("contributions", input=TEXT, layers=LAYER, heads=HEAD, query_positions="all")["norms"]
+    return {**attention(api), f"layer-{LAYER}-head-{HEAD}": norms[0, 0]}
+
+
+def why(api: Api) -> Arrays:
+    found = api.arrays("explain", input=TEXT, layer=LAYER, head=HEAD, query_position=QUERY)
+    name = f"why-layer{LAYER}-head{HEAD}-query{QUERY}"
+    q, k, products = found["q"], found["k"][KEY], found["products"][KEY]
+    by_size = np.argsort(-products, kind="stable")
+    in_order = products[by_size]
+    shares = np.argsort(-found["weights"], kind="stable")
+    shares = shares[found["weights"][shares] > 0]
+    added = found["weighted_v"]
+    return {
+        f"{name}-weights": found["weights"],
+        f"{name}-products": found["products"],
+        "vectors": api.point("ln1.hook_normalized", positions=[QUERY, KEY]),
+        "q-and-k": [found["q_projected"], found["k_projected"][KEY]],
+        "turned-q-and-k": [found["q_projected"], q, found["k_projected"][KEY], k],
+        "dot": [q[by_size], k[by_size], in_order, np.cumsum(in_order)],
+        "value": [found["v"][KEY], added[KEY]],
+        "weighted-values": [*added[shares[:6]], added[shares[6:]].sum(0), found["z"]],
+        "output": [found["output"]],
+    }
+
+
+def contributions(api: Api) -> Arrays:
+    found = api.arrays("contributions", input=TEXT, query_positions=QUERY, target=api.guess())
+    way = api.arrays("trajectory", input=TEXT, positions=QUERY, compare_positions=KEY)
+    return {
+        "contributions-lengths-layer-head-key": found["norms"][:, :, 0],
+        "contributions-pushes-on-the-logit-layer-head-key": found["attributions"][:, :, 0],
+        "contributions-parts-of-the-logit": found["components"][0],
+        "contributions-by-head": found["attributions"].sum((2, 3)),
+        "logit-parts": found["components"][0],
+        "lengths": [way["norms"][0], way["steps"][0]],
+        "directions": [way["cosine_to_start"][0], way["cosine_to_previous"][0], way["cosine_to_others"][0, :, 0]],
+    }
+
+
+def lens(api: Api) -> Arrays:
+    found = api.arrays("lens", input=TEXT, top_k=1)
+    followed = api.arrays("lens", input=TEXT, positions=QUERY, target=api.guess())
+    return {
+        "lens-probability-of-the-top-word": found["probabilities"][:, :, 0],
+        "lens-entropy": found["entropy"],
+        "ranks": followed["target_ranks"][:, 0],
+        "probabilities": followed["target_probabilities"][:, 0],
+    }
+
+
+def next_token(api: Api) -> Arrays:
+    return {"next-token": [api.probabilities()] * 2}  # nothing is cut: what is drawn from is the softmax
+
+
+def heads(api: Api) -> Arrays:
+    return {"heads": api.arrays("heads", input=TEXT)["scores"].reshape(6 * 8, -1)}
+
+
+def flow(api: Api) -> Arrays:
+    tensor = api.point("hook_resid_pre")
+    name = f"blocks.{LAYER}.hook_resid_pre"
+    return {name: tensor, f"{name}-histogram": np.histogram(tensor, bins=41)[0][:, None]}
+
+
+def stacks(api: Api) -> Arrays:
+    pattern = weights(api, "pattern")
+    return {f"decoder-lines-layer{LAYER}-head{HEAD}": pattern, f"mask-layer{LAYER}": np.tri(len(pattern))}
+
+
+def embeddings(api: Api) -> Arrays:
+    vectors = np.array([api.post("embeddings", input=text)["embedding"] for text in TEXTS])
+    lengths = np.linalg.norm(vectors, axis=1)
+    left, singular, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    return {
+        "cosines": vectors @ vectors.T / np.outer(lengths, lengths),
+        "texts-vectors": vectors,
+        "texts-places": np.abs(left[:, :2] * singular[:2]),  # an axis may point either way
+    }
+
+
+def model_weights(api: Api) -> Arrays:
+    census = api.get("/v1/models/fables/parameters")["rows"]
+    geometry = api.get("/v1/models/fables/geometry?matrix=W_E")["data"][0]
+    counts = np.array(geometry["arrays"]["histogram"]["data"], float)
+    centres = (np.arange(len(counts)) + 0.5) * 2 / len(counts) - 1
+    random = (1 - centres**2) ** ((geometry["dimension"] - 3) / 2)  # density of the cosine of random directions
+    circuits = api.arrays("circuits", layers=LAYER, heads=HEAD)
+    return {
+        "parameters": [[row["count"], row["parameters"], row["share"]] for row in census],
+        "cosines": np.stack([counts, random / random.sum() * counts.sum()], 1),
+        "circuits": [circuits[f"{name}.singular_values"][0, 0] for name in ("ov", "qk")],
+    }
+
+
+def nothing(api: Api) -> Arrays:
+    return {}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a view saves: its arrays by their files' names, of how many menus, of which `without` have no picture."""
+
+    arrays: Callable[[Api], Arrays]
+    num_menus: int
+    without: int = 0
+    state: dict[str, str] = field(default_factory=dict)
+
+
+SAVED = {
+    "write": Saved(nothing, 0),
+    "attention": Saved(attention, 3),
+    "attention, scores": Saved(
+        attention_scores, 3, state={"attention_kind": "scores", "attention_orientation": "columns"}
+    ),
+    "attention, norms": Saved(attention_norms, 2, state={"attention_kind": "norm", "attention_picture": "matrix"}),
+    "why": Saved(why, 8, without=1),
+    "contributions": Saved(contributions, 5, without=1),
+    "lens": Saved(lens, 3),
+    "next": Saved(next_token, 1),
+    "heads": Saved(heads, 1, state={"heads_on": "text"}),
+    "flow": Saved(flow, 3, state={"flow_open": "hook_resid_pre"}),
+    "stacks": Saved(stacks, 5),
+    "embeddings": Saved(embeddings, 2, state={"embeddings_texts": "\n".join(TEXTS)}),
+    "weights": Saved(model_weights, 3),
+    "server": Saved(nothing, 0),
+}
+
+
+@pytest.mark.parametrize("what", SAVED)
+def test_all_that_a_view_saves_is_what_it_shows(open_view: Open, server: Server, tmp_path: Path, what: str) -> None:
+    saved = SAVED[what]
+    page = open_view(what.partition(",")[0], **PLACE, **saved.state)
+    if "attention" in what:
+        expect(page.locator(".wall-name")).to_have_text(f"layer {LAYER}, head {HEAD} is open")  # all layers are here
+    menus = page.get_by_role("button", name="Save…")
+    expect(menus).to_have_count(saved.num_menus)
+    decoder = page.context.new_page()  # of pictures: the page's own policy lets none in
+    page.bring_to_front()
+    pictures: set[str] = set()
+    arrays: Arrays = {}
+    for number in range(saved.num_menus):
+        files = save_all(page, menus.nth(number), tmp_path / str(number))
+        if "picture (PNG)" in files:
+            png, svg = files.pop("picture (PNG)"), files.pop("picture (SVG)")
+            check_picture(decoder, png, svg, sizes_beside(menus.nth(number)))
+            pictures.add(png.stem)
+        for label in {name.rpartition(" ")[0] for name in files}:
+            npy, table = files.pop(f"{label} (npy)"), files.pop(f"{label} (CSV)")
+            arrays[npy.stem] = read_both(npy, table)
+        assert not files
+    assert len(pictures) == saved.num_menus - saved.without
+    expected = saved.arrays(Api(server))
+    assert sorted(arrays) == sorted(expected)
+    for name, right in expected.items():
+        shown = np.abs(arrays[name]) if name == "texts-places" else arrays[name]
+        np.testing.assert_allclose(shown, right, rtol=2e-5, atol=1e-6, err_msg=name)
+
 
 def save_all(page: Page, menu: Locator, folder: Path) -> dict[str, Path]:
     """Each file that the menu offers, by what it is called there."""
     menu.click()
     items = menu.locator("xpath=..").locator("li button")
     names = items.all_inner_texts()
-    menu.click()
     files = {}
     for name in names:
-        menu.click()
+        if not items.count():
+            menu.click()
         with page.expect_download() as download:
             items.get_by_text(name, exact=True).click()
         files[name] = folder / download.value.suggested_filename
         download.value.save_as(files[name])
+    assert len(set(files.values())) == len(names)
     return files
 
 
-def pixels(png: bytes) -> tuple[int, int, bytes]:
-    """Width, height and the filtered rows of a PNG of 8 bits a channel (ISO/IEC 15948)."""
-    assert png.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", png[16:24])
-    place, packed = 8, b""
-    while place < len(png):
-        length, kind = struct.unpack(">I4s", png[place : place + 8])
-        packed += png[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
-        place += 12 + length
-    return width, height, zlib.decompress(packed)
+def sizes_beside(menu: Locator) -> list[list[int]]:
+    """Width and height, in CSS pixels, of the pictures in the nearest part of the page that has some."""
+    beside = menu.locator("xpath=ancestor::*[.//figure][1]").locator("figure.picture .canvases canvas:first-child")
+    measure = "all => all.map((one) => [one.getBoundingClientRect().width, one.getBoundingClientRect().height])"
+    sizes: list[list[int]] = beside.evaluate_all(measure)
+    return sizes
 
 
-VIEWS = ("attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks", "embeddings", "weights")
-BESIDE = {"why": ".saved-strips", "contributions": ".line-head"}
-"""Where the first menu with a picture stands, in views whose first one saves the whole answer as data."""
+# Draws both files, four pixels of the PNG as one, so that the edges of letters weigh little: the share of pixels that
+# differ from the corner's (what is drawn) and of those that are not alike in both.
+COMPARE = """
+async (files) => {
+  const [png, svg] = await Promise.all(["png", "svg+xml"].map(async (type, i) => {
+    const image = new Image();
+    image.src = `data:image/${type};base64,${files[i]}`;
+    await image.decode();
+    return image;
+  }));
+  const [wide, tall] = [png.naturalWidth, png.naturalHeight];
+  const drawn = (picture, width, height) => {
+    const context = new OffscreenCanvas(width, height).getContext("2d");
+    context.imageSmoothingQuality = "high";
+    context.drawImage(picture, 0, 0, width, height);
+    return context;
+  };
+  const [one, other] = [png, svg].map((image) => {
+    const [width, height] = [Math.ceil(wide / 4), Math.ceil(tall / 4)];
+    return drawn(drawn(image, wide, tall).canvas, width, height).getImageData(0, 0, width, height).data;
+  });
+  const distance = (data, at, i) => Math.max(...[0, 1, 2].map((part) => Math.abs(one[i + part] - data[at + part])));
+  let [marked, unlike] = [0, 0];
+  for (let i = 0; i < one.length; i += 4) {
+    if (distance(one, 0, i) > 24) marked += 1;
+    if (distance(other, i, i) > 48) unlike += 1;
+  }
+  const pixels = one.length / 4;
+  return { size: [wide, tall], marked: marked / pixels, unlike: unlike / pixels };
+}
+"""
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_a_views_files_can_be_read(open_view: Open, tmp_path: Path, view: str) -> None:
-    page = open_view(view, layer=1, head=3, heads_on="text", query=7, key=6)
-    menu = page.locator(BESIDE.get(view, ".view")).get_by_role("button", name="Save…").first
-    files = save_all(page, menu, tmp_path)
-    width, height, rows = pixels(files["picture (PNG)"].read_bytes())
-    assert min(width, height) > 20
-    assert len(rows) in {height * (1 + channels * width) for channels in (3, 4)}
-    assert len(set(rows)) > 8  # not blank
-    svg = ElementTree.parse(files["picture (SVG)"]).getroot()
-    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
-    assert len(list(svg.iter())) > 5
-    for name, path in files.items():
-        if name.endswith("(npy)"):
-            array = np.load(path)
-            with files[name.replace("(npy)", "(CSV)")].open(newline="", encoding="utf-8") as table:
-                cells = [row[1:] for row in csv.reader(table)][-array.size // array.shape[-1] :]
-            np.testing.assert_array_equal(np.array(cells, float).astype(array.dtype).ravel(), array.ravel())
+def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -> None:
+    """The PNG has twice the picture's size and is not blank; the SVG has its size and draws the same."""
+    seen = decoder.evaluate(COMPARE, [base64.b64encode(path.read_bytes()).decode() for path in (png, svg)])
+    assert [side / 2 for side in seen["size"]] in sizes, png.name
+    assert seen["marked"] > 0.005, f"{png.name}: {seen}"
+    # fine letters are drawn a little otherwise; without its text or its lines it would be more than half
+    assert seen["unlike"] < 0.25 * seen["marked"], f"{svg.name}: {seen}"
+    root = ElementTree.parse(svg).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert [float(root.attrib["width"]), float(root.attrib["height"])] in sizes, svg.name
 
 
-def test_the_walls_numbers_are_the_apis(open_view: Open, server: Server, tmp_path: Path) -> None:
-    page = open_view("attention")
-    expect(page.locator(".wall-name")).to_contain_text("is open")
-    expect(page.locator(".wall-name")).not_to_contain_text("layers are here")
-    files = save_all(page, page.locator(".wall").get_by_role("button", name="Save…"), tmp_path)
-    (saved,) = (np.load(path) for name, path in files.items() if re.search("npy", name))
-    weights = np.array(ask(server, "/v1/attention", {"input": TEXT})["data"][0]["attention"], float)
-    assert saved.shape == weights.shape
-    np.testing.assert_allclose(saved / 255, weights, atol=0.501 / 255)  # rounded to a step of 1/255
+def read_both(npy: Path, table: Path) -> Any:
+    """The array, after a look at whether the CSV's last columns hold the same."""
+    array = np.load(npy)
+    with table.open(newline="", encoding="utf-8") as opened:
+        lines = list(csv.reader(opened))
+    rows = array.size // array.shape[-1]
+    assert len(lines) - rows in (0, 1), "more than a line of headings"
+    cells = np.array([line[1:] for line in lines[-rows:]], float)
+    np.testing.assert_array_equal(cells.astype(array.dtype).ravel(), array.ravel(), err_msg=table.name)
+    return array

@@ -1,10 +1,7 @@
 // The views: their names, when a model has them, and where their code is. They are loaded when they are opened.
+import { lackOf } from "./core/model.js";
 
-/** Why the model does not have a route, in the server's words; null where it has it. */
-const lacks = (route) => (capabilities) => {
-  const { works, reason } = capabilities.routes[route];
-  return works ? null : reason;
-};
+const lacks = (route) => (capabilities) => lackOf(capabilities, route);
 
 export const VIEWS = [
   {

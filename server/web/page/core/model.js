@@ -8,6 +8,14 @@ import { useSelection } from "./state.js";
 export const Capabilities = createContext(null);
 export const useCapabilities = () => useContext(Capabilities);
 
+/** Why the model cannot answer a route, as a sentence; null where it can. What it can answer the list of views tells. */
+export function lackOf(capabilities, route) {
+  const { works, reason } = capabilities.routes[route];
+  if (works) return null;
+  const said = reason.replace(/; \/v1\/\S.* are accepted$/, "");
+  return `${said[0].toUpperCase()}${said.slice(1)}.`;
+}
+
 /** What every look is asked with: {input, decoder_input (of an encoder-decoder, once there is one)}. */
 export function inputOf(selection, capabilities) {
   const isPair = capabilities.kind === "encoder-decoder";

@@ -83,7 +83,7 @@ export function CopyMenu({ route, body }) {
 
 /** A file's name, of the picture's and, where it is saved with others, the array's. */
 function fileOf(name, label, isOnly) {
-  return isOnly ? name : `${name}-${label.replace(/\W+/g, "-").toLowerCase()}`;
+  return isOnly ? name : `${name}-${label.toLowerCase().match(/\w+/g).join("-")}`;
 }
 
 /**

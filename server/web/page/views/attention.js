@@ -75,7 +75,7 @@ function Toolbar({ watching, grid }) {
       : html`<button type="button" disabled=${Boolean(lack) || !grid} title=${lack ?? WATCHING}
           onClick=${() => watching.start(grid)}>Continue and watch</button>`}
   </div>
-  ${lack && html`<p class="hint">Nothing to watch: ${lack}</p>`}`;
+  ${lack && html`<p class="hint">Nothing can be watched here. ${lack}</p>`}`;
 }
 
 function Head({ answer, grid, marked, live, request }) {

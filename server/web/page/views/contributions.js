@@ -1,7 +1,7 @@
 // What moves a word's vector, and what pushes the next word: by source word, head, layer and part.
 import { useJson, useLook } from "../core/fetching.js";
 import { html } from "../core/html.js";
-import { clamp, inputOf, shownToken, sidesOf, useCapabilities, useHead } from "../core/model.js";
+import { clamp, inputOf, lackOf, shownToken, sidesOf, useCapabilities, useHead } from "../core/model.js";
 import { useQueryOf } from "../core/sequences.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
@@ -17,7 +17,7 @@ export function View() {
   const capabilities = useCapabilities();
   const { part } = useHead();
   const lack = part === "encoder" ? "An encoder's stream leads to no next token: lengths are counted."
-    : capabilities.routes["/v1/next"].reason;
+    : lackOf(capabilities, "/v1/next");
   const query = useQueryOf(part);
   const canAsk = selection.text !== "" && query !== null;
   const hasTarget = canAsk && !lack;
@@ -45,7 +45,7 @@ function Question({ lack, guesses, answer, body }) {
   const entry = answer.entry;
   return html`<section class="card contributions-head">
     <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?</h2>
-      <${CopyMenu} route="v1/contributions" body=${body} />
+      ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
     <p class="hint">Every head adds something to the word's vector: its weight times the value of each source word, through
       W_O. How long is it, and does it make the next word likelier?</p>

@@ -89,7 +89,9 @@ function Comparison({ entries, body }) {
     [names, cosines, at, count],
   );
   const [least] = extent(cosines);
-  const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names }];
+  const places = Float64Array.from(plane.points.flat());
+  const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names },
+    { label: "places", array: { data: places, shape: [count, 2] }, rows: names, columns: ["right", "up"] }];
   return html`<div class="columns">
     <section class="card"><header><h2>Cosines</h2><${CopyMenu} route="v1/embeddings" body=${body} />
       <${SaveMenu} picture=${picture} name="cosines"

@@ -38,7 +38,7 @@ export function View() {
   const numbers = useNumbers(graph, place);
   if (!selection.text) return html`<p class="lack">Write something above: its numbers flow through the block.</p>`;
   return html`<div class="flow">
-    <p>Block ${layer} of ${numLayers}, for the word <b class="query">${wordAt(tokens, place.query)}</b> (keys and
+    <p>Block ${layer} (of 0 to ${numLayers - 1}), for the word <b class="query">${wordAt(tokens, place.query)}</b> (keys and
       values: of <b class="key">${wordAt(tokens, place.key)}</b>${stack.cross_attention
         ? html`, across of <b class="key">${wordAt(sequences.encoder, place.encoderKey)}</b>` : ""})
       in head ${head}. Each strip is that word's numbers; click a box to see the tensor of all words.</p>

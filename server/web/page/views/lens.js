@@ -16,7 +16,8 @@ export function View() {
   const selection = useSelection();
   const { decoder: tokens, error } = useSequences();
   if (error) return html`<${Problem} error=${error} />`;
-  if (tokens.length === 0) return html`<${Progress} active=${selection.text !== ""} />`;
+  if (!selection.text) return html`<p class="lack">Write something above to see what each layer makes of it.</p>`;
+  if (tokens.length === 0) return html`<${Progress} active />`;
   return html`<${Window} ...${pageOf(selection.query, tokens.length)} />`;
 }
 

@@ -6,6 +6,7 @@ import { bytes, format, grouped, percent } from "../core/numbers.js";
 import { growth, quantile, rate, Reading } from "../core/prometheus.js";
 import { Headings } from "../parts/headings.js";
 import { Problem, Progress } from "../parts/problem.js";
+import { CopyMenu } from "../parts/tools.js";
 import { Spark } from "./server/spark.js";
 
 const EVERY_MS = 1000;
@@ -94,6 +95,7 @@ export function View() {
     <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while this view is open;
       what your Prometheus would see. ${version.data && `Lightwell ${version.data.version}`}${models.data &&
       `, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
+    <div class="toolbar"><${CopyMenu} route="metrics" /></div>
     <${Problem} error=${error} />
     ${!last && !error && html`<${Progress} active=${true} />`}
     ${last && html`<${Gauges} readings=${readings} />
@@ -159,7 +161,7 @@ function Routes({ readings }) {
         <${Headings} names=${["route", "status", "answers", "a second, last two minutes"]} />
         <tbody>${rows.map(({ labels, count, speed }) => html`<tr key=${Object.values(labels).join(" ")}>
           <th scope="row"><code>${labels.method} ${labels.route.replace(":path", "")}</code></th>
-          <td class=${labels.status >= "400" ? "refused" : ""}>${labels.status}</td>
+          <td class=${labels.status >= "400" ? "number refused" : "number"}>${labels.status}</td>
           <td class="number">${grouped(count)}</td><td class="number">${format(speed, 3)}</td></tr>`)}</tbody>
       </table></div>`}
   </section>`;

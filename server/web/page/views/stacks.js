@@ -7,6 +7,7 @@ import { select, useSelection } from "../core/state.js";
 import { Matrix } from "../parts/matrix.js";
 import { Answer } from "../parts/problem.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
+import { maskOf } from "./attention/numbers.js";
 import { Facts, Kinds, maskWords } from "./stacks/kinds.js";
 import { TwoLines } from "./stacks/two_lines.js";
 
@@ -129,6 +130,10 @@ function arrayOf({ entry }) {
   };
 }
 
+/** The pattern with NaN, which is drawn hatched, where a query may not look. */
+const hatched = ({ keys, values }, hides) =>
+  values.map((weight, i) => (hides(Math.floor(i / keys.length), i % keys.length) ? NaN : weight));
+
 /** One part's pattern as a matrix; a click chooses the part with its words. */
 function Panel({ pattern, isChosen }) {
   const selection = useSelection();
@@ -136,6 +141,8 @@ function Panel({ pattern, isChosen }) {
   const picture = useRef(null);
   const { part, layer, head, body, answer } = pattern;
   const { entry } = answer;
+  const stack = useCapabilities().stacks[part === "cross" ? "decoder" : part];
+  const shown = useMemo(() => entry && hatched(patternOf({ entry }), maskOf(part, stack, layer)), [entry]);
   const selected = useMemo(() => {
     if (!entry || !isChosen) return null;
     const { queries, keys } = patternOf({ entry });
@@ -150,11 +157,16 @@ function Panel({ pattern, isChosen }) {
       ${isChosen ? html`<b>Shown above.</b>` : html`<button type="button" class="link"
         onClick=${() => select({ part })}>Show above</button>`}</p>
     <${Answer} answer=${answer} minHeight="12rem">${() => {
-      const { queries, keys, values } = patternOf(answer);
-      return html`<${Matrix} values=${values} rowNames=${queries} columnNames=${keys} rowTitle="query" columnTitle="key"
+      const { queries, keys } = patternOf(answer);
+      return html`<${Matrix} values=${shown} rowNames=${queries} columnNames=${keys} rowTitle="query" columnTitle="key"
         low=${0} high=${1}
         label=${`${TITLES[part][0]} pattern of layer ${layer}, head ${head}`} selected=${selected} hovered=${hovered}
           onHover=${setHovered}
+        describe=${(row, column) => {
+          const weight = shown[row * keys.length + column];
+          const names = `${shownToken(queries[row])} · ${shownToken(keys[column])}`;
+          return `${names}: ${Number.isNaN(weight) ? "masked" : format(weight)}`;
+        }}
         onPick=${({ row, column }) => select({ part, query: row, key: column })} handle=${picture} />`;
     }}<//>
   </section>`;

@@ -1,7 +1,7 @@
 // Where the parameters are, how the vectors of a matrix stand to each other, and what a head's circuits can carry.
 import { useJson, useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
-import { clamp, useCapabilities, useHead } from "../core/model.js";
+import { clamp, lackOf, useCapabilities, useHead } from "../core/model.js";
 import { format, grouped, percent } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
@@ -10,7 +10,7 @@ import { Lines } from "../parts/lines.js";
 import { Answer } from "../parts/problem.js";
 import { HeadPicker } from "../parts/shared_bar.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
-import { CosineHistogram } from "./weights/histogram.js";
+import { CosineHistogram, savedCosines } from "./weights/histogram.js";
 import { Treemap } from "./weights/treemap.js";
 
 export function View() {
@@ -23,7 +23,8 @@ function Census() {
   const answer = useJson(route);
   const picture = useRef(null);
   return html`<section class="card"><header><h2>Where the parameters are</h2>
-      <${CopyMenu} route=${route} /><${SaveMenu} picture=${picture} name="parameters" /></header>
+      <${CopyMenu} route=${route} />
+      ${answer.data && html`<${SaveMenu} picture=${picture} name="parameters" arrays=${savedCensus(answer.data)} />`}</header>
     <${Answer} answer=${answer}>${(census) => html`
       <p><b>${grouped(census.total)}</b> parameters, each storage counted
         once${census.tied ? "; the unembedding is the token table again, so it adds nothing" : ""}. Areas are shares.</p>
@@ -39,6 +40,13 @@ function Census() {
         </tr>`)}</tbody>
       </table></details>`}<//>
   </section>`;
+}
+
+function savedCensus({ rows }) {
+  const columns = ["count", "parameters", "share"];
+  const data = Float64Array.from(rows.flatMap((row) => columns.map((name) => row[name])));
+  return [{ label: "table", array: { data, shape: [rows.length, columns.length] }, columns,
+    rows: rows.map(({ component, weight, shape }) => `${component} ${weight} ${shape.join(" × ")}`) }];
 }
 
 const TABLE = { value: "", label: "W_E, the token table" };
@@ -73,7 +81,9 @@ function Geometry() {
   const answer = useJson(route);
   const picture = useRef(null);
   return html`<section class="card"><header><h2>How the vectors of a matrix stand to each other</h2>
-      <${CopyMenu} route=${route} /><${SaveMenu} picture=${picture} name="cosines" /></header>
+      <${CopyMenu} route=${route} />
+      ${answer.data && html`<${SaveMenu} picture=${picture} name="cosines" arrays=${savedCosines(answer.data.data[0])} />`}
+    </header>
     <div class="toolbar">
       <label>Matrix <select value=${name} onChange=${(event) => select({ weights_matrix: event.target.value })}>
         ${choices.map(({ value, label }) => html`<option value=${value}>${label}</option>`)}</select></label>
@@ -110,14 +120,15 @@ function GeometryResult({ entry, handle }) {
 }
 
 function Circuits() {
-  const { works, reason } = useCapabilities().routes["/v1/circuits"];
+  const lack = lackOf(useCapabilities(), "/v1/circuits");
   const { part, stack, layer, head } = useHead();
   const body = { part, layers: layer, heads: head };
-  const answer = useLook(works ? "v1/circuits" : null, body);
+  const answer = useLook(lack ? null : "v1/circuits", body);
   const picture = useRef(null);
-  if (!works) return html`<section class="card"><h2>A head's circuits</h2><p class="lack">${reason}</p></section>`;
+  if (lack) return html`<section class="card"><h2>A head's circuits</h2><p class="lack">${lack}</p></section>`;
   return html`<section class="card"><header><h2>A head's circuits: layer ${layer}, head ${head}</h2>
-      <${CopyMenu} route="v1/circuits" body=${body} /><${SaveMenu} picture=${picture} name="circuits" /></header>
+      <${CopyMenu} route="v1/circuits" body=${body} />
+      ${answer.entry && html`<${SaveMenu} picture=${picture} name="circuits" arrays=${savedSpectra(answer.entry)} />`}</header>
     <${HeadPicker} />
     <p>A head reads with W<sub>Q</sub>W<sub>K</sub>ᵀ (what it looks for) and writes with
       W<sub>V</sub>W<sub>O</sub> (what it moves). Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
@@ -127,13 +138,22 @@ function Circuits() {
   </section>`;
 }
 
+const CIRCUITS = { ov: "W_V W_O", qk: "W_Q W_Kᵀ" };
+
+const singularValues = (entry, name) => Array.from(entry.arrays[`${name}.singular_values`].data);
+
+function savedSpectra(entry) {
+  const names = Object.keys(CIRCUITS);
+  const data = Float32Array.from(names.flatMap((name) => singularValues(entry, name)));
+  return [{ label: "singular values", array: { data, shape: [names.length, data.length / names.length] },
+    rows: Object.values(CIRCUITS) }];
+}
+
 function Spectra({ entry, handle }) {
-  const { arrays } = entry;
-  const ov = useMemo(() => Array.from(arrays["ov.singular_values"].data), [entry]);
-  const qk = useMemo(() => Array.from(arrays["qk.singular_values"].data), [entry]);
-  const rank = (name) => format(arrays[`${name}.effective_rank`].data[0], 3);
-  return html`<${Lines} series=${[{ name: `W_V W_O, effective rank ${rank("ov")}`, values: ov },
-    { name: `W_Q W_Kᵀ, effective rank ${rank("qk")}`, values: qk }]}
-    points=${ov.map((_, i) => String(i + 1))} title="singular value, by size" low=${0} handle=${handle}
-      label="Singular values of the head's two circuits" />`;
+  const series = useMemo(() => Object.entries(CIRCUITS).map(([name, title]) => {
+    const rank = format(entry.arrays[`${name}.effective_rank`].data[0], 3);
+    return { name: `${title}, effective rank ${rank}`, values: singularValues(entry, name) };
+  }), [entry]);
+  return html`<${Lines} series=${series} points=${series[0].values.map((_, i) => String(i + 1))}
+    title="singular value, by size" low=${0} handle=${handle} label="Singular values of the head's two circuits" />`;
 }

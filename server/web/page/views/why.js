@@ -19,6 +19,7 @@ export function View() {
   const query = useQueryOf(part);
   const body = { ...inputOf(selection, capabilities), part, layer, head, query_position: query };
   const answer = useLook(selection.text && query !== null ? "v1/explain" : null, body);
+  if (!selection.text) return html`<p class="lack">Write something above to see where a weight comes from.</p>`;
   return html`<${Answer} answer=${answer}>${() => html`<${Derivation} entry=${answer.entry} stack=${stack}
     body=${body} />`}<//>`;
 }

@@ -118,14 +118,14 @@ export function TopKeys({ grid, selected, pointed }) {
   const rows = places.map((key) => {
     return { key, name: shownToken(grid.keys[key]), note: String(key), value: row[key], isOn: key === chosenKey };
   });
-  const held = places.reduce((sum, key) => sum + row[key], 0);
+  const [held, all] = [places.reduce((sum, key) => sum + row[key], 0), rowSum(grid, query)].map((sum) => format(sum));
   return html`<section class="card top-keys">
     <h2>“${shownToken(grid.queries[query])}” <span class="query">(${query})</span> looks at</h2>
     <${Bars} rows=${rows} columns=${["key", NOUNS[grid.kind], "position"]}
       largest=${grid.scale === "diverging" ? undefined : grid.high}
       onPick=${(index) => select({ query, key: places[index] })} />
     ${grid.kind === "pattern" &&
-    html`<p class="hint">These ${places.length} hold ${format(held)} of ${format(rowSum(grid, query))}${
+    html`<p class="hint">These ${places.length} hold ${held === all ? `all of it, ${all}` : `${held} of ${all}`}${
       grid.hidesFirst ? "; the first token, hidden, is in the sum" : ""}.</p>`}
   </section>`;
 }

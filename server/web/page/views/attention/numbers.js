@@ -1,12 +1,12 @@
 // The numbers of one head, and how they are shown: which are masked or hidden, and the range of the colours.
 import { look, useAnswer } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
-import { inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
 import { useSelection } from "../../core/state.js";
 
 /** Why the model cannot answer the value-weighted kind; null where it can. */
-export const lackOfNorms = (capabilities) => capabilities.routes["/v1/contributions"].reason;
+export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contributions");
 
 /** {route, body} of the chosen head's numbers; without a text the route is null. */
 export function useRequest() {

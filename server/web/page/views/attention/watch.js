@@ -1,7 +1,7 @@
 // The head while the model writes: each new token brings the row that chose it.
 import { askStream } from "../../core/api.js";
 import { useEffect, useRef, useState } from "../../core/html.js";
-import { inputOf, useCapabilities, useHead } from "../../core/model.js";
+import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { gridOf, maskOf } from "./numbers.js";
@@ -9,8 +9,7 @@ import { gridOf, maskOf } from "./numbers.js";
 /** Why rows cannot be watched here; null where they can. */
 export function lackOfWatching(capabilities, part) {
   if (part === "encoder" || !capabilities.attention.with_generation) {
-    const { reason } = capabilities.routes["/v1/completions"];
-    return reason ?? "The encoder reads the whole text at once: it writes nothing.";
+    return lackOf(capabilities, "/v1/completions") ?? "The encoder reads the whole text at once: it writes nothing.";
   }
   return null;
 }

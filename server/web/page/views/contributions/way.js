@@ -1,7 +1,7 @@
 // The word's vector on its way through the layers: its length, its direction, and what it would say.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
-import { clamp, shownToken, sidesOf, useCapabilities } from "../../core/model.js";
+import { clamp, lackOf, shownToken, sidesOf, useCapabilities } from "../../core/model.js";
 import { colourOf, inkOn } from "../../core/colour.js";
 import { extent, format, percent } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -72,9 +72,8 @@ function Curves({ entry, tokens, query, other }) {
 function Said({ given, part, query }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);
-  const { works, reason } = capabilities.routes["/v1/lens"];
-  const lack = part === "encoder" && works
-    ? "What an encoder's stream would say next is not known: only the decoder leads to words." : reason;
+  const lack = lackOf(capabilities, "/v1/lens") ?? (part === "encoder"
+    ? "What an encoder's stream would say next is not known: only the decoder leads to words." : null);
   const body = { ...given, positions: query, top_k: 3 };
   const answer = useLook(lack ? null : "v1/lens", body);
   if (lack) return html`<p class="lack">${lack}</p>`;

@@ -18,6 +18,16 @@ function randomShares(bins, dimension) {
   return density.map((value) => value / sum);
 }
 
+/** The counts of an answer's histogram, beside those that as many pairs of random directions would give. */
+export function savedCosines({ arrays, dimension }) {
+  const counts = Array.from(arrays.histogram.data);
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  const random = randomShares(counts.length, dimension);
+  return [{ label: "pairs by cosine", columns: ["pairs", "of random directions"],
+    array: { data: Float64Array.from(counts.flatMap((count, bin) => [count, random[bin] * total])), shape: [counts.length, 2] },
+    rows: counts.map((_, bin) => `from ${(-1 + (2 * bin) / counts.length).toFixed(4)}`) }];
+}
+
 /** counts: of equal bins from -1 to 1; dimension: of the vectors. */
 export function CosineHistogram({ counts, dimension, handle, height = 260 }) {
   const [at, setAt] = useState(null);
