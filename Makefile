@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
-JOBS ?= auto
+JOBS ?= logical
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --maxprocesses 4
 SOURCES := model server clients tests benchmarks
 

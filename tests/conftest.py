@@ -12,6 +12,8 @@ from model.layers.compiler_cache import tolerate_full_disks
 
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# The tests start some hundred processes, of which each would compile our source anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     tolerate_full_disks()  # in a fresh checkout all of them compile at once, into one folder
