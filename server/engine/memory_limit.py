@@ -4,6 +4,7 @@ of processes ends them all. Linux; standard library only.
 
 import ctypes
 import logging
+import mmap
 import resource
 from pathlib import Path
 
@@ -14,6 +15,9 @@ _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Looked up now, not when memory is short; None in a C library that keeps nothing."""
 _SHARE = 0.9
 """Of what is left once the model is loaded; the rest is for the API process and its neighbours."""
+
+_SPARE = 8 << 20
+"""Bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
 
 
 def limit_memory(limit: int | None) -> None:
@@ -46,6 +50,24 @@ def give_back_memory() -> None:
     """
     if _trim is not None:
         _trim(0)
+
+
+def own_memory(num_bytes: int) -> mmap.mmap:
+    """Zeros, straight from the kernel, to which they return when the last who holds them lets go. For what is large and
+    held for long: the C library could not give it back while anything that came later is in use.
+
+    Raises MemoryError, also where the steps would be left without any of what they need to have from the kernel.
+    """
+    try:
+        found = _private(num_bytes)
+        _private(_SPARE).close()
+    except (OSError, OverflowError):
+        raise MemoryError(f"can't allocate {num_bytes} bytes, and leave {_SPARE} for the steps") from None
+    return found
+
+
+def _private(num_bytes: int) -> mmap.mmap:
+    return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def data_bytes() -> int:

@@ -20,7 +20,7 @@ from model.row_search import ordered_top_ids
 from server.engine.needs import Stage, stage_of
 from server.engine.outputs import Array
 from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
-from server.engine.sinks import TORCH_DTYPES, as_array, why_not
+from server.engine.sinks import TORCH_DTYPES, as_array, gathering, why_not
 from server.engine.window import Window
 
 _LENS_NUMBERS = 1 << 22
@@ -61,7 +61,7 @@ class PointSink:
             if any(not 0 <= unit < num_units for unit in capture.units):
                 raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; asked for are {capture.units}")
             shape[1:] = [len(capture.units)]
-        self._values = torch.empty(shape, dtype=TORCH_DTYPES[capture.dtype])
+        self._values = gathering(shape, TORCH_DTYPES[capture.dtype])
         self.problem: str | None = None
         """What was found and cannot be told in the type asked for."""
 

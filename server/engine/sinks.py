@@ -5,6 +5,7 @@ Knows requests and tensors; knows no scheduling and no wire. Each number depends
 not change with the chunks its prompt was cut into.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,11 +13,14 @@ import torch
 
 from model.capture import AttentionTap
 from model.config import ModelConfig
+from server.engine.memory_limit import own_memory
 from server.engine.needs import Stage
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
 from server.engine.window import Positions, Window, seen_keys
 
+_LARGE = 1 << 20
+"""Bytes from which on what is gathered has memory of its own."""
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 
 
@@ -45,11 +49,11 @@ class AttentionSink:
         self._thumbnail = _Thumbnail(count, len(self._queries), capture.resize) if capture.resize else None
         shape = (count, len(self._queries), capture.top_k or self._columns)
         self._values = (
-            torch.full(shape, 0 if dtype == torch.uint8 else self._hidden, dtype=dtype)
+            gathering(shape, dtype).fill_(0 if dtype == torch.uint8 else self._hidden)
             if self._thumbnail is None
             else self._thumbnail.sums
         )
-        self._indices = torch.full(self._values.shape, -1, dtype=torch.int32) if capture.top_k else None
+        self._indices = gathering(shape, torch.int32).fill_(-1) if capture.top_k else None
         self.problem: str | None = None
         """What was found and cannot be told in the type asked for."""
 
@@ -203,6 +207,16 @@ class RowSink:
             name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data)
             for name, array in self._sink.arrays().items()
         }
+
+
+def gathering(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Room for numbers that a request gathers over its steps; what it holds is not defined. Raises MemoryError, or
+    torch's RuntimeError.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < _LARGE:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.frombuffer(own_memory(num_bytes), dtype=dtype).view(tuple(shape))
 
 
 def as_array(tensor: torch.Tensor) -> Array:
