@@ -85,7 +85,12 @@ CULPRIT = {
     "allocates": _write((*_PROMPT, ALLOCATES), 4),
     "poisons": _write((*_PROMPT, POISONS), 4),
     "sticks": _write((*_PROMPT, STUCK), 4),
-    "looks": _ask("/v1/attention", input=[list(_LONG)] * 4, layers="all", heads="all", dtype="uint8"),
+    "looks": _ask(
+        "/v1/trace",
+        input=list(_LONG),
+        points=["attn.hook_pattern", "attn.hook_attn_scores"],
+        encoding_format="base64",
+    ),
 }
 
 

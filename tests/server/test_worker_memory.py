@@ -32,14 +32,19 @@ def look(server: RunningServer) -> Any:
     return server.http.post(server.url + "/v1/trace", json=LOOK, headers=accept)
 
 
-def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits() -> None:
+@pytest.fixture(scope="module")
+def taken() -> int:
+    """Bytes that a worker has taken when its model is loaded."""
     with running_server(*SMALL, "--worker-memory", "1", module="server") as server:
         assert server.wait_exit() == 1
         last = server.output.splitlines()[-1]
         found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are taken", last)
         assert found, last
-    limit = int(found[1]) + (64 << 20)
-    with running_server(*SMALL, "--worker-memory", str(limit), module="server") as server:
+        return int(found[1])
+
+
+def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits(taken: int) -> None:
+    with running_server(*SMALL, "--worker-memory", str(taken + (64 << 20)), module="server") as server:
         server.wait_ready()
         quiet = text(server)
         with ThreadPoolExecutor(4) as pool:
