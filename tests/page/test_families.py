@@ -133,7 +133,7 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, br
 
 @pytest.mark.slow
 def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, browser: Browser) -> None:
-    """Light with all rules, dark with those of colours alone; decoders are the other file's. (axe is a script of the
+    """Light with all rules, dark with that of contrast alone; decoders are the other file's. (axe is a script of the
     test's: the page's own policy would not let it in.)
     """
     if family.name in tiny.DECODERS:
@@ -147,4 +147,4 @@ def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, brow
             assert not serious(page), view
             page.emulate_media(color_scheme="dark")
             expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-            assert not serious(page, runOnly=["cat.color"]), view
+            assert not serious(page, runOnly=["color-contrast"]), view

@@ -84,6 +84,15 @@ def test_arrow_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open)
     expect(page.locator("#head")).to_have_value("7")
 
 
+def test_the_keyboard_goes_past_the_list_of_views(open_view: Open) -> None:
+    page = open_view("attention")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Go to the view")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="weights", exact=True)).to_be_focused()
+
+
 def test_arrow_keys_scroll_where_no_head_is_chosen(open_view: Open) -> None:
     page = open_view("server", layer=2, head=3)
     page.locator("body").press("ArrowDown")

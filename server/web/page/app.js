@@ -47,6 +47,7 @@ function useServed() {
 function Header({ capabilities }) {
   const mode = useStore(theme);
   return html`<header class="top">
+    <button type="button" class="skip" onClick=${() => document.querySelector("main")?.focus()}>Go to the view</button>
     <a class="brand" href="#view=attention"><span class="mark" aria-hidden="true"></span>Lightwell</a>
     ${capabilities &&
     html`<span class="model"><b>${capabilities.model}</b>${" "}
