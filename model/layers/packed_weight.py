@@ -7,6 +7,8 @@ how it cuts the sum over `in` by the number of rows, so that has to be prevented
 - `InnerProductWeight`, oneDNN's own packing. Without matrix units every row is summed in one order as soon as there are
   two rows (see `_PAIR_FROM`). With AMX it is not: 33 and more rows of a bfloat16 product are summed in pieces of `in`
   that fit the first cache, as many as other rows leave room for (oneDNN 3.12).
+- `WideInnerProductWeight`, the same in blocks of 64 columns, which are what oneDNN likes best for a single row. Sums of
+  up to 1024 then are not cut, unless there are too few columns for the threads.
 - `ConvolutionWeight`, the packing for a 1x1 convolution over the rows as pixels. That kernel adds up all of `in` in one
   accumulator, however many pixels there are. So does the inner product of fewer rows with weights packed like this,
   which is faster, unless it has more threads than columns to deal out: then they share each sum (see `_few_rows`).
@@ -87,10 +89,13 @@ class PackedWeight(Protocol):
 class InnerProductWeight:
     """Packed for oneDNN's inner product: the fastest, and with AMX not batch invariant."""
 
-    def __init__(self, weight: torch.Tensor, *, pairs: bool = True) -> None:
-        """pairs: whether a single row of long sums is computed twice over, so that it equals itself among others."""
+    def __init__(self, weight: torch.Tensor, *, pairs: bool = True, rows: int | None = None) -> None:
+        """pairs: whether a single row of long sums is computed twice over, so that it equals itself among others.
+
+        rows: how many the layout is to suit best, by oneDNN's own judgement; None leaves that to torch.
+        """
         self._pairs = pairs and weight.shape[1] >= _PAIR_FROM
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
 
     def multiply(
         self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
@@ -108,6 +113,13 @@ class InnerProductWeight:
     def to_dense(self) -> torch.Tensor:
         dense: torch.Tensor = self._weight.to_dense()
         return dense
+
+
+class WideInnerProductWeight(InnerProductWeight):
+    """In blocks of 64 columns: batch invariant with AMX too, where `_wide_is_invariant`."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__(weight, rows=1)
 
 
 class ConvolutionWeight:
@@ -176,7 +188,12 @@ def pack(weight: torch.Tensor, *, batch_invariant: bool) -> PackedWeight:
     """
     if not batch_invariant:
         return InnerProductWeight(weight, pairs=False)
-    return _invariant_packing(weight.dtype, torch.get_num_threads())(weight)
+    threads = torch.get_num_threads()
+    packing = _invariant_packing(weight.dtype, threads)
+    outputs, inputs = weight.shape
+    if packing is ConvolutionWeight and _wide_is_invariant(inputs, outputs, weight.dtype, threads):
+        packing = WideInnerProductWeight  # starts sooner than a convolution's weights let it
+    return packing(weight)
 
 
 @cache
@@ -193,6 +210,23 @@ def _invariant_packing(dtype: torch.dtype, num_threads: int) -> Callable[[torch.
     return InnerProductWeight
 
 
+@cache
+def _wide_is_invariant(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> bool:
+    """Whether a `WideInnerProductWeight` of this shape gives a row the same bits among any others. `num_threads` are
+    those in use.
+
+    oneDNN cuts rows into blocks of up to 128, so that no number of rows beyond those probed meets another kernel.
+    """
+    if inputs % _INPUTS_MULTIPLE or not _LEAST_INPUTS <= inputs <= _LONG_SUM:
+        return False
+    return _rows_agree(WideInnerProductWeight, dtype, inputs, _as_wide(outputs))
+
+
+def _as_wide(outputs: int) -> int:
+    """A number of columns to probe instead: not too many, and of the same rest."""
+    return min(outputs, _MOST_PROBED_OUTPUTS + outputs % 64)
+
+
 def _rows_agree(packing: Callable[[torch.Tensor], PackedWeight], dtype: torch.dtype, inputs: int, outputs: int) -> bool:
     """Whether a row has the same bits among as many rows as `_PROBED_ROWS` says."""
     x, weight = _rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
@@ -207,7 +241,7 @@ def _few_rows(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -
 
     0 where it already differs for `_FEW_OF_LONG_SUMS`. `num_threads` are those in use.
     """
-    x, weight = _rounding_alone(_FEW, inputs, min(outputs, _MOST_PROBED_OUTPUTS), dtype)
+    x, weight = _rounding_alone(_FEW, inputs, _as_wide(outputs), dtype)
     packed = ConvolutionWeight(weight)
     whole = packed.convolution(x, None, _NO_POST_OP)
 
