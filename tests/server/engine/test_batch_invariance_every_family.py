@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from model.transformer import Transformer
+from server.engine.engine import Engine
+from server.engine.outputs import StepOutput
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -28,24 +30,28 @@ DTYPES_ON_REQUEST = (torch.float64, torch.float16)
 """Those for which a CPU has no packed products and compiled kernels."""
 DTYPES_OF_A_GPU = (torch.float32, torch.bfloat16, torch.float16)
 _first = random.randrange(6)
-"""The variants take the dtypes in turn, from this one on, so that every kind of model meets each of them each time."""
+"""The variants take these dtypes in turn, from this one on, so that every kind of model meets each of them."""
+SMALL_STEPS = (9, 40, 64)
+"""Tokens: fewer than the longest prompt of a crowd has."""
 
 
 def _in_turn(dtypes: tuple[torch.dtype, ...], name: str) -> torch.dtype:
     return dtypes[(_first + list(tiny.VARIANTS).index(name)) % len(dtypes)]
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", tiny.VARIANTS)
-def test_every_family_answers_a_crowd_as_each_alone(name: str, tmp_path: Path) -> None:
+def test_every_family_answers_a_crowd_as_each_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """All at once: arrivals while others run, small chunks, a cache too small for all, beginnings in common."""
     with num_threads(random.choice((1, 2))):
-        _answer_alike(load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name)))
+        _answer_alike(load(tiny.make_variant(name, tmp_path), dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", tiny.DECODERS)
-def test_every_decoder_does_so_after_preemption_and_prefix_hits(name: str, tmp_path: Path) -> None:
+def test_every_decoder_does_so_after_preemption_and_prefix_hits(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     """Prompts of 5 blocks that grow to 9, and 13 blocks: two fit at first, and one in the end."""
-    model = load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name))
+    model = load(tiny.make_variant(name, tmp_path), dtype)
     begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(25)]
     prompts = [begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(8)] for _ in range(3)]
     writers = [request(uid, prompt, generate(33, logprobs=2, ignore_eos=True)) for uid, prompt in enumerate(prompts)]
@@ -84,18 +90,39 @@ def _answer_alike(model: Transformer) -> None:
         model,
         num_blocks=34 if config.kind == "decoder" else 90,
         max_num_seqs=random.randrange(3, 9),
-        max_num_batched_tokens=random.choice((9, 40, 200)),
+        max_num_batched_tokens=random.choice(SMALL_STEPS),
     )
+    step_sizes = _watch_step_sizes(tight)
     arrivals = sorted(random.randrange(9) for _ in crowd)
     order = random.sample(crowd, len(crowd))
     assert_same(run(tight, order, arrivals=arrivals), expected)
+    if config.kind != "encoder":  # which reads an input whole
+        longest = max(len(each.prompt_token_ids) for each in crowd)
+        assert 1 < max(step_sizes) < longest, "no prompt was read in pieces"
     again = [replace(each, uid=each.uid + 100) for each in order]
     found = run(tight, again)
     assert_same({uid - 100: answer for uid, answer in found.items()}, expected)
 
 
+def _watch_step_sizes(engine: Engine) -> list[int]:
+    """A list that grows by the tokens of each step that `engine` runs from now on."""
+    sizes: list[int] = []
+    step = engine.step
+
+    def watched(*arguments: Any, **options: Any) -> StepOutput:
+        output = step(*arguments, **options)
+        sizes.append(output.stats.iteration_tokens)
+        return output
+
+    engine.step = watched  # type: ignore[method-assign]
+    return sizes
+
+
 def _crowd_of(model: Transformer) -> list[EngineRequest]:
-    """Requests of each kind that the model can answer, with prompts drawn afresh that begin alike."""
+    """Requests of each kind that the model can answer, with prompts drawn afresh that begin alike.
+
+    The first prompt has 80 tokens, more than any encoder's input, which is read in one step.
+    """
     config, pairs = model.config, ((0, 1), (1, 0))
     tasks: list[Task] = [everything(config), AttentionTask(capture=AttentionCapture(pairs=pairs))]
     if config.kind == "encoder":
@@ -115,10 +142,14 @@ def _crowd_of(model: Transformer) -> list[EngineRequest]:
         tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none", layer=1)]
     begin = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(25)]
 
-    def words() -> list[int]:
-        return (begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(60)])[: random.randrange(8, 85)]
+    def words(length: int) -> list[int]:
+        return (begin + [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(60)])[:length]
 
-    return [request(uid, words(), task, encoded=words() if config.encoder else ()) for uid, task in enumerate(tasks)]
+    lengths = [80, *(random.randrange(8, 85) for _ in tasks[1:])]
+    return [
+        request(uid, words(length), task, encoded=words(random.randrange(8, 70)) if config.encoder else ())
+        for uid, (length, task) in enumerate(zip(lengths, tasks, strict=True))
+    ]
 
 
 @pytest.mark.parametrize(
