@@ -5,7 +5,7 @@ Knows no fault (`benchmarks.faults`) and no client (`benchmarks.fault_load`).
 
 import contextlib
 import os
-import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +23,7 @@ from benchmarks.fault_judge import num_open
 from benchmarks.processes import ROOT, descendants, free_port, worker_pid
 from benchmarks.wire import samples
 from model.folder import PACKAGED
+from server.engine.memory_limit import data_bytes
 
 PATIENCE = 120.0
 """Seconds after which something is taken to never come."""
@@ -112,16 +113,14 @@ def start(
 ) -> Iterator[Subject]:
     """A server that is ready, with a model and a folder of temporary files of its own; gone afterwards.
 
-    `room`: bytes that the worker may take beyond what it has taken when it is ready. `is_disk_full`: the log goes to a
-    disk without room. Raises AssertionError when the server does not become ready.
+    `room`: as `leave_room`. `is_disk_full`: the log goes to a disk without room. Raises AssertionError when the server
+    does not become ready.
     """
     folder.mkdir(exist_ok=True)
     model, tmp = folder / "model", folder / "tmp"
     shutil.copytree(PACKAGED, model)
     tmp.mkdir()
     arguments = [str(model), "--kv-cache-memory", "32MiB", *arguments]
-    if room is not None:
-        arguments += ["--worker-memory", str(_taken_bytes(arguments) + room)]
     port = port or free_port()
     command = [sys.executable, "-m", "benchmarks.breakable_server", *arguments, "--port", str(port)]
     log = None if is_disk_full else folder / "log"
@@ -133,6 +132,8 @@ def start(
     try:
         wait_for(lambda: process.poll() is not None or subject.is_ready(), "the server is ready")
         assert process.poll() is None, f"the server ended: {subject.last_line()}"
+        if room is not None:
+            leave_room(process.pid, room)
         yield subject
     finally:
         for pid in descendants(process.pid) if process.poll() is None else ():
@@ -141,13 +142,14 @@ def start(
         process.wait()
 
 
-def _taken_bytes(arguments: list[str]) -> int:
-    """What a worker has taken when it is ready: a server that may take nothing says so."""
-    command = [sys.executable, "-m", "benchmarks.breakable_server", *arguments, "--port", "0", "--worker-memory", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    found = re.search(r"(\d+) are taken", done.stderr)
-    assert found, done.stderr
-    return int(found[1])
+def leave_room(pid: int, room: int) -> None:
+    """Let the worker of the server take so many bytes more. Unlike `--worker-memory`, which does the same, this is not
+    known to the server, which would refuse what cannot fit.
+    """
+    worker = worker_pid(pid)
+    assert worker is not None
+    _, hard = resource.prlimit(worker, resource.RLIMIT_DATA)
+    resource.prlimit(worker, resource.RLIMIT_DATA, (data_bytes(worker) + room, hard))
 
 
 def idle_metrics(subject: Subject, before: dict[str, float]) -> dict[str, float]:

@@ -206,7 +206,7 @@ FAULTS = (
         culprit=CULPRIT["allocates"],
     ),
     Fault(
-        "a look larger than --worker-memory",
+        "a look for which no memory is left",
         wait,
         replace(UNNOTICED, culprit=error(503, "no_memory")),
         culprit=CULPRIT["looks"],

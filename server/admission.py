@@ -33,6 +33,19 @@ class Cost:
     """It only looks inside: text overtakes it."""
 
 
+STEP_MEMORY = 128 << 20
+"""Bytes of a worker's memory that looks must leave: the built-in model under eight clients takes some 80 MiB."""
+
+
+def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
+    """Bytes of captures in flight that are accepted: `max_capture_bytes`, or less where a worker may take only
+    `memory_room` bytes more than its model. Half of the room, as answers are put together beside what was captured.
+    """
+    if memory_room is None:
+        return max_capture_bytes
+    return min(max_capture_bytes, max(0, memory_room - STEP_MEMORY) // 2)
+
+
 class Budget:
     """How much of one thing unfinished requests hold, of how much, and how fast they give it back.
 
@@ -122,6 +135,7 @@ class Admission:
         # By the second small captures give back few bytes: after them one that large ones keep out, each for a second
         # or two, would have been told to wait for minutes.
         self.capture = Budget(max_capture_bytes, clock, by_stay=True)
+        self._max_capture_bytes = max_capture_bytes
         self.max_queue_time = max_queue_time
         self.refusals: Counter[str] = Counter()
         """Times that room was asked for in vain, by the code of the error."""
@@ -140,6 +154,10 @@ class Admission:
         """
         self._block_size = block_size
         self.blocks.limit = self._max_kv_demand * num_blocks if num_blocks > 1 else math.inf
+
+    def note_memory(self, room: int | None) -> None:
+        """A worker may take so many bytes beyond its model."""
+        self.capture.limit = capture_limit(self._max_capture_bytes, room)
 
     def cost(
         self,
@@ -208,7 +226,7 @@ class Admission:
             raise self._refusal(
                 "capture_budget_full",
                 f"{self.capture.used} bytes of captures are in flight; with this one's {cost.capture_bytes} they would "
-                f"exceed the {self.capture.limit} that are accepted (--max-capture-bytes).",
+                f"exceed the {self.capture.limit} that are accepted (--max-capture-bytes, --worker-memory).",
                 self.capture.seconds_until_free(cost.capture_bytes),
             )
         self.requests.take(1, client)

@@ -316,6 +316,7 @@ class EngineClient:
                 self._last_info = info
                 worker.become_ready(info)
                 self.admission.note_cache(len(self.workers) * (info.num_blocks - 1), info.block_size)
+                self.admission.note_memory(info.memory_room)
                 logger.info("worker %d is ready: %s", worker.worker_id, info)
             case messages.LoadFailed(text):
                 worker.load_error = text

@@ -170,7 +170,8 @@ def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
     """The error of a request whose captures are more than are ever accepted."""
     return PayloadTooLarge(
         f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
-        "(--max-capture-bytes). Ask for fewer layers, heads or positions, or send fewer or shorter inputs.",
+        "(--max-capture-bytes, --worker-memory). Ask for fewer layers, heads or positions, or send fewer or shorter "
+        "inputs.",
         code="capture_too_large",
     )
 

@@ -73,7 +73,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
         try:
             self.engine = self._make_engine(link)
-            limit_memory(self.config.worker_memory)
+            memory_room = limit_memory(self.config.worker_memory)
         except BaseException as error:
             if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
                 logger.exception("the engine could not be made")
@@ -83,7 +83,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
             os._exit(3)
         freeze_garbage()
         self.link = link
-        link.send(messages.encode(messages.Ready(self.engine.info)))
+        link.send(messages.encode(messages.Ready(replace(self.engine.info, memory_room=memory_room))))
 
     def leave(self) -> None:
         """The link is gone: end this process. If the API process was killed, nobody else removes its socket."""

@@ -247,7 +247,10 @@ class Settings:
         False, _switch(), "Let clients set a priority below 0, with which their requests go before all others'."
     )
     max_capture_bytes: int = _setting(
-        1 << 30, _bytes(), "Most bytes of attention, embeddings and traces in flight; more are answered 429."
+        1 << 30,
+        _bytes(),
+        "Most bytes of attention, embeddings and traces in flight, or less where the worker has room for less; more are "
+        "answered 429.",
     )
     max_response_bytes: int = _setting(
         256 << 20, _bytes(), "Largest answer; larger ones are refused with 413 before anything runs."

@@ -20,17 +20,18 @@ _SPARE = 8 << 20
 """Bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
 
 
-def limit_memory(limit: int | None) -> None:
+def limit_memory(limit: int | None) -> int | None:
     """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left.
 
-    What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Raises ValueError
-    for a limit that is taken up already.
+    What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Returns how many
+    bytes may be taken beyond what is taken already; None where that cannot be known, and nothing is bounded. Raises
+    ValueError for a limit that is taken up already.
     """
     taken = data_bytes()
     if limit is None:
         free = free_host_memory()
         if free is None:
-            return
+            return None
         limit = taken + int(free * _SHARE)
     elif limit <= taken:
         raise ValueError(
@@ -42,6 +43,7 @@ def limit_memory(limit: int | None) -> None:
         limit = min(limit, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     logger.info("the worker has taken %d MiB of memory and may take %d", taken >> 20, limit >> 20)
+    return limit - taken
 
 
 def give_back_memory() -> None:
@@ -70,9 +72,9 @@ def _private(num_bytes: int) -> mmap.mmap:
     return mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def data_bytes() -> int:
-    """What counts now: VmData of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def data_bytes(pid: int | None = None) -> int:
+    """What counts now, of this process or another: VmData of /proc/PID/status."""
+    for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "VmData":
             return int(value.split()[0]) * 1024

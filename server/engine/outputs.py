@@ -83,6 +83,8 @@ class EngineInfo:
     """Tokens that the encoder reads, 0 where there is none."""
     batch_invariant: bool = False
     """Whether an answer's bits depend on its own request alone."""
+    memory_room: int | None = None
+    """Bytes that the worker's process may take beyond what the loaded model has; None where nothing bounds it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,7 +59,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "routes": {route: _route(context, route) for route in (*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL)},
             "limits": {
                 "max_response_bytes": context.settings.max_response_bytes,
-                "max_capture_bytes": context.settings.max_capture_bytes,
+                "max_capture_bytes": context.capture_limit,
                 "max_body_bytes": context.settings.max_body_bytes,
                 "max_inputs": MAX_PROMPTS,
                 "max_points": MAX_POINTS,

@@ -12,6 +12,7 @@ from model.chat import ChatTemplate
 from model.config import ModelConfig
 from model.sentence_transformers import EmbeddingDefaults
 from model.tokenizer import Tokenizer
+from server.admission import capture_limit
 from server.engine.outputs import EngineInfo, RequestOutput
 from server.engine.request import Intervention, Task
 from server.errors import Unavailable
@@ -81,6 +82,14 @@ class AppContext:
             return min(self.engine.info().max_model_len, self.max_model_len)
         except Unavailable:
             return self.max_model_len
+
+    @property
+    def capture_limit(self) -> int:
+        """Most bytes that may be captured at a time: `max_capture_bytes`, or less where a worker has room for less."""
+        try:
+            return capture_limit(self.settings.max_capture_bytes, self.engine.info().memory_room)
+        except Unavailable:
+            return self.settings.max_capture_bytes
 
     @property
     def batch_invariant(self) -> bool | None:

@@ -59,7 +59,7 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
 
     All inputs of one HTTP request count together: what was taken from the first waits here for the last.
     """
-    limit = context.settings.max_capture_bytes
+    limit = context.capture_limit
     if num_bytes > limit:
         error = too_much_captured(num_bytes, limit)
         count_rejection(context, error)
@@ -71,7 +71,7 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
     captured = sum(work.capture_bytes for work in works)
     values = max((value_bytes(work.interventions) for work in works), default=0)
     check_capture(context, captured + values)
-    fitting = (context.settings.max_capture_bytes - captured) // max(1, values)  # or it would fill its own budget
+    fitting = (context.capture_limit - captured) // max(1, values)  # or it would fill its own budget
     places = asyncio.Semaphore(max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting)))
 
     async def run(work: Work) -> Result:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.fault_subject import leave_room
 from benchmarks.processes import worker_pid
 from server.engine.memory_limit import free_host_memory, free_in_container
 from tests.server.running import RunningServer, running_server
@@ -27,26 +28,16 @@ def text(server: RunningServer) -> Any:
     return answer.json()["choices"]
 
 
-def look(server: RunningServer) -> Any:
+def look(server: RunningServer, body: dict[str, Any] = LOOK) -> Any:
     accept = {"accept": "application/vnd.safetensors"}
-    return server.http.post(server.url + "/v1/trace", json=LOOK, headers=accept)
+    return server.http.post(server.url + "/v1/trace", json=body, headers=accept)
 
 
-@pytest.fixture(scope="module")
-def taken() -> int:
-    """Bytes that a worker has taken when its model is loaded."""
-    with running_server(*SMALL, "--worker-memory", "1", module="server") as server:
-        assert server.wait_exit() == 1
-        last = server.output.splitlines()[-1]
-        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are taken", last)
-        assert found, last
-        return int(found[1])
-
-
-def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits(taken: int) -> None:
-    with running_server(*SMALL, "--worker-memory", str(taken + (64 << 20)), module="server") as server:
+def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits() -> None:
+    with running_server(*SMALL, module="server") as server:
         server.wait_ready()
         quiet = text(server)
+        leave_room(server.process.pid, 64 << 20)
         with ThreadPoolExecutor(4) as pool:
             neighbours = [pool.submit(text, server) for _ in range(3)]
             answers = [look(server) for _ in range(3)]
@@ -58,6 +49,30 @@ def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits(taken
         assert 'lightwell_request_failed_total{reason="no_memory"} 3.0' in metrics
         assert "lightwell_worker_restarts_total 0.0" in metrics
         assert text(server) == quiet
+
+
+def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_memory() -> None:
+    with running_server(*SMALL, "--worker-memory", "1", module="server") as server:
+        assert server.wait_exit() == 1
+        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are taken", server.output)
+        assert found, server.output
+    small = {**LOOK, "points": ["attn.hook_pattern"], "layers": [0]}  # 8 MB
+    with running_server(*SMALL, "--worker-memory", str(int(found[1]) + (160 << 20)), module="server") as server:
+        server.wait_ready()
+        quiet = text(server)
+        limit = server.get("/v1/capabilities").json()["limits"]["max_capture_bytes"]
+        assert 8 << 20 < limit < 20 << 20
+        answer = look(server)
+        assert answer.status_code == 413
+        assert (
+            f"at most {limit} are accepted (--max-capture-bytes, --worker-memory)" in answer.json()["error"]["message"]
+        )
+        with ThreadPoolExecutor(8) as pool:
+            neighbours = [pool.submit(text, server) for _ in range(2)]
+            answers = list(pool.map(lambda _: look(server, small), range(24)))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert [each.result() for each in neighbours] == [quiet] * 2
+        assert "lightwell_worker_restarts_total 0.0" in server.get("/metrics").text
 
 
 def test_a_worker_is_bounded_unless_told_otherwise() -> None:
