@@ -35,6 +35,8 @@ _COMMON_IDS = 4000
 """Token ids that every vocabulary has."""
 _RAMP = 5.0
 """Seconds of a run that are not counted."""
+_PATIENCE = 60.0
+"""Seconds in which nothing ends, after which the rest is lost."""
 GOODPUT = 0.9
 """The least part of the capacity that must be left."""
 LATENCY = 1.5
@@ -200,9 +202,12 @@ class Generator:
             connection = await self._free_connection()
             connection.send(requests[len(run.outcomes) % len(requests)], outcome)
         run.seconds, run.processor = seconds, processor_seconds(self._server.pid) - before
-        give_up = time.perf_counter() + 60
-        while time.perf_counter() < give_up and not all(outcome.ended for outcome in run.outcomes):
+        last, num_left = time.perf_counter(), len(run.outcomes)
+        while num_left and time.perf_counter() < last + _PATIENCE:
             await asyncio.sleep(0.05)
+            num_unended = sum(not outcome.ended for outcome in run.outcomes)
+            if num_unended < num_left:
+                last, num_left = time.perf_counter(), num_unended
         return run
 
     async def _free_connection(self) -> Connection:
