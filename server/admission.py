@@ -39,11 +39,12 @@ STEP_MEMORY = 128 << 20
 
 def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
     """Bytes of captures in flight that are accepted: `max_capture_bytes`, or less where a worker may take only
-    `memory_room` bytes more than its model. Half of the room, as answers are put together beside what was captured.
+    `memory_room` bytes more than its model. Half of the room, as answers are put together beside what was captured; a
+    sixteenth where that is tight, or not even an embedding would be accepted.
     """
     if memory_room is None:
         return max_capture_bytes
-    return min(max_capture_bytes, max(0, memory_room - STEP_MEMORY) // 2)
+    return min(max_capture_bytes, max(memory_room - STEP_MEMORY, memory_room // 8) // 2)
 
 
 class Budget:

@@ -19,8 +19,10 @@ from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
 from server.engine.window import Positions, Window, seen_keys
 
-_LARGE = 1 << 20
-"""Bytes from which on what is gathered has memory of its own."""
+_LARGE = 2 << 20
+"""Bytes from which on what is gathered has memory of its own: a huge page. In small ones each first touch costs more
+than the heap does.
+"""
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 
 

@@ -189,6 +189,15 @@ def test_a_capture_that_could_never_fit_is_too_large_and_one_that_does_not_fit_n
         queue.come(capture_bytes=101)
 
 
+def test_a_worker_with_little_room_still_takes_embeddings_and_small_looks() -> None:
+    queue = Queue(max_capture_bytes=1 << 30)
+    queue.admission.note_memory(100 << 20)  # less than steps are left otherwise
+    queue.come(capture_bytes=4 << 20)
+    assert queue.refused(capture_bytes=4 << 20).code == "capture_budget_full"
+    queue.admission.note_memory(None)
+    queue.come(capture_bytes=1 << 29)
+
+
 def test_small_captures_do_not_make_a_budget_that_large_ones_fill_seem_slow() -> None:
     queue = Queue(max_capture_bytes=1000)
     for _ in range(50):
