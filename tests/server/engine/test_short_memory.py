@@ -2,7 +2,9 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 from model.batch import Batch
 from model.transformer import Transformer
+from server.engine import abandonment
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, WeightsTask
 from tests.server.engine.driving import Load, alone, build, generate, request, run
@@ -122,6 +125,43 @@ def test_who_waits_for_memory_can_leave_and_has_its_deadline(model: Transformer,
         ends |= {output.uid: output.finish_reason for output in engine.step().outputs}
         engine.check_integrity()
     assert ends == {0: "done", 1: "done", 2: "done"} | {waiting[-1]: "abort", 9: "deadline"}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_leaves_or_is_late_meanwhile_each_is_told_its_end_once(
+    model: Transformer, limit: Limit, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    random.seed(seed)
+    monkeypatch.setattr(abandonment, "ASK_INTERVAL", 0.0)
+    engine = build(model, max_num_seqs=6)
+    limit(engine, 3 * ONE_PAIR)
+    ends: dict[int, list[str]] = {uid: [] for uid in range(30)}
+    begun: list[int] = []
+    leaving: list[int] = []
+
+    def some_leave() -> list[int]:
+        now = random.sample(begun, 1) if begun and random.random() < 0.1 else []
+        leaving.extend(now)
+        return now
+
+    engine.watch_aborts(some_leave)
+    coming = list(ends)
+    while coming or engine.has_work:
+        if coming and (random.random() < 0.3 or not engine.has_work):
+            uid = coming.pop(0)
+            late = time.monotonic() + random.choice([0.0, 0.02, 60.0])
+            each = random.choice([text(uid), look(uid, random.randrange(1, 5))])
+            engine.add_request(replace(each, deadline=late))
+            begun.append(uid)
+        for output in engine.step().outputs:
+            if output.finish_reason is not None:
+                ends[output.uid].append(output.finish_reason)
+        engine.check_integrity()
+        for uid in leaving:  # the messages that were looked at come in their turn
+            engine.abort(uid)
+    assert all(len(reasons) == 1 for reasons in ends.values()), ends
+    assert not engine.state()["set_aside"]
+    assert engine.capture_bytes == 0
 
 
 def test_a_question_about_the_weights_without_memory_is_asked_again_when_nobody_gathers(
