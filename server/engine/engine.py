@@ -11,8 +11,8 @@ Knows nothing of HTTP, sockets or text. Use it from one thread:
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from model.inside import weights
@@ -34,36 +34,20 @@ from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
 from server.engine.memory_limit import give_back_memory
 from server.engine.model_runner import ModelRunner, StepResult
-from server.engine.outputs import (
-    Array,
-    EngineStats,
-    FinishReason,
-    RequestOutput,
-    StepOutput,
-    Timing,
-    TokenLogprobs,
-)
+from server.engine.outputs import EngineStats, FinishReason, RequestOutput, StepOutput, Timing
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
 from server.engine.set_aside import SetAside
 from server.engine.state import engine_state
 from server.engine.threads import use_threads
+from server.engine.tracked import Tracked, unbegun
 from server.engine.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
 _LOOK_TOKENS = {"cpu": 32, "cuda": 256}
 """Most rows of looks beside running text; how many there are is measured (`server.engine.look_budget`)."""
-
-
-@dataclass(slots=True)
-class _Tracked:
-    """One request in the engine."""
-
-    sequence: Sequence
-    findings: Findings
-    timing: Timing
 
 
 class Engine:
@@ -96,7 +80,7 @@ class Engine:
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """The last step was given up though somebody wanted it."""
-        self._tracked: dict[int, _Tracked] = {}
+        self._tracked: dict[int, Tracked] = {}
         self._pending: list[RequestOutput] = []
         """Ends that came between steps: the next step reports them."""
         self._counted = EngineStats()
@@ -134,7 +118,7 @@ class Engine:
         """Whether `step` has anything to compute or to report."""
         if self._scheduler.has_work or self._pending or self._inspector.has_results:
             return True
-        return len(self._set_aside) > 0 and not self._questions  # behind a question they wait for its answer
+        return self._set_aside.may_begin(self._is_anyone_gathering)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from another thread, when there is something to report that no step has brought."""
@@ -162,11 +146,11 @@ class Engine:
             raise ValueError(f"request uid {request.uid} is already in use")
         must_wait = self._set_aside.is_memory_short
         if must_wait and isinstance(request.task, WeightsTask):
-            self._set_aside.add(request)
+            self._set_aside.add(request, is_to_blame=False)
             return
         self._begin(request)
-        if must_wait and self._is_gathering(request.uid):
-            self._leave(request.uid)
+        if must_wait and request.uid in self._tracked and self._tracked[request.uid].is_gathering:
+            self._leave(request.uid, is_to_blame=False)
 
     def _begin(self, request: EngineRequest) -> None:
         """As `add_request`, whoever waits."""
@@ -185,7 +169,7 @@ class Engine:
             self._scheduler.finish(seq, "error")
             raise
         else:
-            self._tracked[request.uid] = _Tracked(seq, findings, Timing(request.arrival_time))
+            self._tracked[request.uid] = Tracked(seq, findings, Timing(request.arrival_time))
 
     def abort(self, uid: int) -> None:
         """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
@@ -193,7 +177,7 @@ class Engine:
         if seq is not None:
             self._pending.append(self._ending(uid, "abort"))
         elif (request := self._set_aside.remove(uid)) is not None:
-            self._pending.append(_unbegun(request, "abort"))
+            self._pending.append(unbegun(request, "abort"))
         else:
             self._inspector.abort(uid)
 
@@ -316,57 +300,31 @@ class Engine:
         """What a request is to be told; its end when that cannot be put together. None when that was for want of memory
         and it is set aside.
         """
+        tracked = self._tracked[seq.uid]
+        is_first = not tracked.has_answered
         try:
-            return self._output(seq, result, now)
+            output = tracked.answer(result, now)
         except Exception as error:
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
-        if failure.reason == "memory" and self._is_gathering(seq.uid) and not self._set_aside.is_last_try(seq.uid):
-            self._leave(seq.uid, is_to_blame=True)
-            return None
-        self._scheduler.finish(seq, failure.reason)
-        return self._ending(seq.uid, failure.reason, failure.message)
-
-    def _output(self, seq: Sequence, result: StepResult, now: float) -> RequestOutput:
-        uid, tracked = seq.uid, self._tracked[seq.uid]
-        token = result.tokens.get(uid)
-        tensors: dict[str, Array] = dict(result.rows.get(uid, {}))
-        scored: list[TokenLogprobs | None] | None = None
-        found = tracked.findings
-        is_first = token is None or seq.num_generated_tokens == 1
+            if failure.reason == "memory" and tracked.is_gathering and not self._set_aside.is_last_try(seq.uid):
+                self._leave(seq.uid)
+                return None
+            self._scheduler.finish(seq, failure.reason)
+            return self._ending(seq.uid, failure.reason, failure.message)
         if is_first:  # the prompt is done, and so is all that it gave
-            tracked.timing = replace(tracked.timing, first_token=now)
-            tensors.update(found.arrays())
             self._count(prompt_tokens_total=seq.num_read_tokens)
-            scored = found.prompt_logprobs
-            tracked.findings = Findings(patches=found.patches)
         if seq.is_finished:
-            tracked.timing = replace(tracked.timing, finished=now)
-        output = RequestOutput(
-            uid=uid,
-            token_id=token,
-            logprobs=result.logprobs.get(uid),
-            prompt_logprobs=None if scored is None else tuple(scored),
-            tensors=tensors,
-            finish_reason=seq.finish_reason,
-            stop_token_id=token if seq.finish_reason == "stop" else None,
-            num_cached_tokens=seq.num_cached_tokens,
-            timing=tracked.timing if is_first or seq.is_finished else None,
-        )
-        if seq.is_finished:  # last: what fails before is the end of one that is still tracked
-            del self._tracked[uid]
+            del self._tracked[seq.uid]
         return output
 
     def _share_memory(self, schedule: Schedule, short: dict[int, Failure]) -> list[RequestOutput]:
         """Let those of a step who found no memory try again, and end those who have."""
-        holders = [uid for uid in self._tracked if self._is_gathering(uid)]
+        holders = [uid for uid, tracked in self._tracked.items() if tracked.is_gathering]
         judgement = self._set_aside.judge(short, holders, [seq.uid for seq in schedule.sequences])
         for uid in judgement.leaving:
-            if uid in short:
-                self._leave(uid, is_to_blame=True)
-            else:
-                self._leave(uid, beside=judgement.asking)
+            self._leave(uid)
         for uid in judgement.ending:
             self._scheduler.abort(uid, "memory")
         if judgement.ending and not self._is_anyone_gathering():
@@ -379,18 +337,18 @@ class Engine:
         if self._set_aside.is_trying:
             self._give_back()
         for request in self._set_aside.expired(time.monotonic()):
-            self._pending.append(_unbegun(request, "deadline"))
+            self._pending.append(unbegun(request, "deadline"))
         while (first := self._set_aside.next(self._is_anyone_gathering)) is not None:
             self._give_back()
             if self._set_aside.has_had_its_tries(first.uid):
-                self._pending.append(_unbegun(first, "memory", "no memory for it beside what others write"))
+                self._pending.append(unbegun(first, "memory", "no memory for it beside what others write"))
                 continue
             try:
                 self._begin(first)
             except Exception as error:
                 logger.exception("request %d could not begin anew", first.uid)
                 failure = failure_of(error)
-                self._pending.append(_unbegun(first, failure.reason, failure.message))
+                self._pending.append(unbegun(first, failure.reason, failure.message))
 
     def _take_answers(self) -> None:
         """Of the inspector."""
@@ -405,23 +363,20 @@ class Engine:
         """Set one aside that holds nothing, or end it where that was its last try."""
         self._give_back()
         if self._set_aside.is_last_try(request.uid):
-            self._pending.append(_unbegun(request, "memory", error))
+            self._pending.append(unbegun(request, "memory", error))
         else:
-            self._set_aside.add(request, is_to_blame=True)
+            self._set_aside.add(request)
 
-    def _leave(self, uid: int, *, is_to_blame: bool = False, beside: Collection[int] = ()) -> None:
+    def _leave(self, uid: int, *, is_to_blame: bool = True) -> None:
         """Set one aside that has begun: all it holds is free at once, and it has told its client nothing yet."""
         seq = self._tracked.pop(uid).sequence
         self._scheduler.finish(seq, "memory")
-        self._set_aside.add(seq.request, is_to_blame=is_to_blame, beside=beside)
+        self._set_aside.add(seq.request, is_to_blame=is_to_blame)
         named = {"request_id": seq.request.request_id}
         logger.warning("memory is short: request %d waits to begin anew", uid, extra={"fields": named})
 
-    def _is_gathering(self, uid: int) -> bool:
-        return uid in self._tracked and self._tracked[uid].findings.num_bytes > 0
-
     def _is_anyone_gathering(self) -> bool:
-        return bool(self._questions) or any(map(self._is_gathering, self._tracked))
+        return bool(self._questions) or any(tracked.is_gathering for tracked in self._tracked.values())
 
     def _give_back(self) -> None:
         self._let_answers_go()
@@ -429,16 +384,8 @@ class Engine:
 
     def _ending(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """The last word on a request that did not complete."""
-        tracked = self._tracked.pop(uid)
-        timing = replace(tracked.timing, finished=time.monotonic())
-        return RequestOutput(uid=uid, finish_reason=reason, error=error, timing=timing)
+        return self._tracked.pop(uid).ending(reason, error)
 
     def _count(self, **increments: float) -> None:
         current = {name: getattr(self._counted, name) + value for name, value in increments.items()}
         self._counted = replace(self._counted, **current)
-
-
-def _unbegun(request: EngineRequest, reason: FinishReason, error: str | None = None) -> RequestOutput:
-    """The last word on a request that is in no step."""
-    timing = Timing(request.arrival_time, finished=time.monotonic())
-    return RequestOutput(uid=request.uid, finish_reason=reason, error=error, timing=timing)

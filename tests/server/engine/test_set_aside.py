@@ -19,8 +19,8 @@ def begun(aside: SetAside, is_anyone_gathering: bool = False) -> int | None:
 def test_who_gathers_and_finds_no_memory_begins_anew_when_nobody_else_gathers_and_then_ends() -> None:
     aside = SetAside()
     judgement = aside.judge([1], holders=[1, 2], scheduled=[1, 2])
-    assert (judgement.leaving, judgement.ending, judgement.asking) == (frozenset({1}), frozenset(), frozenset())
-    aside.add(look(1), is_to_blame=True)
+    assert (judgement.leaving, judgement.ending) == (frozenset({1}), frozenset())
+    aside.add(look(1))
     assert begun(aside, is_anyone_gathering=True) is None
     assert begun(aside) == 1
     assert not aside.has_had_its_tries(1)
@@ -32,10 +32,10 @@ def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_be
     aside = SetAside()
     assert aside.judge([1, 2], holders=[1, 2], scheduled=[1, 2]).leaving == {1, 2}
     for uid in (1, 2):
-        aside.add(look(uid), is_to_blame=True)
+        aside.add(look(uid))
     assert aside.is_memory_short
     for uid in (3, 4):
-        aside.add(look(uid))
+        aside.add(look(uid), is_to_blame=False)
     assert begun(aside) == 1
     assert begun(aside, is_anyone_gathering=True) is None
     aside.forget(1)
@@ -48,9 +48,9 @@ def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_be
 def test_text_without_memory_is_tried_again_when_all_who_gather_are_gone() -> None:
     aside = SetAside()
     judgement = aside.judge([7], holders=[1, 2], scheduled=[1, 7])
-    assert (judgement.leaving, judgement.ending, judgement.asking) == (frozenset({1, 2}), frozenset(), frozenset({7}))
+    assert (judgement.leaving, judgement.ending) == (frozenset({1, 2}), frozenset())
     for uid in (1, 2):
-        aside.add(look(uid), beside=judgement.asking)
+        aside.add(look(uid))
     assert aside.is_trying
     assert begun(aside) is None  # not before the text was tried
 
@@ -60,7 +60,7 @@ def test_who_finds_memory_only_without_the_others_shows_that_they_are_to_blame()
     for _ in range(2):
         judgement = aside.judge([7], holders=[1], scheduled=[1, 7])
         assert judgement.leaving == {1}
-        aside.add(look(1), beside=judgement.asking)
+        aside.add(look(1))
         assert not aside.judge([], holders=[], scheduled=[7]).ending
         assert begun(aside) == 1
     assert aside.has_had_its_tries(1)
@@ -69,8 +69,8 @@ def test_who_finds_memory_only_without_the_others_shows_that_they_are_to_blame()
 def test_who_finds_none_without_the_others_either_ends_and_they_are_as_before() -> None:
     aside = SetAside()
     for greedy in (7, 8, 9):
-        judgement = aside.judge([greedy], holders=[1], scheduled=[1, greedy])
-        aside.add(look(1), beside=judgement.asking)
+        assert aside.judge([greedy], holders=[1], scheduled=[1, greedy]).leaving == {1}
+        aside.add(look(1))
         assert aside.judge([greedy], holders=[], scheduled=[greedy]).ending == {greedy}
         aside.forget(greedy)
         assert begun(aside) == 1
@@ -80,8 +80,8 @@ def test_who_finds_none_without_the_others_either_ends_and_they_are_as_before() 
 
 def test_one_that_leaves_before_it_was_tried_again_holds_nobody_up() -> None:
     aside = SetAside()
-    judgement = aside.judge([7], holders=[1], scheduled=[7])
-    aside.add(look(1), beside=judgement.asking)
+    assert aside.judge([7], holders=[1], scheduled=[7]).leaving == {1}
+    aside.add(look(1))
     aside.forget(7)
     assert begun(aside) == 1
     assert not aside.is_last_try(1)
