@@ -238,8 +238,8 @@ class Engine:
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._tracked)} are tracked")
         if self._look_budget is not None:
             self._look_budget.check_integrity()
-        if twice := known.intersection(self._set_aside.uids):
-            raise AssertionError(f"requests {sorted(twice)} are set aside, and scheduled")
+        untold = {output.uid for output in self._pending}
+        self._set_aside.check_integrity(known | self._questions.keys() | untold)
 
     def state(self) -> dict[str, Any]:
         """What it is doing, for a debug dump: no tokens."""

@@ -121,3 +121,13 @@ class SetAside:
         if uid in self._retrying:  # it never was tried without those set aside for it: nobody knows who was to blame
             self._retrying.remove(uid)
             self._blames.clear()
+
+    def check_integrity(self, begun: Collection[int]) -> None:
+        """Raises AssertionError when others would wait, for ever, for one that is gone; `begun` are those in no line
+        whose end was not told.
+        """
+        line = self.uids
+        if twice := set(line).intersection(begun):
+            raise AssertionError(f"requests {sorted(twice)} are set aside, and have begun")
+        if gone := (self._blames.keys() | self._retrying) - set(line) - set(begun):
+            raise AssertionError(f"requests {sorted(gone)} are gone, and others wait for them")

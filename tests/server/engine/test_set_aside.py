@@ -1,5 +1,7 @@
 """Memory that others hold is no reason to refuse a request: who waits, who is tried again, and who is told."""
 
+import pytest
+
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
 from server.engine.set_aside import SetAside
 
@@ -95,3 +97,17 @@ def test_who_waits_can_be_aborted_and_has_its_deadline() -> None:
     assert aside.remove(1) is None
     assert [each.uid for each in aside.expired(5.0)] == [2]
     assert aside.uids == [3]
+
+
+def test_a_line_that_waits_for_one_who_is_gone_is_found() -> None:
+    aside = SetAside()
+    aside.judge([7], holders=[1], scheduled=[1, 7])
+    aside.add(look(1))
+    aside.check_integrity({7})
+    with pytest.raises(AssertionError, match=r"requests \[7\] are gone, and others wait"):
+        aside.check_integrity(())
+    with pytest.raises(AssertionError, match=r"requests \[1\] are set aside, and have begun"):
+        aside.check_integrity({1, 7})
+    aside.forget(7)
+    assert begun(aside) == 1
+    aside.check_integrity({1})
