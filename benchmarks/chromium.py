@@ -42,7 +42,7 @@ class Memory:
     script: int  # V8's heap: objects and compiled code
     embedder: int  # Blink's: elements, styles, events
     buffers: int  # behind ArrayBuffers
-    renderer: int  # the whole process, proportionally: what a task manager shows
+    renderer: int  # what its whole process allocated, shared memory by its share
 
     @property
     def heap(self) -> int:
