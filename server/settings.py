@@ -249,8 +249,8 @@ class Settings:
     max_capture_bytes: int = _setting(
         1 << 30,
         _bytes(),
-        "Most bytes of attention, embeddings and traces in flight, or less where the worker has room for less; more are "
-        "answered 429.",
+        "Most bytes of attention, embeddings and traces in flight, or less where the worker has room for less; more "
+        "are answered 429.",
     )
     max_response_bytes: int = _setting(
         256 << 20, _bytes(), "Largest answer; larger ones are refused with 413 before anything runs."
