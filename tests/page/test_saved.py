@@ -295,8 +295,9 @@ def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -
     seen = decoder.evaluate(COMPARE, [base64.b64encode(path.read_bytes()).decode() for path in (png, svg)])
     assert [side / 2 for side in seen["size"]] in sizes, png.name
     assert seen["marked"] > 0.005, f"{png.name}: {seen}"
-    # fine letters are drawn a little otherwise; without its text or its lines it would be more than half
-    assert seen["unlike"] < 0.25 * seen["marked"], f"{svg.name}: {seen}"
+    # fine letters are drawn a little otherwise, 0.27 of a plane of short texts; without its text or its lines it would
+    # be more than half
+    assert seen["unlike"] < 0.4 * seen["marked"], f"{svg.name}: {seen}"
     root = ElementTree.parse(svg).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert [float(root.attrib["width"]), float(root.attrib["height"])] in sizes, svg.name
