@@ -57,9 +57,12 @@ def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
         check()
         one = reader.head(own, layer, head, is_cross=options["part"] == "cross")
         heads += [one] if options.get("compose") else []
+        check()
         ov.append(circuits.ov_singular_values(one))
+        check()
         qk.append(circuits.qk_singular_values(one))
         if one.w_o.shape[1] == one.w_v.shape[0]:
+            check()
             eigenvalues.append(torch.view_as_real(circuits.ov_eigenvalues(one)))
     found = {"ov.singular_values": torch.stack(ov), "qk.singular_values": torch.stack(qk)}
     if eigenvalues:
