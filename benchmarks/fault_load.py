@@ -87,7 +87,7 @@ CULPRIT = {
     "sticks": _write((*_PROMPT, STUCK), 4),
     "looks": _ask(
         "/v1/trace",
-        input=list(_LONG),
+        input=[list(_LONG), list(_LONG)],
         points=["attn.hook_pattern", "attn.hook_attn_scores"],
         encoding_format="base64",
     ),
