@@ -12,6 +12,7 @@ Knows nothing of HTTP, sockets or text. Use it from one thread:
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,7 @@ from server.engine.inspector import Inspector
 from server.engine.isolation import run_isolated
 from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
-from server.engine.memory_limit import give_back_memory
+from server.engine.memory_limit import give_back_memory, reserve
 from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.outputs import EngineStats, FinishReason, RequestOutput, StepOutput, Timing
 from server.engine.request import EngineRequest, WeightsTask
@@ -200,7 +201,8 @@ class Engine:
         deadline, must_complete = self._scheduler.next_deadline, self._must_complete
         wanted = StillWanted(schedule, self._new_aborts, deadline, must_complete=must_complete)
         try:
-            result = run_isolated(self._runner, schedule, findings, wanted if self._asks else lambda: None)
+            with reserve() if self._set_aside.is_trying else nullcontext():
+                result = run_isolated(self._runner, schedule, findings, wanted if self._asks else lambda: None)
         except StepAbandoned:
             outputs.extend(self._abandon(schedule, wanted.aborted))
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
@@ -329,7 +331,8 @@ class Engine:
             self._scheduler.abort(uid, "memory")
         if judgement.ending and not self._is_anyone_gathering():
             self._give_back()
-            self._runner.check()  # where nobody holds what is missing, the next ones would fare no better
+            with reserve():
+                self._runner.check()  # where nobody holds what is missing, the next ones would fare no better
         return [self._ending(uid, "memory", short[uid].message) for uid in judgement.ending]
 
     def _use_room(self) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import mmap
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,10 @@ _SHARE = 0.9
 
 _SPARE = 8 << 20
 """Bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
+
+_RESERVE = 16 << 20
+"""Bytes of the limit that only who is tried again may take (`reserve`): what a failed step has freed is the C library's
+to give out anew, but need not have gone back to the kernel, of whom the code of a product comes."""
 
 
 def limit_memory(limit: int | None) -> int | None:
@@ -34,17 +39,32 @@ def limit_memory(limit: int | None) -> int | None:
         if free is None:
             return None
         limit = taken + int(free * _SHARE)
-    elif limit <= taken:
+    elif limit <= taken + _RESERVE:
         raise ValueError(
-            f"--worker-memory {limit} (bytes) is not enough: {taken} are taken once the model is loaded; more is "
-            "accepted, as is a smaller --kv-cache-memory"
+            f"--worker-memory {limit} (bytes) is not enough: {taken + _RESERVE} are taken once the model is loaded; "
+            "more is accepted, as is a smaller --kv-cache-memory"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:
         limit = min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit - _RESERVE, hard))
     logger.info("the worker has taken %d MiB of memory and may take %d", taken >> 20, limit >> 20)
-    return limit - taken
+    return limit - _RESERVE - taken
+
+
+@contextlib.contextmanager
+def reserve() -> Iterator[None]:
+    """Within it, what `limit_memory` kept back may be taken too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY:
+        yield
+        return
+    more = soft + _RESERVE
+    resource.setrlimit(resource.RLIMIT_DATA, (more if hard == resource.RLIM_INFINITY else min(more, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def give_back_memory() -> None:

@@ -3,6 +3,8 @@
 import os
 import re
 import resource
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,29 @@ def test_a_worker_is_bounded_unless_told_otherwise() -> None:
         limit, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert 0 < limit < 2 * machine  # what it has taken counts untouched memory too
+
+
+BEYOND_THE_LIMIT = """
+import mmap
+from server.engine.memory_limit import data_bytes, limit_memory, reserve
+
+room = limit_memory(data_bytes() + (64 << 20))
+held = mmap.mmap(-1, room - (1 << 20), flags=mmap.MAP_PRIVATE)
+def take():
+    try:
+        return mmap.mmap(-1, 4 << 20, flags=mmap.MAP_PRIVATE)
+    except OSError:
+        return None
+print(take() is None, end=" ")
+with reserve():
+    kept = take()
+print(kept is not None, take() is None)
+"""
+
+
+def test_who_is_tried_again_may_take_what_was_kept_back() -> None:
+    done = subprocess.run([sys.executable, "-c", BEYOND_THE_LIMIT], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"] * 3
 
 
 def test_what_a_container_only_caches_counts_as_free(tmp_path: Path) -> None:
