@@ -12,7 +12,7 @@ from typing import Protocol
 from server.engine.abandonment import StepAbandoned
 from server.engine.failure import Failure, failure_of
 from server.engine.findings import Findings
-from server.engine.memory_limit import give_back_memory
+from server.engine.memory_limit import give_back_memory, reserve
 from server.engine.model_runner import StepResult
 from server.engine.scheduler import Schedule
 from server.engine.sequence import Chunk, Sequence
@@ -53,7 +53,8 @@ def run_isolated(
             return whole
         result = StepResult()
         runner.check()
-        step.isolate(everyone, whole, result)
+        with reserve():
+            step.isolate(everyone, whole, result)
         runner.check()  # what fails late, as a GPU does, may have failed since
     except StepAbandoned:
         step.take_back(findings.keys())
