@@ -11,8 +11,9 @@ STAMP := $(VENV)/.installed
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
-JOBS ?= logical
-PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --maxprocesses 4
+# One more than cores: tests wait for servers for a quarter of their time.
+JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
+PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS)
 SOURCES := model server clients tests benchmarks
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
@@ -46,7 +47,7 @@ format: install ## let ruff rewrite what it can
 types: install ## mypy --strict
 	$(BIN)/mypy $(SOURCES)
 
-test: lint types ## lint, types and tests, a process a core; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
+test: lint types ## lint, types and tests, several at a time; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
 	$(PYTEST) $(ARGS)
 
 test-all: lint types ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)

@@ -8,13 +8,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 
 ROOT = Path(__file__).resolve().parent.parent
+LOOPBACK = "127.0.0.1"
 
 
 class ServerFailed(RuntimeError):
@@ -47,13 +48,35 @@ def serve(
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
-    host, port = "127.0.0.1", port or free_port()
-    command = [sys.executable, "-m", "server", "serve", *arguments, "--host", host, "--port", str(port)]
+    port = port or free_port()
+    command = [sys.executable, "-m", "server", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
+    with running(command, port, "/health/ready", ready_within, log_file=log_file) as server:
+        yield server
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    port: int,
+    ready_path: str,
+    ready_within: float,
+    *,
+    environment: Mapping[str, str] | None = None,
+    log_file: Path | None = None,
+) -> Iterator[Server]:
+    """Any server that `command` starts on `port` of the loopback interface and that answers 200 at `ready_path` once it
+    is ready; ended with all its children afterwards. `environment` is added to ours.
+
+    Raises:
+        ServerFailed: it ended or was not ready within `ready_within` seconds.
+    """
     with TemporaryFile() if log_file is None else log_file.open("w+b") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env={**os.environ, **(environment or {})}
+        )
         try:
-            server = Server(host, port, process.pid)
-            if reason := wait_until_ready(server, process, ready_within):
+            server = Server(LOOPBACK, port, process.pid)
+            if reason := wait_until_ready(server, process, ready_path, ready_within):
                 log.seek(0)
                 raise ServerFailed(f"{reason}; its log ends:\n{log.read()[-3000:].decode(errors='replace')}")
             yield server
@@ -61,14 +84,14 @@ def serve(
             end(process)
 
 
-def wait_until_ready(server: Server, process: subprocess.Popen[bytes], seconds: float) -> str | None:
-    """None when /health/ready answers 200; else why it did not."""
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes], path: str, seconds: float) -> str | None:
+    """None when `path` answers 200; else why it did not."""
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
         if process.poll() is not None:
             return f"the server ended with status {process.returncode}"
         try:
-            with urllib.request.urlopen(f"{server.url}/health/ready", timeout=2):
+            with urllib.request.urlopen(f"{server.url}{path}", timeout=2):
                 return None
         except (OSError, urllib.error.URLError):
             time.sleep(0.1)

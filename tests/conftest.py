@@ -1,6 +1,6 @@
 """What holds in every folder: the threads of a process, and what is run by whom when several processes share the tests.
 
-`make test` runs a process a core (pytest-xdist); `.venv/bin/pytest -k name` runs in one.
+`make test` runs several processes (pytest-xdist), one more than cores; `.venv/bin/pytest -k name` runs in one.
 """
 
 import os

@@ -52,7 +52,7 @@ def test_the_docs_page_draws_every_route_in_a_browser_without_network(program: P
 
 def test_vllm_bench_serve_completes_without_an_adapter(server: Server, tmp_path: Path) -> None:
     if not ALL:
-        pytest.skip("vllm bench serve is tried by `make test-all` (tests/tools/install_vllm_bench.sh)")
+        pytest.skip("vllm bench serve is tried by `make test-all` (benchmarks/peers/install_vllm.sh)")
     vllm = ROOT / ".tools" / "vllm" / "bin" / "vllm"
     command = [str(vllm), "bench", "serve", "--backend", "openai", "--base-url", server.url, "--model", "fables"]
     command += ["--tokenizer", str(ROOT / "model" / "fables"), "--dataset-name", "random", "--random-input-len", "64"]

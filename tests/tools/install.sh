@@ -15,4 +15,4 @@ if ((${#packages[@]})); then
   "${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     "${packages[@]}"
 fi
-[[ $only == chromium ]] || tests/tools/install_vllm_bench.sh .tools/vllm
+[[ $only == chromium ]] || benchmarks/peers/install_vllm.sh .tools/vllm

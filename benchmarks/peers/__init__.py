@@ -1,0 +1,1 @@
+"""Other engines on the same checkpoint: how each is installed, started and asked."""

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Builds llama.cpp's server for this machine, from the source that the llama-cpp-python package on PyPI carries.
+#
+#   install_llama.sh FOLDER      makes FOLDER with bin/llama-server and source/; nothing is done when it is there already
+#
+# Needs a C++ compiler; cmake and ninja come from PyPI where they are not installed.
+set -euo pipefail
+
+target=${1:?usage: install_llama.sh FOLDER}
+python=${PYTHON:-$(command -v python3.11 || command -v python3)}
+version=0.3.36
+
+[[ -e $target/complete ]] && exit 0
+mkdir -p "$target"
+"$python" -m venv "$target/venv"
+"$target/venv/bin/python" -m pip install --quiet cmake ninja
+export PATH=$target/venv/bin:$PATH
+# pip also builds its metadata, which may fail and does not matter: the file is there by then.
+pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$target" "llama-cpp-python==$version" || true
+tar -xzf "$target/llama_cpp_python-$version.tar.gz" -C "$target"
+mv "$target/llama_cpp_python-$version/vendor/llama.cpp" "$target/source"
+cmake -G Ninja -S "$target/source" -B "$target/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF
+cmake --build "$target/build" --target llama-server
+ln -s build/bin "$target/bin"
+"$target/bin/llama-server" --version
+touch "$target/complete"
