@@ -4,6 +4,7 @@ Speed does not depend on what the weights say. Knows nothing of the server.
 """
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ VOCABULARY = 50257
 CONTEXT = 1024
 END = "<|endoftext|>"
 NAME = "llama-124m-random"
+
+
+def random_prompts(count: int, seed: int, num_tokens: int = 128) -> list[list[int]]:
+    """`count` prompts of random token ids, different for every seed; no prefix is shared."""
+    draw = random.Random(seed)
+    return [[draw.randrange(256, VOCABULARY - 1) for _ in range(num_tokens)] for _ in range(count)]
 
 
 def make_checkpoint(cache: Path) -> Path:

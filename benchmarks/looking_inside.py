@@ -34,10 +34,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks.checkpoint import make_checkpoint
+from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.load import percentile, stream_completion
 from benchmarks.processes import ROOT, Server, serve
-from benchmarks.serve_vs_transformers import prompts
 from benchmarks.wire import samples
 
 SAFETENSORS = "application/vnd.safetensors"
@@ -54,7 +53,7 @@ BUDGET_LENGTHS = (256, 512, 768)
 
 def long_prompt(length: int, seed: int) -> list[int]:
     """Random token ids, no two prompts alike."""
-    return [token for part in prompts(-(-length // 128), seed) for token in part][:length]
+    return random_prompts(1, seed, length)[0]
 
 
 # ---- what one answer costs

@@ -18,8 +18,9 @@ if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     tolerate_full_disks()  # in a fresh checkout all of them compile at once, into one folder
 
-TOGETHER = "tests/page/"
-"""One server and one browser serve the whole folder: one process runs it all."""
+TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
+"""One server and one browser serve many files of the folder, which takes longest of all: two processes run a half each,
+the second from this name on."""
 LONGEST = (TOGETHER, "tests/e2e/", "tests/soak/", "tests/server/test_", "tests/client/")
 """They wait for servers, and take longest: begun first, or one process would end alone with them."""
 
@@ -36,5 +37,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda nodeid: TOGETHER if nodeid.startswith(TOGETHER) else nodeid.partition("::")[0]
+    scheduler._split_scope = run_together
     return scheduler
+
+
+def run_together(nodeid: str) -> str:
+    """What the tests are named after that one process runs."""
+    if nodeid.startswith(TOGETHER):
+        return TOGETHER if nodeid < SECOND_HALF else SECOND_HALF
+    return nodeid.partition("::")[0]

@@ -27,6 +27,8 @@ class Engine:
     server: Server
     model: str
     """What it calls the model: the field of that name in a request."""
+    has_watchdog: bool = False
+    """Whether it would take a stopped worker for a hung one, and so is not to be stopped."""
 
     def pause(self) -> None:
         """Stop its processes until `resume`: one that spins while it has nothing to do would slow the next one."""
@@ -36,7 +38,7 @@ class Engine:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        for pid in descendants(self.server.pid):
+        for pid in () if self.has_watchdog else descendants(self.server.pid):
             os.kill(pid, number)
 
 
@@ -48,7 +50,7 @@ class Absent(RuntimeError):
 def lightwell(folder: Path, dtype: str, home: Path) -> Iterator[Engine]:
     """Of this checkout, with the defaults."""
     with serve([str(folder), "--dtype", dtype, "--served-model-name", "model"]) as server:
-        yield Engine("lightwell", server, "model")
+        yield Engine("lightwell", server, "model", has_watchdog=True)
 
 
 @contextmanager

@@ -1,0 +1,70 @@
+"""What this machine could do at most: bytes read a second, large matrix products, and the products of one step alone.
+
+A step of a model cannot be faster than its products; `Products` times nothing but those, with the weights packed as the
+server packs them and read from memory each time, as in a step.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from model.config import ModelConfig
+from model.layers.packed_weight import PackedWeight, pack
+
+_LARGE = 2048
+_READ_BYTES = 1 << 29
+
+
+def seconds(function: Callable[[], object], repeats: int = 7) -> float:
+    """Median time of a call, after one more."""
+    times = []
+    for _ in range(repeats + 1):
+        started = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[1:])
+
+
+def bytes_per_second() -> float:
+    """Read from memory, by all threads: a sum over what no cache holds."""
+    data = torch.ones(_READ_BYTES // 4)
+    return _READ_BYTES / seconds(data.sum)
+
+
+def operations_per_second(dtype: torch.dtype) -> float:
+    """Of a large product (two for each multiplication and addition)."""
+    weight = pack(torch.randn(_LARGE, _LARGE).to(dtype), batch_invariant=False)
+    x = torch.randn(_LARGE, _LARGE).to(dtype)
+    return 2 * _LARGE**3 / seconds(lambda: weight.multiply(x, None, ("none", "")))
+
+
+class Products:
+    """The matrix products of a Llama-shaped network, without what stands between them."""
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        width, inner = config.hidden_size, config.intermediate_size
+        heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        shapes = [(heads, width), (width, config.num_heads * config.head_dim)]
+        shapes += [(inner, width), (inner, width), (width, inner)]
+
+        def packed(outputs: int, inputs: int) -> PackedWeight:
+            return pack(torch.randn(outputs, inputs).to(dtype), batch_invariant=True)
+
+        self._layers = [(packed(*shape), shape[1]) for _ in range(config.num_layers) for shape in shapes]
+        self._head = packed(config.vocab_size, width), width
+        self._dtype = dtype
+
+    def step_seconds(self, rows: int, sampled_rows: int) -> float:
+        """Of one pass over `rows` tokens, with logits of `sampled_rows` of them."""
+        x = {inputs: torch.randn(rows, inputs).to(self._dtype) for _, inputs in self._layers}
+        last = torch.randn(sampled_rows, self._head[1]).to(self._dtype)
+
+        def step() -> None:
+            for weight, inputs in self._layers:
+                weight.multiply(x[inputs], None, ("none", ""))
+            self._head[0].multiply(last, None, ("none", ""))
+
+        with torch.inference_mode():
+            return seconds(step)
