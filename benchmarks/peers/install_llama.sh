@@ -11,6 +11,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 version=0.3.36
 
 [[ -e $target/complete ]] && exit 0
+rm -rf "$target"  # what an interrupted run has left
 mkdir -p "$target"
 "$python" -m venv "$target/venv"
 "$target/venv/bin/python" -m pip install --quiet cmake ninja
