@@ -3,7 +3,7 @@
 #
 #   install_llama.sh FOLDER      makes FOLDER with bin/llama-server and source/; nothing is done when it is there already
 #
-# Needs a C++ compiler; cmake and ninja come from PyPI where they are not installed.
+# Needs a C++ compiler; cmake and ninja come from PyPI.
 set -euo pipefail
 
 target=${1:?usage: install_llama.sh FOLDER}
@@ -11,7 +11,7 @@ python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 version=0.3.36
 
 [[ -e $target/complete ]] && exit 0
-rm -rf "$target"  # what an interrupted run has left
+rm -rf "$target"/{venv,build,bin,source} "$target/llama_cpp_python-$version"  # what an interrupted run has left
 mkdir -p "$target"
 "$python" -m venv "$target/venv"
 "$target/venv/bin/python" -m pip install --quiet cmake ninja
