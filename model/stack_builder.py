@@ -8,7 +8,8 @@ import torch
 from model.block import Block, Residual
 from model.config import ModelConfig
 from model.embedding import Embedding
-from model.layers.attention import AttentionRule, attention_for
+from model.layers.attention import AttentionRule
+from model.layers.attention_choice import attention_for
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm, RmsNorm, take_norm

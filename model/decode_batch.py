@@ -1,0 +1,111 @@
+"""One token of each of several sequences, all its numbers on the device: for a captured graph to be given.
+
+A stack takes it where it takes a `Batch`. The numbers lie in one tensor, so that a step brings them with one copy;
+rows and blocks that nobody needs are filled up with zeros, which name the cache's first block: it is nobody's.
+
+Axes: R rows, J blocks of the longest sequence, B places of a block, S = J * B keys.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.batch import Batch
+
+_HEADER = 3
+"""Lines of a packed step before its block tables: token ids, positions, slots."""
+
+
+def packed_size(num_rows: int, num_blocks: int) -> int:
+    """Numbers of a step of R rows and J blocks, packed."""
+    return (_HEADER + num_blocks) * num_rows
+
+
+def pack(batch: Batch, num_rows: int, num_blocks: int, out: np.ndarray) -> None:
+    """Write a batch of single rows to out [packed_size] int64, filled up to `num_rows` rows and `num_blocks` blocks.
+
+    Raises ValueError when it does not fit, or has spans of several rows.
+    """
+    rows = batch.num_rows
+    width = most_blocks(batch)
+    if rows != len(batch.spans) or rows > num_rows or width > num_blocks:
+        raise ValueError(
+            f"{len(batch.spans)} spans with {rows} rows and up to {width} blocks do not fit {num_rows} single rows of "
+            f"{num_blocks} blocks"
+        )
+    lines = out.reshape(_HEADER + num_blocks, num_rows)
+    lines[:] = 0
+    lines[0, :rows] = [span.token_ids[0] for span in batch.spans]
+    lines[1, :rows] = batch.positions_array
+    lines[2, :rows] = batch.slots_array
+    lines[_HEADER : _HEADER + width, :rows] = batch.tables_array[:, :width].T
+
+
+def most_blocks(batch: Batch) -> int:
+    """Blocks that hold the keys of the longest span."""
+    return -(-batch.sight().longest // batch.block_size)
+
+
+@dataclass(frozen=True, eq=False)
+class RowSight:
+    """Which cached keys each row sees, one row a sequence: those at positions first <= k < last."""
+
+    tables: torch.Tensor
+    """[R, J]: the blocks of a row's keys, in order."""
+    positions: torch.Tensor
+    """[R]"""
+    seen: torch.Tensor
+    """[R, S] bool."""
+
+    @classmethod
+    def of(
+        cls, tables: torch.Tensor, positions: torch.Tensor, first: torch.Tensor | None, last: torch.Tensor, *, size: int
+    ) -> "RowSight":
+        """first, last [R]; no first is 0. size: B."""
+        keys = torch.arange(tables.shape[1] * size, device=tables.device)
+        seen = keys < last[:, None]  # [R, S]
+        return cls(tables, positions, seen if first is None else seen & (keys >= first[:, None]))
+
+    def of_rows(self, rows: slice) -> "RowSight":
+        """Of some of the rows."""
+        return RowSight(self.tables[rows], self.positions[rows], self.seen[rows])
+
+    @property
+    def longest(self) -> int:
+        """Keys of the longest span at most."""
+        return self.seen.shape[1]
+
+
+class DecodeBatch:
+    """What a stack asks of a batch, of one packed step. Makes one of a causal decoder alone: nothing to cross to."""
+
+    def __init__(self, packed: torch.Tensor, num_rows: int, block_size: int) -> None:
+        """packed [packed_size] int64."""
+        lines = packed.view(-1, num_rows)
+        self.block_size = block_size
+        self.num_rows = num_rows
+        self.first_rows = range(num_rows + 1)
+        self.token_ids = lines[0]
+        self.positions = lines[1]
+        self.blocks, self.places = lines[2] // block_size, lines[2] % block_size
+        self.queries: list[torch.Tensor] = []
+        """[R, H, D] of each layer that ran, turned: for whoever looks inside afterwards."""
+        self._tables = lines[_HEADER:].T
+        self._sights: dict[int | None, RowSight] = {}
+
+    def num_rows_at(self, layer: int) -> int:
+        """All of them: a token to be sampled needs every layer."""
+        return self.num_rows
+
+    def check(self) -> None:
+        """Nothing is asked: a captured graph cannot be left in its middle."""
+
+    def sight(self, causal: bool = True, window: int | None = None) -> RowSight:
+        """As `Batch.sight`; single rows at the end of their text see the same, causal or not."""
+        if window not in self._sights:
+            first = None if window is None else self.positions - (window - 1)
+            self._sights[window] = RowSight.of(
+                self._tables, self.positions, first, self.positions + 1, size=self.block_size
+            )
+        return self._sights[window]

@@ -1,0 +1,173 @@
+"""Attention for a GPU: rows that decode in one operation for all sequences, prompts through torch's fused kernels.
+
+Torch operations alone, on any device and in any dtype, so that a CPU proves what a GPU runs. What somebody looks at is
+computed as `PlainAttention` does it. A row's bits may depend on its batch.
+
+Axes: R rows that stand alone in their spans, n rows of one span, H query heads, K key heads, G = H / K, D head
+dimension, J blocks of a row, B places of a block, S keys.
+"""
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.bias import causal_lower_right
+
+from model.batch import Batch, Sight
+from model.decode_batch import DecodeBatch, RowSight
+from model.kv_cache import LayerCache
+from model.layers.attention import AttentionRule, PlainAttention, Turns, _check_reach, cached_keys, cached_values
+from model.layers.attention_arithmetic import at_least_float32
+from model.layers.rope import Rope
+
+_T = TypeVar("_T")
+GATHER_BYTES = 1 << 28
+"""Most bytes of keys, and of values, that are laid side by side at a time."""
+
+
+class BatchedAttention(PlainAttention):
+    """`PlainAttention` with many sequences in one operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batch: Batch | None = None
+        self._made: dict[Hashable, Any] = {}
+        """What the layers of that batch share, on its device."""
+
+    def enter(
+        self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch | DecodeBatch
+    ) -> torch.Tensor:
+        key_heads = cache.keys.shape[1]
+        heads = qkv.shape[1] - 2 * key_heads
+        turned, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
+        if turns is not None:
+            turned = Rope.turn(turned, turns[0][: len(qkv)], turns[1][: len(qkv)])
+        if isinstance(batch, DecodeBatch):
+            blocks, places = batch.blocks, batch.places
+        else:
+            slots = self._shared(batch, "slots", lambda: torch.from_numpy(batch.slots_array).to(batch.device))[
+                : len(qkv)
+            ]
+            blocks, places = slots // batch.block_size, slots % batch.block_size
+        cache.keys[blocks, :, :, places] = turned[:, heads:].to(cache.keys.dtype)
+        cache.values[blocks, :, places] = v.to(cache.values.dtype)
+        return turned[:, :heads]
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        cache: LayerCache,
+        batch: Batch | DecodeBatch,
+        sight: Sight | RowSight,
+        rule: AttentionRule,
+    ) -> torch.Tensor:
+        if isinstance(batch, DecodeBatch) or isinstance(sight, RowSight):
+            assert isinstance(batch, DecodeBatch)
+            assert isinstance(sight, RowSight)
+            batch.queries.append(q)
+            return _attend_rows(q, cache, sight, rule)
+        spans = range(np.searchsorted(batch.first_rows, len(q)))
+        longer = [span for span in spans if batch.spans[span].num_rows > 1]
+        if longer and (rule.softcap is not None or rule.bias is not None):  # torch's kernels know neither
+            return super().attend(q, cache, batch, sight, rule)
+        _check_reach(rule, sight)
+        batch.check()
+        alone = [span for span in spans if batch.spans[span].num_rows == 1]
+        if not longer:
+            return _attend_rows(q, cache, self._row_sight(batch, sight, alone), rule)
+        out = torch.empty_like(q)
+        if alone:
+            places = torch.tensor([batch.first_rows[span] for span in alone], device=q.device)
+            out[places] = _attend_rows(q[places], cache, self._row_sight(batch, sight, alone), rule)
+        for span in longer:
+            batch.check()
+            rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
+            out[rows] = self._attend_span(q[rows], cache, batch, sight, span, rule)
+        return out
+
+    def _attend_span(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, span: int, rule: AttentionRule
+    ) -> torch.Tensor:
+        """Of all rows of one span: q [n, H, D] -> [n, H, D]."""
+        keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)  # [S, K, D]
+        group = q.shape[1] // keys.shape[1]
+        if group > 1:
+            keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        q, keys, values = (x.transpose(0, 1)[None] for x in (q.to(keys.dtype), keys, values))  # [1, H, n or S, D]
+        mask = self._mask(batch, sight, span)
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
+
+    def _mask(self, batch: Batch, sight: Sight, span: int) -> torch.Tensor | None:
+        """Which keys the rows of a span see: [n, S] bool; None is all, and a causal mask is not written out."""
+        rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
+        first, last, num_keys = sight.first_array[rows], sight.last_array[rows], sight.num_keys(span)
+        if not first.any():
+            if (last == num_keys).all():
+                return None
+            if (last == sight.positions_array[rows] + 1).all():
+                return causal_lower_right(len(last), num_keys)
+
+        def make() -> torch.Tensor:
+            keys = np.arange(num_keys)
+            return torch.from_numpy((keys >= first[:, None]) & (keys < last[:, None])).to(batch.device)
+
+        return self._shared(batch, ("mask", sight, span), make)
+
+    def _row_sight(self, batch: Batch, sight: Sight, alone: list[int]) -> RowSight:
+        """Of spans of one row each."""
+
+        def make() -> RowSight:
+            rows = np.take(batch.first_rows, alone)
+            width = -(-int(sight.lengths_array[alone].max()) // sight.block_size)
+            of_rows = (sight.positions_array[rows], sight.first_array[rows], sight.last_array[rows])
+            packed = np.column_stack((sight.tables_array[alone, :width], *of_rows))  # [R, J + 3]
+            numbers = torch.from_numpy(packed).to(batch.device)  # one copy
+            return RowSight.of(numbers[:, :width], *numbers[:, width:].unbind(1), size=sight.block_size)
+
+        return self._shared(batch, ("rows", sight, len(alone)), make)
+
+    def _shared(self, batch: Batch, name: Hashable, make: Callable[[], _T]) -> _T:
+        """What is made for the first layer of a batch that asks, and serves the others."""
+        if batch is not self._batch:
+            self._batch, self._made = batch, {}
+        if name not in self._made:
+            self._made[name] = make()
+        made: _T = self._made[name]
+        return made
+
+
+def _attend_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:
+    """One row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES allow."""
+    per_row = sight.longest * cache.keys.shape[1] * cache.keys.shape[2] * cache.keys.itemsize
+    step = max(1, GATHER_BYTES // per_row)
+    if len(q) <= step:
+        return _attend_some_rows(q, cache, sight, rule)
+    starts = range(0, len(q), step)
+    return torch.cat(
+        [_attend_some_rows(q[i : i + step], cache, sight.of_rows(slice(i, i + step)), rule) for i in starts]
+    )
+
+
+def _attend_some_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:
+    num_rows, num_heads, dim = q.shape
+    key_heads = cache.keys.shape[1]
+    queries = q.to(cache.keys.dtype).reshape(num_rows, key_heads, -1, dim)  # [R, K, G, D]
+    heads = torch.arange(key_heads, device=q.device)[:, None]
+    places = sight.tables[:, None] * key_heads + heads  # [R, K, J], in the cache's blocks and heads as one axis
+    keys = cache.keys.flatten(0, 1)[places]  # [R, K, J, D, B]
+    values = cache.values.flatten(0, 1)[places].flatten(2, 3)  # [R, K, S, D]
+    # What nobody put there, or another sequence did, may be no number, and a weight of 0 does not take that away.
+    values = values.masked_fill(~sight.seen[:, None, :, None], 0)
+    dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [R, K, G, S]
+    scores = dots.to(at_least_float32(dots.dtype)) * rule.scale
+    if rule.softcap is not None:
+        scores = rule.softcap * torch.tanh(scores / rule.softcap)
+    if rule.bias is not None:
+        reach = (rule.bias.shape[1] + 1) // 2
+        distances = torch.arange(sight.longest, device=q.device) - sight.positions[:, None] + reach - 1  # [R, S]
+        bias = rule.bias[:, distances.clamp(0, 2 * reach - 2)]  # [H, R, S]; what is clamped is not seen
+        scores = scores + bias.transpose(0, 1).reshape(scores.shape)
+    pattern = torch.softmax(scores.masked_fill(~sight.seen[:, None, None], float("-inf")), -1)
+    return (pattern.to(values.dtype) @ values).reshape(num_rows, num_heads, dim)

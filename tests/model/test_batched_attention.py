@@ -1,0 +1,135 @@
+"""Many sequences in one operation give what one sequence at a time gives."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.batch import Batch, Span
+from model.decode_batch import DecodeBatch, most_blocks, pack, packed_size
+from model.kv_cache import LayerCache
+from model.layers import batched_attention
+from model.layers.attention import AttentionRule, PlainAttention
+from model.layers.batched_attention import BatchedAttention
+from tests.model.test_attention import World, mixed, scores_of
+
+CPU = torch.device("cpu")
+DEVICES = [
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.gpu,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
+        ],
+    ),
+    "cpu",
+]
+BOUNDS = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 4e-2}
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_is_the_softmax_written_out(dtype: torch.dtype, causal: bool) -> None:
+    """Of prompts, whole and in chunks, among rows that decode."""
+    attention = BatchedAttention()
+    for _ in range(12):
+        world = World(dtype, causal=causal, num_sequences=6)
+        if dtype == torch.bfloat16:  # whose dots are rounded to 8 bits: scores must be small to be near
+            world.rule = replace(world.rule, scale=0.1 * world.dim**-0.5, bias=None)
+        found: list[list[torch.Tensor]] = [[] for _ in range(6)]
+        done = [0] * 6
+        if not causal:  # a row sees what comes behind it: whole sequences alone
+            for s, out in enumerate(world.attend(attention, *world.whole(*range(6)))):
+                found[s].append(out)
+                done[s] = len(out)
+        while waiting := [s for s in range(6) if done[s] < len(world.qkv[s])]:
+            pieces = []
+            for s in random.sample(waiting, random.randint(1, len(waiting))):
+                rows = random.choice([1, 1, random.randint(1, len(world.qkv[s]) - done[s])])
+                pieces.append((s, done[s], done[s] + rows))
+            for (s, _, stop), out in zip(pieces, world.attend(attention, *pieces), strict=True):
+                found[s].append(out)
+                done[s] = stop
+        for s in range(6):
+            v = world.parts(s)[2]
+            expected = mixed(scores_of(world, s), v)
+            assert (torch.cat(found[s]) - expected).abs().max() <= BOUNDS[dtype] * (1 + v.abs().max()), world
+
+
+def test_rows_are_taken_in_pieces_where_their_keys_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(torch.float64, causal=True, num_sequences=7)
+    for s in range(7):
+        world.attend(BatchedAttention(), (s, 0, len(world.qkv[s])))
+    pieces = [(s, len(world.qkv[s]) - 1, len(world.qkv[s])) for s in range(7)]
+    together = world.attend(BatchedAttention(), *pieces)
+    monkeypatch.setattr(batched_attention, "GATHER_BYTES", 1)
+    for one, expected in zip(world.attend(BatchedAttention(), *pieces), together, strict=True):
+        assert torch.allclose(one, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_what_others_left_in_a_block_reaches_nobody() -> None:
+    """A block is not wiped before its next owner has it: infinities there must not become his."""
+    world = World(torch.float64, causal=True)
+    last = len(world.qkv[0]) - 1
+    attention = BatchedAttention()
+    world.attend(attention, *world.whole(0))
+    expected = world.attend(attention, (0, last, last + 1))[0]
+    assert expected.isfinite().all()
+    places = set(range(len(world.tables[0]) * world.block_size)) - set(range(last + 1))
+    for place in places:
+        block = world.tables[0][place // world.block_size]
+        world.cache.keys[block, :, :, place % world.block_size] = random.choice([math.inf, -math.inf, math.nan])
+        world.cache.values[block, :, place % world.block_size] = random.choice([math.inf, -math.inf, math.nan])
+    assert torch.equal(world.attend(attention, (0, last, last + 1))[0], expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("window", [None, 5])
+def test_a_packed_step_attends_as_its_batch_does_and_its_filling_touches_nobody(
+    device: str, window: int | None
+) -> None:
+    where, size, dtype = torch.device(device), 4, torch.float64
+    heads, key_heads, dim = 4, 2, 8
+    lengths = [random.randint(1, 30) for _ in range(5)]
+    tables, free = [], 1  # block 0 is nobody's
+    for length in lengths:
+        tables.append(list(range(free, free + -(-length // size) + 1)))
+        free = tables[-1][-1] + 1
+    caches = [
+        LayerCache(
+            torch.randn(free, key_heads, dim, size, dtype=dtype, device=where),
+            torch.randn(free, key_heads, size, dim, dtype=dtype, device=where),
+        )
+    ]
+    caches.append(LayerCache(caches[0].keys.clone(), caches[0].values.clone()))
+    spans = [Span([7 + s], length - 1, tables[s], 1) for s, length in enumerate(lengths)]
+    batch = Batch(spans, size, where)
+    rows, blocks = 8, most_blocks(batch) + 3
+    numbers = np.full(packed_size(rows, blocks), -1)
+    pack(batch, rows, blocks, numbers)
+    packed = DecodeBatch(torch.from_numpy(numbers).to(where), rows, size)
+    assert packed.token_ids.tolist() == [7, 8, 9, 10, 11, 0, 0, 0]
+    assert packed.positions.tolist() == [length - 1 for length in lengths] + [0, 0, 0]
+    qkv = torch.randn(rows, heads + 2 * key_heads, dim, dtype=dtype, device=where)
+    plain, batched, rule = PlainAttention(), BatchedAttention(), AttentionRule(dim**-0.5, softcap=20.0)
+    q = plain.enter(qkv[:5], None, caches[0], batch)
+    expected = plain.attend(q, caches[0], batch, batch.sight(True, window), rule)
+    q = batched.enter(qkv, None, caches[1], packed)
+    found = batched.attend(q, caches[1], packed, packed.sight(True, window), rule)
+    assert torch.allclose(found[:5], expected, rtol=1e-11, atol=1e-11)
+    assert found.isfinite().all()
+    assert torch.equal(caches[0].keys[1:], caches[1].keys[1:])
+    assert torch.equal(caches[0].values[1:], caches[1].values[1:])
+    assert torch.equal(packed.queries[0], q)
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks", "counts"), [(2, 9, [1, 1, 1]), (4, 1, [1, 1, 1]), (8, 9, [1, 2, 1])], ids=str
+)
+def test_a_step_that_does_not_fit_is_refused(rows: int, blocks: int, counts: list[int]) -> None:
+    batch = Batch([Span([3] * count, 6, [1, 2, 3], 1) for count in counts], 4, CPU)
+    with pytest.raises(ValueError, match=f"do not fit {rows} single rows of {blocks} blocks"):
+        pack(batch, rows, blocks, np.zeros(packed_size(rows, blocks), np.int64))
