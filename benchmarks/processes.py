@@ -39,18 +39,22 @@ class Server:
 
 @contextmanager
 def serve(
-    arguments: Sequence[str], ready_within: float = 180.0, port: int | None = None, log_file: Path | None = None
+    arguments: Sequence[str],
+    ready_within: float = 180.0,
+    port: int | None = None,
+    log_file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """`lightwell serve ARGUMENTS` on the loopback interface, on a free port unless one is named.
 
-    What it writes goes to `log_file`, if one is given.
+    What it writes goes to `log_file`, if one is given. `environment` is added to ours.
 
     Raises:
         ServerFailed: it ended or was not ready within `ready_within` seconds.
     """
     port = port or free_port()
     command = [sys.executable, "-m", "server", "serve", *arguments, "--host", LOOPBACK, "--port", str(port)]
-    with running(command, port, "/health/ready", ready_within, log_file=log_file) as server:
+    with running(command, port, "/health/ready", ready_within, environment=environment, log_file=log_file) as server:
         yield server
 
 

@@ -3,13 +3,14 @@
 Knows how each is started and how it is kept from the cores while another is timed; nothing of what is asked of them.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.processes import LOOPBACK, ROOT, Server, descendants, free_port, running, serve
@@ -17,6 +18,29 @@ from benchmarks.processes import LOOPBACK, ROOT, Server, descendants, free_port,
 START_WITHIN = 300.0
 """Seconds. vLLM compiles when it starts."""
 HERE = Path(__file__).parent
+OURS_BFLOAT16 = "lightwell bfloat16"
+"""Our own engine beside itself with weights of 8 bits."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an engine is to serve, and where."""
+
+    folder: Path
+    """Of the checkpoint."""
+    dtype: str
+    """"float32", "bfloat16", or "int8": weights of 8 bits, the rest in 16."""
+    home: Path
+    """Where peers are installed."""
+    slots: int = 32
+    """Most requests at once, for engines that must be told; the others' defaults are larger."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to ours."""
+
+    @property
+    def context(self) -> int:
+        length: int = json.loads((self.folder / "config.json").read_text())["max_position_embeddings"]
+        return length
 
 
 @dataclass(frozen=True)
@@ -47,48 +71,61 @@ class Absent(RuntimeError):
 
 
 @contextmanager
-def lightwell(folder: Path, dtype: str, home: Path) -> Iterator[Engine]:
+def lightwell(setup: Setup) -> Iterator[Engine]:
     """Of this checkout, with the defaults."""
-    with serve([str(folder), "--dtype", dtype, "--served-model-name", "model"]) as server:
+    dtype = ["bfloat16", "--quantize", "int8"] if setup.dtype == "int8" else [setup.dtype]
+    arguments = [str(setup.folder), "--dtype", *dtype, "--served-model-name", "model"]
+    with serve(arguments, START_WITHIN, environment=setup.environment) as server:
         yield Engine("lightwell", server, "model", has_watchdog=True)
 
 
 @contextmanager
-def vllm(folder: Path, dtype: str, home: Path) -> Iterator[Engine]:
+def lightwell_bfloat16(setup: Setup) -> Iterator[Engine]:
+    """What int8 is to be compared with."""
+    with lightwell(replace(setup, dtype="bfloat16")) as engine:
+        yield replace(engine, name=OURS_BFLOAT16)
+
+
+@contextmanager
+def vllm(setup: Setup) -> Iterator[Engine]:
     """`vllm serve` of the CPU build."""
-    install(HERE / "install_vllm.sh", home / "vllm")
+    if setup.dtype == "int8":
+        raise Absent("of the weights that it loads it makes int8 only of the experts of a mixture")
+    install(HERE / "install_vllm.sh", setup.home / "vllm")
     port = free_port()
-    command = [str(home / "vllm" / "bin" / "vllm"), "serve", str(folder), "--dtype", dtype]
+    command = [str(setup.home / "vllm" / "bin" / "vllm"), "serve", str(setup.folder), "--dtype", setup.dtype]
     command += ["--served-model-name", "model", "--host", LOOPBACK, "--port", str(port), "--disable-uvicorn-access-log"]
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "4"}
-    with running(command, port, "/health", START_WITHIN, environment=offline) as server:
+    with running(command, port, "/health", START_WITHIN, environment={**offline, **setup.environment}) as server:
         yield Engine("vllm", server, "model")
 
 
 @contextmanager
-def llama(folder: Path, dtype: str, home: Path) -> Iterator[Engine]:
-    """`llama-server` of llama.cpp with 32 slots, on a copy of the checkpoint in its own format."""
-    install(HERE / "install_llama.sh", home / "llama")
-    kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}[dtype]
-    converted = home / "gguf" / f"{folder.name}-{kind}.gguf"
+def llama(setup: Setup) -> Iterator[Engine]:
+    """`llama-server` of llama.cpp with a full context a slot, on a copy of the checkpoint in its own format."""
+    install(HERE / "install_llama.sh", setup.home / "llama")
+    kind = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}[setup.dtype]
+    converted = setup.home / "gguf" / f"{setup.folder.name}-{kind}.gguf"
     if not converted.exists():
         converted.parent.mkdir(exist_ok=True)
-        source = home / "llama" / "source"
-        command = [sys.executable, str(HERE / "convert_to_gguf.py"), str(source), str(folder)]
-        run([*command, "--outtype", kind, "--outfile", str(converted)], "the checkpoint was not converted")
+        source = setup.home / "llama" / "source"
+        command = [sys.executable, str(HERE / "convert_to_gguf.py"), str(source), str(setup.folder)]
+        partial = converted.with_suffix(".partial")
+        run([*command, "--outtype", kind, "--outfile", str(partial)], "the checkpoint was not converted")
+        partial.rename(converted)
     port = free_port()
-    command = [str(home / "llama" / "bin" / "llama-server"), "--model", str(converted), "--alias", "model"]
-    command += ["--host", LOOPBACK, "--port", str(port), "-np", "32", "--ctx-size", str(32 * 256), "--no-webui"]
-    with running(command, port, "/health", START_WITHIN) as server:
+    command = [str(setup.home / "llama" / "bin" / "llama-server"), "--model", str(converted), "--alias", "model"]
+    command += ["--host", LOOPBACK, "--port", str(port), "--no-webui"]
+    command += ["-np", str(setup.slots), "--ctx-size", str(setup.slots * setup.context)]
+    with running(command, port, "/health", START_WITHIN, environment=setup.environment) as server:
         yield Engine("llama.cpp", server, "model")
 
 
-ENGINES: dict[str, Callable[[Path, str, Path], AbstractContextManager[Engine]]] = {
+ENGINES: dict[str, Callable[[Setup], AbstractContextManager[Engine]]] = {
     "lightwell": lightwell,
     "vllm": vllm,
     "llama.cpp": llama,
 }
-"""Each: of a checkpoint folder, a dtype ("float32", "bfloat16") and the folder where peers are installed."""
 
 
 def install(script: Path, target: Path) -> None:

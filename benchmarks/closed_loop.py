@@ -1,0 +1,119 @@
+"""Closed loop: so many clients, each of which sends its next request when its last is answered."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.comparison import OURS, milliseconds, ratio, ratio_to_best, shown, table
+from benchmarks.load import percentile
+from benchmarks.peers.engines import OURS_BFLOAT16
+from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, Figures, Subject
+
+
+@dataclass
+class Point:
+    """All turns of one number of clients."""
+
+    concurrency: int
+    figures: dict[str, list[Figures]] = field(default_factory=dict)
+
+    @property
+    def rates(self) -> dict[str, list[float]]:
+        """Output tokens a second, of each turn."""
+        return {name: [turn.tokens_per_second for turn in turns] for name, turns in self.figures.items()}
+
+    def rate(self, name: str) -> float:
+        return statistics.median(self.rates[name])
+
+    @property
+    def streamed(self) -> dict[str, list[Figures]]:
+        """Of those that stream."""
+        return {name: turns for name, turns in self.figures.items() if all(turn.timelines for turn in turns)}
+
+
+def measure(subjects: Sequence[Subject], concurrencies: Sequence[int], turns: int, requests: int) -> list[Point]:
+    """All points, each with so many turns after one to warm up, whose order changes from turn to turn."""
+    points = [Point(concurrency, {subject.name: [] for subject in subjects}) for concurrency in concurrencies]
+    for turn in range(-1, turns):
+        for point in points:
+            first = turn % len(subjects)
+            for subject in [*subjects[first:], *subjects[:first]]:
+                count = point.concurrency * requests if point.concurrency > 1 else 2 * requests
+                seed = (turn + 1) * 1000 + point.concurrency
+                found = subject.measure(point.concurrency, count if turn >= 0 else point.concurrency, seed)
+                if turn >= 0:
+                    point.figures[subject.name].append(found)
+    return points
+
+
+def capacity(points: Sequence[Point]) -> float:
+    """Requests a second of the engine that answered most, at the point where it did."""
+    return max(point.rate(name) for point in points for name in point.streamed) / OUTPUT_TOKENS
+
+
+def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int, float]:
+    """Tokens a second if nothing but the products took time: prompts in one pass, then a step a token. Of int8 none."""
+    if dtype == "int8":
+        return {}
+    import torch
+
+    from benchmarks.ceiling import Products
+    from model.registry import read_config
+
+    products = Products(read_config(folder), getattr(torch, dtype))
+    found = {}
+    for concurrency in concurrencies:
+        prompts = products.step_seconds(concurrency * PROMPT_TOKENS, concurrency)
+        steps = (OUTPUT_TOKENS - 1) * products.step_seconds(concurrency, concurrency)
+        found[concurrency] = concurrency * OUTPUT_TOKENS / (prompts + steps)
+    return found
+
+
+def table_of_rates(title: str, points: Sequence[Point], ceiling: dict[int, float]) -> str:
+    """Output tokens a second, medians of the turns. `ceiling`: `ceilings`."""
+    names = list(points[0].figures)
+    rows = [["tokens/s", "clients", *names, "ours / best peer", "products alone", "ours / that"]]
+    if OURS_BFLOAT16 in names:
+        rows[0].append("ours / our bfloat16")
+    for point in points:
+        best = ratio_to_best(point.rates, higher_is_better=True)
+        row = [title, str(point.concurrency), *(f"{point.rate(name):.0f}" for name in names), shown(best)]
+        limit = ceiling.get(point.concurrency)
+        row.append("-" if limit is None else f"{limit:.0f}")
+        row.append("-" if limit is None or OURS not in names else f"{point.rate(OURS) / limit:.2f}")
+        if OURS_BFLOAT16 in names:
+            row.append(f"{ratio(point.rates, OURS_BFLOAT16):.2f}" if OURS in names else "-")
+        rows.append(row)
+    return table(rows)
+
+
+def table_of_times(title: str, points: Sequence[Point]) -> str:
+    """Milliseconds, of all requests of all turns; in the last two columns of our row ours over the best peer's."""
+    head = ["clients", "engine", "TTFT p50 / p90 / p99 ms", "TPOT", "ITL", "E2E"]
+    rows = [[title, *head, "TTFT p50, ours / best peer", "ITL p99, ours / best peer"]]
+    for point in points:
+        for name, turns in point.streamed.items():
+            lines = [timeline for figures in turns for timeline in figures.timelines]
+            cells = [
+                milliseconds([line.time_to_first_token for line in lines]),
+                milliseconds([line.time_per_output_token for line in lines]),
+                milliseconds([gap for line in lines for gap in line.gaps]),
+                milliseconds([line.latency for line in lines]),
+                *(time_ratios(point) if name == OURS else ("", "")),
+            ]
+            rows.append(["", str(point.concurrency), name, *cells])
+    return table(rows)
+
+
+def time_ratios(point: Point) -> tuple[str, str]:
+    """Of the median TTFT and of the 99th percentile of ITL, ours over the best peer's."""
+    first = {
+        name: [percentile([line.time_to_first_token for line in turn.timelines], 0.5) for turn in turns]
+        for name, turns in point.streamed.items()
+    }
+    late = {
+        name: [percentile([gap for line in turn.timelines for gap in line.gaps], 0.99) for turn in turns]
+        for name, turns in point.streamed.items()
+    }
+    return shown(ratio_to_best(first, higher_is_better=False)), shown(ratio_to_best(late, higher_is_better=False))

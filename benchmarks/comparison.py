@@ -1,0 +1,65 @@
+"""Figures of several engines from the same turns, side by side. Knows nothing of where they come from."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.load import percentile
+
+OURS = "lightwell"
+"""What our engine is called, and how the names of its other configurations begin: those are nobody's peers."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over a peer's."""
+
+    value: float
+    peer: str
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.peer})"
+
+
+def is_peer(name: str) -> bool:
+    return not name.startswith(OURS)
+
+
+def ratio(turns: Mapping[str, Sequence[float]], to: str) -> float:
+    """Ours over another's, turn by turn; the median, so that a machine whose speed wanders counts for both alike."""
+    pairs = zip(turns[OURS], turns[to], strict=True)
+    return statistics.median(_quotient(mine, other) for mine, other in pairs)
+
+
+def ratio_to_best(turns: Mapping[str, Sequence[float]], *, higher_is_better: bool) -> Ratio | None:
+    """`ratio` to the peer whose median is the best. None where there is no peer, or we are not there.
+
+    turns: of each engine, a figure of each turn.
+    """
+    medians = {name: statistics.median(values) for name, values in turns.items() if is_peer(name)}
+    if OURS not in turns or not medians:
+        return None
+    peer = (max if higher_is_better else min)(medians, key=medians.__getitem__)
+    return Ratio(ratio(turns, peer), peer)
+
+
+def _quotient(mine: float, other: float) -> float:
+    if other:
+        return mine / other
+    return float("inf") if mine else float("nan")
+
+
+def shown(value: object) -> str:
+    """A cell; a dash for what there is not."""
+    return "-" if value is None else str(value)
+
+
+def milliseconds(seconds: Sequence[float]) -> str:
+    """The p50 / p90 / p99 of these."""
+    return " / ".join(f"{1e3 * percentile(seconds, fraction):.3g}" for fraction in (0.5, 0.9, 0.99))
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """As Markdown; the first row is the head."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(rows[0]) + "|", *lines[1:]])

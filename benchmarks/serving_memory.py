@@ -1,0 +1,103 @@
+"""What a server of the 124M checkpoint in bfloat16 takes, a minute after it was busy, beside what its weights take.
+
+Memory is the proportional set size (PSS) of all its processes, so that a page that two share counts once. The KV cache
+is as large as one lets it be, and is told apart: it is given the size that the default has, 64 full contexts, so that
+it is known.
+
+    python -m benchmarks.serving_memory --cache /tmp/lightwell-benchmarks
+"""
+
+import argparse
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.checkpoint import CONTEXT, make_checkpoint, random_prompts
+from benchmarks.comparison import table
+from benchmarks.load import closed_loop
+from benchmarks.models import add_folders
+from benchmarks.processes import Server, is_worker, serve
+
+CLIENTS = 32
+REQUESTS = 64
+SECONDS = 60.0
+CONTEXTS = 64
+BLOCK_SIZE = 32
+MOST_TIMES_WEIGHTS, MOST_BESIDE = 1.5, 400_000_000
+"""The bar: so many times the weights, and so many bytes."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of a checkpoint in bfloat16. Bytes."""
+
+    weights: int
+    kv_cache: int
+
+    @property
+    def allowed(self) -> float:
+        return MOST_TIMES_WEIGHTS * self.weights + MOST_BESIDE
+
+
+def sizes_of(folder: Path) -> Sizes:
+    """Of a folder with weights in float32."""
+    import torch
+
+    from model.kv_cache import KVCache
+    from model.registry import read_config
+
+    num_blocks = CONTEXTS * CONTEXT // BLOCK_SIZE
+    kv_cache = num_blocks * KVCache.bytes_per_block(read_config(folder), BLOCK_SIZE, torch.bfloat16)
+    return Sizes((folder / "model.safetensors").stat().st_size // 2, kv_cache)
+
+
+def memory_after_load(folder: Path, kv_cache: int, seconds: float) -> dict[str, int]:
+    """Bytes by kind of process, so many seconds after REQUESTS by CLIENTS clients."""
+    arguments = [str(folder), "--dtype", "bfloat16", "--served-model-name", "model"]
+    with serve([*arguments, "--kv-cache-memory", str(kv_cache), "--block-size", str(BLOCK_SIZE)]) as server:
+        prompts = random_prompts(REQUESTS, seed=0)
+        bodies = [{"model": "model", "prompt": prompt, "max_tokens": 64, "ignore_eos": True} for prompt in prompts]
+        asyncio.run(closed_loop(server.host, server.port, bodies, CLIENTS))
+        time.sleep(seconds)
+        return by_kind(server)
+
+
+def by_kind(server: Server) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for pid, size in server.resident_bytes().items():
+        kind = "API process" if pid == server.pid else "worker" if is_worker(pid) else "others"
+        found[kind] = found.get(kind, 0) + size
+    return found
+
+
+def report(folder: Path, seconds: float) -> None:
+    """Prints the table. MB are 10^6 bytes."""
+    sizes = sizes_of(folder)
+    found = memory_after_load(folder, sizes.kv_cache, seconds)
+    without_cache = sum(found.values()) - sizes.kv_cache
+    cells = {
+        **{f"{kind} MB": size for kind, size in found.items()},
+        "KV cache": sizes.kv_cache,
+        "all without it": without_cache,
+        "weights": sizes.weights,
+        f"bar: weights x {MOST_TIMES_WEIGHTS} + {MOST_BESIDE / 1e6:.0f}": sizes.allowed,
+    }
+    figures = [f"{size / 1e6:.0f}" for size in cells.values()]
+    rows = [
+        ["memory, 124m, bfloat16", *cells, "share of the bar"],
+        ["", *figures, f"{without_cache / sizes.allowed:.2f}"],
+    ]
+    print(f"{table(rows)}\n", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_folders(parser)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of rest before memory is read")
+    options = parser.parse_args()
+    report(make_checkpoint(options.cache), options.seconds)
+
+
+if __name__ == "__main__":
+    main()

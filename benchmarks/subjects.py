@@ -1,0 +1,148 @@
+"""What is measured in turns: servers with prompts of their model, and `transformers.generate` with a static batch.
+
+All are started first. One that does not have its turn is stopped (SIGSTOP), so that it takes nothing of the others'.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from benchmarks.checkpoint import random_prompts
+from benchmarks.load import Load, Timeline, closed_loop
+from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, Absent, Engine, Setup, lightwell_bfloat16
+from benchmarks.processes import ROOT, ServerFailed
+
+PROMPT_TOKENS = 128
+OUTPUT_TOKENS = 64
+STATIC = "transformers.generate"
+
+Traffic = Callable[[str, int, Sequence[dict[str, Any]]], Coroutine[Any, Any, Load]]
+"""Sends bodies to a host and port."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one turn."""
+
+    tokens_per_second: float
+    timelines: Sequence[Timeline] = ()
+    """Of each request, where it was streamed."""
+
+
+class Subject(Protocol):
+    @property
+    def name(self) -> str: ...
+    def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
+        """Of so many requests, `concurrency` at a time; no two seeds have the same prompts."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """An engine behind HTTP."""
+
+    engine: Engine
+    vocabulary: int
+
+    @property
+    def name(self) -> str:
+        return self.engine.name
+
+    def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
+        load = self.drive(self.bodies(requests, seed), partial(closed_loop, concurrency=concurrency))
+        return Figures(load.tokens_per_second, load.timelines)
+
+    def drive(self, bodies: Sequence[dict[str, Any]], traffic: Traffic) -> Load:
+        """Its turn with these requests. Raises RuntimeError where it reads or writes other numbers of tokens than it
+        was told: short answers would make the figures flatter than they are.
+        """
+        self.engine.resume()
+        try:
+            load = asyncio.run(traffic(self.engine.server.host, self.engine.server.port, bodies))
+        finally:
+            self.engine.pause()
+        asked = {(len(body["prompt"]), body["max_tokens"]) for body in bodies}
+        counts = {(timeline.prompt_tokens, timeline.completion_tokens) for timeline in load.timelines}
+        if counts - asked:
+            raise RuntimeError(f"{self.name}: tokens in and out are {counts}, asked for were {asked}")
+        return load
+
+    def bodies(
+        self, count: int, seed: int, prompt_tokens: int = PROMPT_TOKENS, output_tokens: int = OUTPUT_TOKENS
+    ) -> list[dict[str, Any]]:
+        prompts = random_prompts(count, seed, prompt_tokens, self.vocabulary)
+        asked = {"model": self.engine.model, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
+        return [{**asked, "prompt": prompt} for prompt in prompts]
+
+
+@dataclass(frozen=True)
+class StaticBatch:
+    """`transformers.generate`, in a process that waits while it is not asked."""
+
+    asks: IO[str]
+    answers: IO[str]
+    vocabulary: int
+    name: str = STATIC
+
+    def measure(self, concurrency: int, requests: int, seed: int) -> Figures:
+        rows = random_prompts(requests, seed, PROMPT_TOKENS, self.vocabulary)
+        batches = [rows[start : start + concurrency] for start in range(0, requests, concurrency)]
+        seconds = 0.0
+        for batch in batches:
+            self.asks.write(json.dumps({"prompts": batch, "max_tokens": OUTPUT_TOKENS}) + "\n")
+            self.asks.flush()
+            seconds += json.loads(self.answers.readline())["seconds"]
+        return Figures(requests * OUTPUT_TOKENS / seconds)
+
+
+@contextmanager
+def static_batch(setup: Setup) -> Iterator[StaticBatch]:
+    if setup.dtype == "int8":
+        raise Absent("it has no weights of 8 bits without another library")
+    command = [sys.executable, "-m", "benchmarks.peers.static_batch", str(setup.folder), "--dtype", setup.dtype]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield StaticBatch(process.stdin, process.stdout, vocabulary_of(setup.folder))
+        process.stdin.close()
+
+
+@contextmanager
+def served(start: Callable[[Setup], Any], setup: Setup) -> Iterator[Served]:
+    """Of an engine that waits for its turn, and may run when it is to end."""
+    with start(setup) as engine:
+        engine.pause()
+        try:
+            yield Served(engine, vocabulary_of(setup.folder))
+        finally:
+            engine.resume()
+
+
+@contextmanager
+def all_of(names: Sequence[str], setup: Setup) -> Iterator[list[Subject]]:
+    """Those of `names` that can be had, and our bfloat16 beside int8. Prints why another cannot."""
+    starts: list[tuple[str, Any]] = [
+        (name, static_batch(setup) if name == STATIC else served(ENGINES[name], setup)) for name in names
+    ]
+    if setup.dtype == "int8" and "lightwell" in names:
+        starts.append((OURS_BFLOAT16, served(lightwell_bfloat16, setup)))
+    with ExitStack() as running:
+        subjects = []
+        for name, start in starts:
+            try:
+                subjects.append(running.enter_context(start))
+            except (Absent, ServerFailed) as error:
+                print(f"{name} ({setup.dtype}) is not in the table: {error}", flush=True)
+        yield subjects
+
+
+def vocabulary_of(folder: Path) -> int:
+    size: int = json.loads((folder / "config.json").read_text())["vocab_size"]
+    return size
