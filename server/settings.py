@@ -225,6 +225,9 @@ class Settings:
     no_batch_invariant: bool = _setting(
         False, _switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
     )
+    no_cuda_graphs: bool = _setting(
+        False, _switch(), "On a GPU, let Python drive every step: a quicker start and less memory, slower answers."
+    )
     max_num_queued_requests: int = _setting(
         1024, _integer(0), "Most requests that wait beyond those that run; more are answered 429."
     )
@@ -333,6 +336,7 @@ class Settings:
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
+            decode_graphs=False if self.no_cuda_graphs else None,
             threads=self.threads,
         )
 

@@ -26,6 +26,7 @@ from model.transformer import Transformer
 from server.engine.abandonment import StepAbandoned, StillWanted
 from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig
+from server.engine.decode_graphs import graphs_for
 from server.engine.failure import Failure, failure_of
 from server.engine.findings import Findings
 from server.engine.info import engine_info, stacks_of
@@ -57,7 +58,7 @@ class Engine:
     def __init__(self, model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int) -> None:
         self._model = model
         self._stacks = stacks_of(model.config)
-        self._runner = ModelRunner(model, cache)
+        self._runner = ModelRunner(model, cache, graphs_for(model, cache, config, max_model_len))
         self._blocks = BlockManager(cache.num_blocks, cache.block_size)
         self._scheduler = Scheduler(
             SchedulerConfig(

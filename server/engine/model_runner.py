@@ -15,6 +15,7 @@ from model.kv_cache import KVCache
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
+from server.engine.decode_graphs import DecodeGraphs
 from server.engine.failure import Failure
 from server.engine.findings import Findings, LooksBuilder
 from server.engine.outputs import Array, TokenLogprobs
@@ -66,9 +67,11 @@ class _Placed:
 class ModelRunner:
     """Runs sequences through one network and one cache."""
 
-    def __init__(self, model: Transformer, cache: KVCache) -> None:
+    def __init__(self, model: Transformer, cache: KVCache, graphs: DecodeGraphs | None = None) -> None:
+        """graphs: of that network and that cache, for the steps they serve."""
         self.model = model
         self.cache = cache
+        self._graphs = graphs
         self.sampler = Sampler(model.config.vocab_size, model.device)
 
     @torch.inference_mode()
@@ -146,12 +149,11 @@ class ModelRunner:
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
         looks, row_sinks = self._looks(placed, findings)
-        hidden = self.model.forward(batch, self.cache, looks)
-        result.attention_seconds += _seconds(looks)
-        for uid, sink in row_sinks.items():
-            result.rows[uid] = sink.arrays()
-            if sink.problem is not None:
-                result.failures[uid] = Failure("overflow", sink.problem)
+        passed = None if self._graphs is None else self._graphs.run(batch, looks)
+        if passed is None:
+            hidden, logits = self.model.forward(batch, self.cache, looks), None
+        else:
+            hidden, logits, looks = passed.hidden, passed.logits, passed.looks
         for at in placed:
             found = findings[at.chunk.sequence.uid]
             if found.sinks:
@@ -159,7 +161,14 @@ class ModelRunner:
             self._read_logits(at, hidden, found, result, check)
         sampling = [at for at in placed if at.chunk.needs_sample]
         if sampling:
-            self._sample(sampling, hidden, findings, result)
+            self._sample(sampling, hidden, logits, findings, result)
+        if passed is not None:
+            passed.deliver()  # behind the sampling: the device had time for it meanwhile
+        result.attention_seconds += _seconds(looks)
+        for uid, sink in row_sinks.items():
+            result.rows[uid] = sink.arrays()
+            if sink.problem is not None:
+                result.failures.setdefault(uid, Failure("overflow", sink.problem))
 
     def _looks(
         self, placed: ReadOnlySequence[_Placed], findings: Mapping[int, Findings]
@@ -224,10 +233,13 @@ class ModelRunner:
         self,
         sampling: ReadOnlySequence[_Placed],
         hidden: torch.Tensor,
+        logits: torch.Tensor | None,
         findings: Mapping[int, Findings],
         result: StepResult,
     ) -> None:
-        logits = self.model.logits(hidden[[at.last_row for at in sampling]])
+        """hidden, logits: of every row of the batch, the latter where they are there already."""
+        rows = [at.last_row for at in sampling]
+        logits = self.model.logits(hidden[rows]) if logits is None else logits[rows]
         for i, at in enumerate(sampling):
             findings[at.chunk.sequence.uid].change_logits(logits[i : i + 1], at.chunk.end - 1)
         chosen = self.sampler.sample(logits, [self._sampler_row(at.chunk.sequence) for at in sampling])

@@ -1,0 +1,221 @@
+"""Steps in which every sequence brings one token, as CUDA graphs: the device does not wait for Python.
+
+A graph has fixed shapes, so there is one for each number of rows and of blocks, in powers of two, captured before
+anybody waits. A step is copied into the graph's input, filled up with rows that belong to nobody, and replayed. Every
+layer's queries stay where the graph wrote them: whoever looks inside gets attention rows from those and the cached
+keys, beside the graph. On other devices the same function is called instead of captured: tests on a CPU prove it.
+
+Knows networks and batches; knows no sequences and no requests.
+"""
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple, cast
+
+import torch
+
+from model.attention_looks import Attended, look_into
+from model.batch import Batch
+from model.block import Block
+from model.capture import AttentionTap, Looks
+from model.decode_batch import DecodeBatch, most_blocks, pack, packed_size
+from model.kv_cache import KVCache
+from model.layers.batched_attention import BatchedAttention
+from model.sublayers import SelfAttention
+from model.transformer import Transformer
+from server.engine.config import EngineConfig
+
+logger = logging.getLogger(__name__)
+
+LEAST_KEYS = 256
+"""Of the smallest graph: fewer would save little."""
+
+
+class Shape(NamedTuple):
+    """Of a step as a graph has it."""
+
+    rows: int
+    blocks: int
+
+
+@dataclass(slots=True, eq=False)
+class DecodePass:
+    """What a step gave; it is overwritten by the next one of the same shape."""
+
+    hidden: torch.Tensor
+    """[R, d]"""
+    logits: torch.Tensor
+    """[R, vocab], as `Transformer.logits` gives them."""
+    queries: list[torch.Tensor]
+    """[R', H, D] of each layer, turned, R' >= R."""
+    looks: Looks = field(default_factory=Looks)
+    """What was looked at; what was seen waits for `deliver`."""
+    _seen: list[Callable[[], None]] = field(default_factory=list)
+
+    def deliver(self) -> None:
+        """Hand out what was seen, now that nothing else waits for the device."""
+        for each in self._seen:
+            each()
+        self._seen.clear()
+
+    def look(self, batch: Batch, cache: KVCache, blocks: list[Block], looks: Looks) -> None:
+        """Compute the attention rows asked for, in the device's own time."""
+
+        def later(tap: AttentionTap) -> AttentionTap:
+            def keep(layer: int, i: int, rows: torch.Tensor) -> None:
+                self._seen.append(partial(tap.deliver, layer, i, rows))
+
+            return replace(tap, deliver=keep)
+
+        self.looks = Looks(attention=[later(tap) for tap in looks.attention])
+        for block, layer_cache, q in zip(blocks, cache.layers, self.queries, strict=True):
+            look = self.looks.at(block.index)
+            if look is not None:
+                own = _self_attention(block)
+                sight = batch.sight(own.causal, own.window)
+                heads = own.heads
+                look_into(Attended(heads.attention, heads.rule, q, layer_cache, sight, False, batch.check), q, look)
+
+
+class DecodeGraphs:
+    """The graphs of one network and one cache."""
+
+    def __init__(self, model: Transformer, cache: KVCache, max_rows: int, max_len: int) -> None:
+        """max_rows: sequences that run at once; max_len: tokens of the longest.
+
+        Raises ValueError when `why_no_graphs` names a reason.
+        """
+        why_not = why_no_graphs(model)
+        if why_not is not None:
+            raise ValueError(why_not)
+        assert model.decoder is not None
+        self._model = model
+        self._cache = cache
+        self._blocks = list(model.decoder.blocks)
+        most = -(-max_len // cache.block_size)
+        self._rows = _powers_of_two(1, max_rows)
+        self._widths = [*_powers_of_two(-(-LEAST_KEYS // cache.block_size), most)[:-1], most]
+        size = packed_size(self._rows[-1], self._widths[-1])
+        is_cuda = model.device.type == "cuda"
+        self._host = torch.zeros(size, dtype=torch.int64, pin_memory=is_cuda)
+        self._packed = torch.zeros(size, dtype=torch.int64, device=model.device)
+        self._pool = torch.cuda.graph_pool_handle() if is_cuda else None
+        self._graphs: dict[Shape, Callable[[], DecodePass]] = {}
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of all graphs, the largest first."""
+        return [Shape(rows, width) for rows in reversed(self._rows) for width in reversed(self._widths)]
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Capture all of them. The largest come first: the others find room in the memory that it took."""
+        for shape in self.shapes:
+            self._graph(shape)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch, looks: Looks | None = None) -> DecodePass | None:
+        """A step of single tokens, with the attention rows asked for; None where there is no graph for it."""
+        if not self._can_serve(batch, looks):
+            return None
+        shape = self._shape_of(batch)
+        if shape is None:
+            return None
+        size = packed_size(*shape)
+        # The last step's copy is done: its tokens were waited for.
+        pack(batch, *shape, self._host[:size].numpy())
+        self._packed[:size].copy_(self._host[:size], non_blocking=True)
+        whole = self._graph(shape)()
+        passed = DecodePass(whole.hidden[: batch.num_rows], whole.logits[: batch.num_rows], whole.queries)
+        if looks is not None:
+            passed.look(batch, self._cache, self._blocks, looks)
+        return passed
+
+    def _can_serve(self, batch: Batch, looks: Looks | None) -> bool:
+        """Whether each row is a sequence's next token, and nobody wants more than attention rows."""
+        if looks is not None and (looks.reads or looks.changes or looks.attention_changes):
+            return False
+        num_rows = batch.num_rows
+        return num_rows == len(batch.spans) and batch.num_rows_at(self._model.config.num_layers - 1) == num_rows
+
+    def _shape_of(self, batch: Batch) -> Shape | None:
+        row, width = bisect_left(self._rows, batch.num_rows), bisect_left(self._widths, most_blocks(batch))
+        if row == len(self._rows) or width == len(self._widths):
+            return None
+        return Shape(self._rows[row], self._widths[width])
+
+    def _graph(self, shape: Shape) -> Callable[[], DecodePass]:
+        if shape not in self._graphs:
+            self._graphs[shape] = self._captured(partial(self._step, shape))
+        return self._graphs[shape]
+
+    def _step(self, shape: Shape) -> DecodePass:
+        """The packed step through the network: what a graph holds."""
+        batch = DecodeBatch(self._packed[: packed_size(*shape)], shape.rows, self._cache.block_size)
+        hidden = self._model.forward(cast(Batch, batch), self._cache)  # which has all that a stack asks of a batch
+        return DecodePass(hidden, self._model.logits(hidden), batch.queries)
+
+    def _captured(self, step: Callable[[], DecodePass]) -> Callable[[], DecodePass]:
+        """The step as a graph on a GPU; on other devices the step itself."""
+        if self._pool is None:
+            return step
+        self._packed.zero_()  # rows that are nobody's
+        step()  # libraries set themselves up at the first call, which cannot be captured
+        torch.cuda.synchronize(self._model.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            passed = step()
+
+        def replay() -> DecodePass:
+            graph.replay()
+            return passed
+
+        return replay
+
+
+def graphs_for(model: Transformer, cache: KVCache, config: EngineConfig, max_len: int) -> DecodeGraphs | None:
+    """The graphs that a configuration asks for, captured; None where it asks for none. max_len: as in `DecodeGraphs`.
+
+    Raises ValueError when they are asked for by name and cannot be.
+    """
+    if config.decode_graphs is None:
+        wanted = model.device.type == "cuda" and why_no_graphs(model) is None
+    else:
+        wanted = config.decode_graphs
+    if not wanted:
+        return None
+    graphs = DecodeGraphs(model, cache, config.max_num_seqs, max_len)
+    began = time.monotonic()
+    graphs.prepare()
+    logger.info("captured %d decode graphs in %.1f s", len(graphs.shapes), time.monotonic() - began)
+    return graphs
+
+
+def why_no_graphs(model: Transformer) -> str | None:
+    """Why this network's steps cannot be graphs, or None when they can."""
+    if model.config.kind != "decoder" or model.decoder is None:
+        return f"graphs are of decoders that stand alone, not of an {model.config.kind}"
+    attention = _self_attention(model.decoder.blocks[0])
+    if not isinstance(attention.heads.attention, BatchedAttention):
+        return f"graphs need BatchedAttention, not {type(attention.heads.attention).__name__}"
+    if attention.heads.rule.bias is not None:
+        return "graphs know no position bias"
+    return None
+
+
+def _self_attention(block: Block) -> SelfAttention:
+    attention = block.attention.f
+    assert isinstance(attention, SelfAttention)
+    return attention
+
+
+def _powers_of_two(least: int, most: int) -> list[int]:
+    """least, 2 * least, ... up to the first that is not below `most`."""
+    sizes = [least]
+    while sizes[-1] < most:
+        sizes.append(2 * sizes[-1])
+    return sizes
