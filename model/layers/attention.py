@@ -236,25 +236,26 @@ class CompiledAttention:
         q = torch.empty(len(qkv), qkv.shape[1] - 2 * key_heads, qkv.shape[2], dtype=torch.float32)
         cos, sin = (_NO_TURNS, _NO_TURNS) if turns is None else (table[: len(qkv), 0].numpy() for table in turns)
         slots = batch.slots_array[: len(qkv)]
-        self._rotate_and_store(bits(qkv), cos, sin, slots, q.numpy(), bits(cache.keys), bits(cache.values))
+        self._rotate_and_store(bits(qkv.contiguous()), cos, sin, slots, q.numpy(), bits(cache.keys), bits(cache.values))
         return q
 
     def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         no_queries = np.empty((len(kv), 0, kv.shape[2]), np.float32)
-        self._rotate_and_store(bits(kv), _NO_TURNS, _NO_TURNS, slots, no_queries, bits(cache.keys), bits(cache.values))
+        self._rotate_and_store(
+            bits(kv.contiguous()), _NO_TURNS, _NO_TURNS, slots, no_queries, bits(cache.keys), bits(cache.values)
+        )
 
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
     ) -> torch.Tensor:
-        out = torch.empty(q.shape, dtype=torch.float32)
-        queries = q.float().contiguous().numpy()
+        out = torch.empty(q.shape, dtype=cache.values.dtype)
+        shape = _shape(q, cache)
         seen = self._who_sees_what(sight, rule, q.shape[1])
+        arrays = _flat(q.float()), _flat(cache.keys), _flat(cache.values), shape, sight.tables_array
         for items in batch.attention_items(len(q), cache.keys.shape[1], torch.get_num_threads()):
             batch.check()
-            self._kernels.attend(
-                queries, bits(cache.keys), bits(cache.values), sight.tables_array, items, *seen, out.numpy()
-            )
-        return out.to(cache.values.dtype)
+            self._kernels.attend(*arrays, items, *seen, _flat(out))
+        return out
 
     def rows(
         self,
@@ -269,10 +270,11 @@ class CompiledAttention:
     ) -> torch.Tensor:
         out = torch.empty(len(heads), len(rows), sight.num_keys(span))
         self._kernels.attention_rows(
-            q.float().contiguous().numpy(),
+            _flat(q.float()),
             np.array(rows, np.int64),
             np.array(heads, np.int64),
-            bits(cache.keys),
+            _flat(cache.keys),
+            _shape(q, cache),
             sight.tables_array[span],
             *self._who_sees_what(sight, rule, q.shape[1]),
             self._kinds[kind],
@@ -298,7 +300,7 @@ class CompiledAttention:
 
     def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
         pattern = torch.empty_like(scores, memory_format=torch.contiguous_format)
-        self._kernels.softmax_rows(scores.contiguous().numpy(), sight.block_size, pattern.numpy())
+        self._kernels.softmax_rows(scores.contiguous().numpy(), pattern.numpy())
         return pattern
 
     def mix(
@@ -306,10 +308,22 @@ class CompiledAttention:
     ) -> torch.Tensor:
         out = torch.zeros(*pattern.shape[:2], cache.values.shape[3])
         readers = _key_heads(torch.tensor(list(heads)), num_heads, cache)
+        shape = (pattern.shape[1], pattern.shape[2], *_shape(out, cache)[1:])
         self._kernels.mix_rows(
-            pattern.contiguous().numpy(), readers.numpy(), bits(cache.values), sight.tables_array[span], out.numpy()
+            _flat(pattern), readers.numpy(), _flat(cache.values), shape, sight.tables_array[span], _flat(out)
         )
         return out.to(cache.values.dtype)
+
+
+def _flat(x: torch.Tensor) -> np.ndarray:
+    """All numbers in a row, as the kernels take them; the same memory where x is contiguous."""
+    return bits(x.reshape(-1))
+
+
+def _shape(q: torch.Tensor, cache: LayerCache) -> tuple[int, int, int, int]:
+    """H, K, D, B of queries [T, H, D] and their cache."""
+    num_key_heads, dim, size = cache.keys.shape[1:]
+    return q.shape[1], num_key_heads, dim, size
 
 
 def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool) -> Attention:

@@ -53,11 +53,12 @@ class RmsNorm:
             from model.layers.row_kernels import rms_norm, rms_norm_rounded_once  # here: a GPU server needs no compiler
 
             self._kernel = rms_norm_rounded_once if self._rounds_once else rms_norm
+            self._arguments = bits(self.weight), np.float32(eps)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._kernel is not None:
-            out = torch.empty_like(x)
-            self._kernel(bits(x), bits(self.weight), np.float32(self.eps), bits(out))
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+            self._kernel(bits(x.contiguous()), *self._arguments, bits(out))
             return out
         if x.dtype == self._wide or self._rounds_once:
             return F.rms_norm(x.to(self._wide), self.weight.shape, self.weight, self.eps).to(x.dtype)

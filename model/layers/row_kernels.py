@@ -15,66 +15,52 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
-from numba.extending import overload
 
-from model.layers.attention_kernels import COMPILE, tanh, widen
-
-_LANES = 16
-
-
-def _narrow(x, like):
-    """x, float32, as an element of the array `like`: rounded to bfloat16 bits where that holds uint16."""
-    raise NotImplementedError("only for compiled code")
-
-
-@overload(_narrow, inline="always")
-def _narrow_overload(x, like):
-    if isinstance(like.dtype, types.Integer):
-
-        def round_to_bfloat16(x, like):
-            bits = np.float32(x).view(np.uint32)
-            odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
-            return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
-
-        return round_to_bfloat16
-    return lambda x, like: x
+from model.layers.attention_kernels import COMPILE, tanh
+from model.layers.vectors import LANES, fma, load, narrow, store, sum_of_lanes, widen, zeros
 
 
 @numba.njit(**COMPILE)
-def _inverse_rms(row, eps):
-    """1 / sqrt(mean(row^2) + eps), summed lane by lane."""
-    width = len(row)
-    whole = width - width % _LANES
-    lanes = np.zeros(_LANES, np.float32)
-    for start in range(0, whole, _LANES):
-        for i in range(_LANES):
-            a = widen(row[start + i])
-            lanes[i] += a * a
-    total = np.float32(0)
-    for i in range(_LANES):
-        total += lanes[i]
-    for i in range(whole, width):
-        a = widen(row[i])
-        total += a * a
+def _inverse_rms(x, i, width, eps):
+    """1 / sqrt(mean(row^2) + eps) of the row x[i : i + width], summed lane by lane."""
+    whole = width - width % LANES
+    lanes = zeros()
+    for at in range(i, i + whole, LANES):
+        numbers = load(x, at)
+        lanes = fma(numbers, numbers, lanes)
+    total = sum_of_lanes(lanes)
+    for at in range(i + whole, i + width):
+        number = widen(x.flat[at])
+        total = fma(number, number, total)
     return np.float32(1) / np.sqrt(total / np.float32(width) + eps)
 
 
 def _rms_norm(x, weight, eps, out):
     """out = x / sqrt(mean(x^2) + eps), rounded to the model's type, times weight. x, out [T, d]; weight [d]."""
+    width = x.shape[1]
     for t in numba.prange(len(x)):
-        inverse = _inverse_rms(x[t], eps)
-        for i in range(x.shape[1]):
-            normal = widen(_narrow(widen(x[t, i]) * inverse, out))
-            out[t, i] = _narrow(normal * widen(weight[i]), out)
+        start = t * width
+        inverse = _inverse_rms(x, start, width, eps)
+        whole = width - width % LANES
+        for i in range(0, whole, LANES):
+            store(out, start + i, load(x, start + i) * inverse)
+            store(out, start + i, load(out, start + i) * load(weight, i))
+        for i in range(whole, width):
+            normal = widen(narrow(widen(x[t, i]) * inverse, out))
+            out[t, i] = narrow(normal * widen(weight[i]), out)
 
 
 def _rms_norm_rounded_once(x, weight, eps, out):
     """The same, rounded only after the product with weight, which is float32."""
+    width = x.shape[1]
     for t in numba.prange(len(x)):
-        inverse = _inverse_rms(x[t], eps)
-        for i in range(x.shape[1]):
-            out[t, i] = _narrow(widen(x[t, i]) * inverse * weight[i], out)
+        start = t * width
+        inverse = _inverse_rms(x, start, width, eps)
+        whole = width - width % LANES
+        for i in range(0, whole, LANES):
+            store(out, start + i, load(x, start + i) * inverse * load(weight, i))
+        for i in range(whole, width):
+            out[t, i] = narrow(widen(x[t, i]) * inverse * weight[i], out)
 
 
 def _soft_cap(x, cap):
@@ -82,6 +68,25 @@ def _soft_cap(x, cap):
     for t in numba.prange(len(x)):
         for i in range(x.shape[1]):
             x[t, i] = cap * tanh(x[t, i] / cap)
+
+
+@numba.njit(**COMPILE)
+def _turn(x, i, dim, cos, sin, t, out, o):
+    """out[o : o + D] = x[i : i + D] with its first R dimensions turned, as row t of cos and sin says."""
+    num_turned = cos.shape[1]
+    half, c = num_turned // 2, t * num_turned
+    whole = half - half % LANES
+    for d in range(0, whole, LANES):
+        low, high = load(x, i + d), load(x, i + d + half)
+        store(out, o + d, fma(low, load(cos, c + d), high * load(sin, c + d)))
+        after = c + d + half
+        store(out, o + d + half, fma(high, load(cos, after), low * load(sin, after)))
+    for d in range(whole, half):
+        low, high = widen(x.flat[i + d]), widen(x.flat[i + d + half])
+        out.flat[o + d] = fma(low, cos[t, d], high * sin[t, d])
+        out.flat[o + d + half] = fma(high, cos[t, d + half], low * sin[t, d + half])
+    for d in range(num_turned, dim):
+        out.flat[o + d] = widen(x.flat[i + d])
 
 
 def _rotate_and_store(qkv, cos, sin, slots, q, keys, values):
@@ -93,24 +98,16 @@ def _rotate_and_store(qkv, cos, sin, slots, q, keys, values):
     """
     num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
     num_heads = q.shape[1]
-    half = cos.shape[1] // 2
     for t in numba.prange(len(qkv)):
         block, place = slots[t] // size, slots[t] % size
+        first = t * qkv.shape[1] * dim
+        for h in range(num_heads):
+            _turn(qkv, first + h * dim, dim, cos, sin, t, q, (t * num_heads + h) * dim)
         turned = np.empty(dim, np.float32)
-        for h in range(num_heads + num_key_heads):
-            for d in range(dim):
-                turned[d] = widen(qkv[t, h, d])
-            for d in range(half):
-                low, high = widen(qkv[t, h, d]), widen(qkv[t, h, d + half])
-                turned[d] = low * cos[t, d] + high * sin[t, d]
-                turned[d + half] = high * cos[t, d + half] + low * sin[t, d + half]
-            if h < num_heads:
-                for d in range(dim):
-                    q[t, h, d] = turned[d]
-            else:
-                for d in range(dim):
-                    keys[block, h - num_heads, d, place] = _narrow(turned[d], keys)
         for h in range(num_key_heads):
+            _turn(qkv, first + (num_heads + h) * dim, dim, cos, sin, t, turned, 0)
+            for d in range(dim):
+                keys[block, h, d, place] = narrow(turned[d], keys)
             for d in range(dim):
                 values[block, h, place, d] = qkv[t, num_heads + num_key_heads + h, d]
 

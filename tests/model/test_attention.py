@@ -69,8 +69,8 @@ class World:
     def __post_init__(self) -> None:
         self.num_key_heads = random.choice([1, 2, 3])
         self.num_heads = self.num_key_heads * random.choice([1, 2, 3])
-        self.dim = random.choice([4, 7, 16, 20])
-        self.block_size = random.choice([1, 3, 8, 16])
+        self.dim = random.choice([4, 7, 16, 20, 48, 80])
+        self.block_size = random.choice([1, 3, 8, 16, 32, 40])
         self.window = random.choice([None, 1, random.randint(2, 40)])
         lengths = [random.randint(1, 70) for _ in range(self.num_sequences)]
         shape = (self.num_heads + 2 * self.num_key_heads, self.dim)
