@@ -43,7 +43,9 @@ def print_machine(dtypes: Sequence[str]) -> None:
     print(f"read {bytes_per_second() / 1e9:.1f} GB/s; large products {', '.join(rates)}\n", flush=True)
 
 
-def report(title: str, setup: Setup, concurrencies: Sequence[int], options: argparse.Namespace) -> None:
+def report(
+    title: str, setup: Setup, concurrencies: Sequence[int], limits: open_loop.Limits, options: argparse.Namespace
+) -> None:
     """Prints the tables of one model in one format for which all engines run side by side."""
     ceiling = closed_loop.ceilings(setup.folder, setup.dtype, concurrencies)
     with all_of(options.engines, setup) as subjects:
@@ -56,7 +58,6 @@ def report(title: str, setup: Setup, concurrencies: Sequence[int], options: argp
         if "open" in options.tables and streaming:
             best = closed_loop.capacity(points)
             rates = open_loop.measure(streaming, options.shares, best, options.turns, options.open_seconds)
-            limits = open_loop.Limits(options.ttft_ms / 1e3, options.tpot_ms / 1e3)
             print(f"{open_loop.table_of_goodput(title, rates, limits)}\n", flush=True)
         fits = setup.context >= long_prompt.LONG_TOKENS + long_prompt.LONG_OUTPUT_TOKENS
         if "long" in options.tables and streaming and fits:
@@ -65,9 +66,10 @@ def report(title: str, setup: Setup, concurrencies: Sequence[int], options: argp
 
 def report_model(name: str, model: Model, folder: Path, options: argparse.Namespace) -> None:
     concurrencies = options.concurrency or model.concurrencies
+    limits = open_loop.Limits((options.ttft_ms or model.ttft_ms) / 1e3, (options.tpot_ms or model.tpot_ms) / 1e3)
     for dtype in options.dtype or model.dtypes:
         setup = Setup(folder, dtype, options.home, slots=max(32, *concurrencies))
-        report(f"{name}, {dtype}", setup, concurrencies, options)
+        report(f"{name}, {dtype}", setup, concurrencies, limits, options)
 
 
 def read_options() -> argparse.Namespace:
@@ -90,8 +92,10 @@ def read_options() -> argparse.Namespace:
         "--shares", nargs="+", type=float, default=[0.5, 0.8], help="of the best closed loop: the rates of the open one"
     )
     parser.add_argument("--open-seconds", type=float, default=15.0, help="for which requests come, a turn and rate")
-    parser.add_argument("--ttft-ms", type=float, default=500.0, help="within which a good request has its first token")
-    parser.add_argument("--tpot-ms", type=float, default=50.0, help="a token, within which a good request has the rest")
+    parser.add_argument(
+        "--ttft-ms", type=float, help="for a good request; by default 500, and 100 of the default model"
+    )
+    parser.add_argument("--tpot-ms", type=float, help="for a good request; by default 50, and 10 of the default model")
     add_folders(parser)
     return parser.parse_args()
 

@@ -17,11 +17,15 @@ class Model:
     """Of the checkpoint; made under the given cache where it must be made."""
     dtypes: tuple[str, ...]
     concurrencies: tuple[int, ...]
+    ttft_ms: float
+    """Within which a good request has its first token."""
+    tpot_ms: float
+    """A token, within which a good request has the others."""
 
 
 MODELS = {
-    "124m": Model(make_checkpoint, ("float32", "bfloat16", "int8"), (1, 8, 32)),
-    "default": Model(lambda cache: ROOT / "model" / "fables", ("float32",), (1, 8, 64)),
+    "124m": Model(make_checkpoint, ("float32", "bfloat16", "int8"), (1, 8, 32), ttft_ms=500, tpot_ms=50),
+    "default": Model(lambda cache: ROOT / "model" / "fables", ("float32",), (1, 8, 64), ttft_ms=100, tpot_ms=10),
 }
 """The 124M checkpoint with random weights, and the model that ships with Lightwell."""
 

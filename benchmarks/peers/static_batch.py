@@ -18,7 +18,9 @@ def main() -> None:
     options = parser.parse_args()
     import torch
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model: Any = AutoModelForCausalLM.from_pretrained(options.folder, dtype=getattr(torch, options.dtype))
     print("{}", flush=True)
     for line in sys.stdin:
