@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, chain
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,9 +34,11 @@ def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
     return x if len(x) == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The rows that one sequence has in this step: consecutive positions, starting anywhere."""
+class Span(NamedTuple):
+    """The rows that one sequence has in this step: consecutive positions, starting anywhere.
+
+    A named tuple because one is made for every running sequence in every step.
+    """
 
     token_ids: Sequence[int]
     start: int
@@ -106,11 +110,12 @@ class Batch:
         self.device = device
         self.check = check
         counts = [span.num_rows for span in spans]
-        self.first_rows = [0, *np.cumsum(counts).tolist()]
+        self.first_rows = [0, *accumulate(counts)]
         """Row where each span begins, and the total."""
-        self.positions_array = np.concatenate([np.arange(s.start, s.num_keys) for s in spans]).astype(np.int64)
-        self.tables_array = _as_array([span.block_table for span in spans])
         self._owners = np.repeat(np.arange(len(spans)), counts)  # [T], the span of each row
+        shifts = np.array([span.start - row for span, row in zip(spans, self.first_rows, strict=False)], np.int64)
+        self.positions_array = np.arange(self.first_rows[-1]) + shifts[self._owners]
+        self.tables_array = _as_array([span.block_table for span in spans])
         self._sights: dict[tuple[bool, int | None], Sight] = {}
         self._attention_items: dict[tuple[int, int, int], list[np.ndarray]] = {}
         blocks = self.tables_array[self._owners, self.positions_array // block_size]
@@ -230,7 +235,8 @@ class Batch:
 
 def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
     """Block tables one under the other, filled up with zeros: [span, J] int32."""
-    out = np.zeros((len(tables), max(len(table) for table in tables)), np.int32)
-    for i, table in enumerate(tables):
-        out[i, : len(table)] = table
+    lengths = np.array([len(table) for table in tables])
+    out = np.zeros((len(tables), lengths.max()), np.int32)
+    # All at once: an assignment for each row takes longer than everything else about a step's batch.
+    out[np.arange(out.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(tables), np.int32, lengths.sum())
     return out

@@ -29,8 +29,11 @@ def in_blocks(x: Tensor) -> Tensor:
 def argmax(x: Tensor) -> Tensor:
     """The id [R] of the largest value of each row of x [R, V], the lowest id among equals; of a NaN, if there is one.
 
-    torch.argmax gives the first maximum, but runs scalar on CPU: finding the block first is six times faster.
+    torch.argmax gives the first maximum, but runs scalar on CPU. numpy's does not, and takes a tenth, in one thread and
+    for the types that it has; for others it pays to find the block first.
     """
+    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(x.numpy().argmax(-1))
     full = x.shape[1] // BLOCK * BLOCK
     if full < 2 * BLOCK:
         return x.argmax(-1)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, auto
 from itertools import repeat
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -89,9 +89,8 @@ class SamplingOptions(Protocol):
     def logprobs(self) -> int | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SamplerRow:
-    """What is known of the sequence that a row of logits belongs to."""
+class SamplerRow(NamedTuple):
+    """What is known of the sequence that a row of logits belongs to. A named tuple, as it is made for every token."""
 
     params: SamplingOptions
     position: int
@@ -100,8 +99,7 @@ class SamplerRow:
     output_token_ids: Sequence[int] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """The chosen token; logprob is None, rank 0 and top empty when `params.logprobs` is None."""
 
     token_id: int

@@ -90,10 +90,11 @@ class _Step:
     def attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
         """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
         uids = {seq.uid for seq in sequences}
-        chunks = [chunk for chunk in self._schedule.chunks if chunk.sequence.uid in uids]
-        encodes = [seq for seq in self._schedule.encodes if seq.uid in uids]
+        part, findings = self._schedule, self._findings
+        if len(uids) < len(findings):
+            part, findings = part.of(uids), {uid: findings[uid] for uid in uids}
         try:
-            return self._runner.run(chunks, {uid: self._findings[uid] for uid in uids}, encodes, self._check)
+            return self._runner.run(part.chunks, findings, part.encodes, self._check)
         except StepAbandoned:
             raise
         except Exception as error:

@@ -5,6 +5,7 @@ makes no policy and keeps no queue.
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import torch
 from model.batch import Batch, Check, Span
 from model.capture import Looks
 from model.kv_cache import KVCache
+from model.row_search import take
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
@@ -46,9 +48,8 @@ class StepResult:
         self.attention_seconds += other.attention_seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A chunk and where its rows lie in the batch."""
+class _Placed(NamedTuple):
+    """A chunk and where its rows lie in the batch. A named tuple for the reason that `Chunk` is one."""
 
     chunk: Chunk
     span: int
@@ -93,7 +94,7 @@ class ModelRunner:
         if chunks:
             self._decode(chunks, findings, result, check)
         for uid, found in findings.items():
-            if found.problem is not None:
+            if found.sinks and found.problem is not None:
                 result.failures[uid] = Failure("overflow", found.problem)
         return result
 
@@ -158,7 +159,8 @@ class ModelRunner:
             found = findings[at.chunk.sequence.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
-            self._read_logits(at, hidden, found, result, check)
+            if found.is_gathering:
+                self._read_logits(at, hidden, found, result, check)
         sampling = [at for at in placed if at.chunk.needs_sample]
         if sampling:
             self._sample(sampling, hidden, logits, findings, result)
@@ -239,12 +241,15 @@ class ModelRunner:
     ) -> None:
         """hidden, logits: of every row of the batch, the latter where they are there already."""
         rows = [at.last_row for at in sampling]
-        logits = self.model.logits(hidden[rows]) if logits is None else logits[rows]
+        logits = self.model.logits(take(hidden, rows)) if logits is None else logits[rows]
         for i, at in enumerate(sampling):
-            findings[at.chunk.sequence.uid].change_logits(logits[i : i + 1], at.chunk.end - 1)
+            found = findings[at.chunk.sequence.uid]
+            if found.patches:
+                found.change_logits(logits[i : i + 1], at.chunk.end - 1)
         chosen = self.sampler.sample(logits, [self._sampler_row(at.chunk.sequence) for at in sampling])
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
-        usable = logits[range(len(chosen)), [sampled.token_id for sampled in chosen]].isfinite().tolist()
+        ids = torch.tensor([sampled.token_id for sampled in chosen], device=logits.device)
+        usable = logits.gather(1, ids[:, None])[:, 0].isfinite().tolist()
         for at, sampled, is_usable in zip(sampling, chosen, usable, strict=True):
             uid = at.chunk.sequence.uid
             if not is_usable:

@@ -97,13 +97,19 @@ class Schedule:
     @property
     def sequences(self) -> list[Sequence]:
         """Each sequence that has work in this step, once."""
+        if not self.encodes:  # a sequence has one chunk at most
+            return [chunk.sequence for chunk in self.chunks]
         found = {chunk.sequence.uid: chunk.sequence for chunk in self.chunks}
         return list((found | {seq.uid: seq for seq in self.encodes}).values())
 
+    def of(self, uids: Collection[int]) -> "Schedule":
+        """The work of these; `num_tokens` stays that of the whole step."""
+        chunks = [chunk for chunk in self.chunks if chunk.sequence.uid in uids]
+        return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid in uids])
+
     def without(self, uids: Collection[int]) -> "Schedule":
         """The work of the others."""
-        chunks = [chunk for chunk in self.chunks if chunk.sequence.uid not in uids]
-        return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid not in uids])
+        return self.of({seq.uid for seq in self.sequences if seq.uid not in uids}) if uids else self
 
 
 @dataclass(slots=True)

@@ -1,0 +1,168 @@
+"""What an engine step costs beside the network: scheduling, the batch, sampling, books and the message that brings it.
+
+An engine in this process, and `--streams` requests that generate from prompts of 128 tokens. Of each step in which
+every stream gets one token, the wall time is split into what `Transformer.forward` and `logits` take, the rest of
+`Engine.step`, and the making of the message for the API process. `--attention` has one stream of them ask for all heads
+of one layer with each token, as float16: its rows are recomputed inside the network, its sinks count as overhead.
+
+    python -m benchmarks.engine_overhead --streams 1 8 32
+"""
+
+import argparse
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.checkpoint import make_checkpoint, random_prompts
+from benchmarks.processes import ROOT
+from model.kv_cache import KVCache
+from model.loader import load_model
+from model.registry import read_config
+from model.transformer import Transformer
+from server import messages
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
+from server.engine.sampling_params import SamplingParams
+from server.engine.threads import use_threads
+from server.engine.warm_up import warm_up
+from server.lit_api import freeze_garbage
+from server.supervisor import prepare_environment
+
+NETWORK = ("forward", "logits")
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent in the network since it was last read."""
+
+    seconds: float = 0.0
+
+    def time(self, model: Transformer) -> None:
+        """Measure every call of the network's two entries from now on."""
+        for name in NETWORK:
+            setattr(model, name, self._timed(getattr(model, name)))
+
+    def read(self) -> float:
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+    def _timed(self, call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def timed(*arguments: Any, **named: Any) -> torch.Tensor:
+            started = time.perf_counter()
+            try:
+                return call(*arguments, **named)
+            finally:
+                self.seconds += time.perf_counter() - started
+
+        return timed
+
+
+@dataclass
+class Steps:
+    """Seconds of each step that gave every stream a token."""
+
+    network: list[float] = field(default_factory=list)
+    engine: list[float] = field(default_factory=list)
+    """`Engine.step` without the network."""
+    message: list[float] = field(default_factory=list)
+
+    @property
+    def overhead(self) -> list[float]:
+        return [engine + message for engine, message in zip(self.engine, self.message, strict=True)]
+
+
+def use_worker_environment(module: str) -> None:
+    """Start again as `module` without what a worker's environment holds: C libraries read it at their start."""
+    before = dict(os.environ)
+    prepare_environment(None)
+    if before != os.environ:
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
+
+
+def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
+    """As `Engine.from_folder` does it, around a network that is timed."""
+    config = read_config(folder)
+    use_threads(None, config.num_matrix_parameters)
+    model = load_model(folder, config, dtype, torch.device("cpu"), max_model_len=config.max_model_len)
+    cache = KVCache(config, 1024, 32, dtype, model.device)
+    warm_up(model, cache, config.max_model_len)
+    freeze_garbage()
+    watch.time(model)
+    return Engine(model, cache, EngineConfig(model=folder, max_look_tokens=32), config.max_model_len)
+
+
+def stream(uid: int, prompt: Sequence[int], num_tokens: int, temperature: float, layer: int | None) -> EngineRequest:
+    """A request that generates, and tells the attention of one layer where one is named."""
+    sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.95, seed=uid)
+    capture = None
+    if layer is not None:
+        capture = AttentionCapture(pairs=tuple((layer, head) for head in range(12)), dtype="float16")
+    return EngineRequest(
+        uid=uid,
+        prompt_token_ids=tuple(prompt),
+        task=GenerateTask(sampling=sampling, attention=capture),
+        arrival_time=time.monotonic(),
+    )
+
+
+def measure(
+    engine: Engine, watch: Stopwatch, streams: int, num_steps: int, temperature: float, layer: int | None
+) -> Steps:
+    """Steps of `streams` requests that generate together, the first few left out."""
+    base = random.getrandbits(30)
+    for i, prompt in enumerate(random_prompts(streams, base)):
+        engine.add_request(stream(base + i, prompt, 4096, temperature, layer if i == 0 else None))
+    steps = Steps()
+    for number in range(num_steps + 40):
+        started = time.perf_counter()
+        step = engine.step()
+        stepped = time.perf_counter()
+        message, _ = messages.step_message(step)
+        messages.encode(message)
+        told = time.perf_counter()
+        network = watch.read()
+        if number >= 40 and step.stats.iteration_tokens == len(step.outputs) == streams:
+            steps.network.append(network)
+            steps.engine.append(stepped - started - network)
+            steps.message.append(told - stepped)
+    for i in range(streams):
+        engine.abort(base + i)
+    engine.step()
+    return steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--temperature", type=float, default=0.0, help="above 0: with top_p 0.95")
+    parser.add_argument("--attention", type=int, metavar="LAYER", help="one stream tells this layer's rows")
+    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
+    options = parser.parse_args()
+    use_worker_environment("benchmarks.engine_overhead")
+    folder = make_checkpoint(options.cache)
+    print("| dtype | streams | network ms | beside it, p50 | p90 | of that, message |\n|---|---|---|---|---|---|")
+    for dtype in options.dtype:
+        watch = Stopwatch()
+        engine = build_engine(folder, getattr(torch, dtype), watch)
+        for streams in options.streams:
+            steps = measure(engine, watch, streams, options.steps, options.temperature, options.attention)
+            tenths = statistics.quantiles(steps.overhead, n=10)
+            figures = [statistics.median(steps.network), statistics.median(steps.overhead), tenths[8]]
+            figures.append(statistics.median(steps.message))
+            cells = [dtype, str(streams), *(f"{1e3 * seconds:.3f}" for seconds in figures)]
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
