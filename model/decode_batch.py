@@ -55,7 +55,7 @@ class RowSight:
     """[R, J]: the blocks of a row's keys, in order."""
     positions: torch.Tensor
     """[R]"""
-    seen: torch.Tensor
+    unseen: torch.Tensor
     """[R, S] bool."""
 
     @classmethod
@@ -64,28 +64,26 @@ class RowSight:
     ) -> "RowSight":
         """first, last [R]; no first is 0. size: B."""
         keys = torch.arange(tables.shape[1] * size, device=tables.device)
-        seen = keys < last[:, None]  # [R, S]
-        return cls(tables, positions, seen if first is None else seen & (keys >= first[:, None]))
+        unseen = keys >= last[:, None]  # [R, S]
+        return cls(tables, positions, unseen if first is None else unseen | (keys < first[:, None]))
 
     def of_rows(self, rows: slice) -> "RowSight":
         """Of some of the rows."""
-        return RowSight(self.tables[rows], self.positions[rows], self.seen[rows])
+        return RowSight(self.tables[rows], self.positions[rows], self.unseen[rows])
 
     @property
     def longest(self) -> int:
         """Keys of the longest span at most."""
-        return self.seen.shape[1]
+        return self.unseen.shape[1]
 
 
 class DecodeBatch:
     """What a stack asks of a batch, of one packed step. Makes one of a causal decoder alone: nothing to cross to."""
 
-    def __init__(self, packed: torch.Tensor, num_rows: int, block_size: int) -> None:
-        """packed [packed_size] int64."""
-        lines = packed.view(-1, num_rows)
+    def __init__(self, lines: torch.Tensor, block_size: int) -> None:
+        """lines [packed_size / R, R] int64: what `pack` wrote."""
         self.block_size = block_size
-        self.num_rows = num_rows
-        self.first_rows = range(num_rows + 1)
+        self.num_rows = lines.shape[1]
         self.token_ids = lines[0]
         self.positions = lines[1]
         self.blocks, self.places = lines[2] // block_size, lines[2] % block_size

@@ -225,8 +225,10 @@ class Settings:
     no_batch_invariant: bool = _setting(
         False, _switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
     )
-    no_cuda_graphs: bool = _setting(
-        False, _switch(), "On a GPU, let Python drive every step: a quicker start and less memory, slower answers."
+    cuda_graphs: str = _setting(
+        "compiled",
+        _choice("compiled", "plain", "off"),
+        "Steps of single tokens on a GPU as CUDA graphs: of compiled kernels, plain (a quicker start), or not so.",
     )
     max_num_queued_requests: int = _setting(
         1024, _integer(0), "Most requests that wait beyond those that run; more are answered 429."
@@ -336,7 +338,7 @@ class Settings:
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
-            decode_graphs=False if self.no_cuda_graphs else None,
+            cuda_graphs=self.cuda_graphs,
             threads=self.threads,
         )
 

@@ -5,7 +5,7 @@ the key. `Sight` says what it sees, so that causal, windowed, bidirectional and 
 
 `CompiledAttention` (CPU, float32 and bfloat16) gives each row the same bits whatever stands beside it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
-slow version the other is proved against, and the way on a GPU until fused kernels come. With `InvariantArithmetic` it
+slow version the others are proved against (`batched_attention` is the fast one on a GPU). With `InvariantArithmetic` it
 gives each row the same bits too.
 
 Axes: T rows, H query heads, K key heads, D head dimension, S keys of one sequence.
@@ -20,8 +20,8 @@ import torch
 
 from model.batch import Batch, Sight
 from model.kv_cache import LayerCache
-from model.layers.arrays import bits, why_not_compiled
-from model.layers.attention_arithmetic import Arithmetic, InvariantArithmetic, TorchArithmetic, at_least_float32
+from model.layers.arrays import bits
+from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32
 from model.layers.rope import Rope
 
 Turns = tuple[torch.Tensor, torch.Tensor]
@@ -144,7 +144,7 @@ class PlainAttention:
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
     ) -> torch.Tensor:
-        _check_reach(rule, sight)
+        check_reach(rule, sight)
         heads = torch.arange(q.shape[1], device=q.device)
         readers = _key_heads(heads, q.shape[1], cache)
         out = torch.empty_like(q)
@@ -171,7 +171,7 @@ class PlainAttention:
         rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        _check_reach(rule, sight)
+        check_reach(rule, sight)
         wide = at_least_float32(q.dtype)
         chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
         keys = cached_keys(cache, sight, span)[:, _key_heads(chosen, q.shape[1], cache)].to(wide)  # [S, heads, D]
@@ -287,7 +287,7 @@ class CompiledAttention:
         sight: Sight, rule: AttentionRule, num_heads: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.float32, np.float32, np.ndarray]:
         """positions, first, last, scale, softcap, bias as the kernels take them."""
-        _check_reach(rule, sight)
+        check_reach(rule, sight)
         bias = np.empty((num_heads, 0), np.float32) if rule.bias is None else rule.bias.numpy()
         return (
             sight.positions_array,
@@ -326,19 +326,12 @@ def _shape(q: torch.Tensor, cache: LayerCache) -> tuple[int, int, int, int]:
     return q.shape[1], num_key_heads, dim, size
 
 
-def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool) -> Attention:
-    """The fastest way that can serve these; compiled it is batch invariant in any case."""
-    if why_not_compiled(dtype, device) is None:
-        return CompiledAttention()
-    return PlainAttention(InvariantArithmetic() if batch_invariant else TorchArithmetic())
-
-
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
     """The key head that each query head reads: consecutive ones share (Ainslie et al. 2023, arXiv:2305.13245)."""
     return heads // (num_heads // cache.keys.shape[1])
 
 
-def _check_reach(rule: AttentionRule, sight: Sight) -> None:
+def check_reach(rule: AttentionRule, sight: Sight) -> None:
     if rule.bias is not None and rule.bias.shape[1] < 2 * sight.longest - 1:
         reach = (rule.bias.shape[1] + 1) // 2
         raise ValueError(f"the position bias reaches {reach} positions; a sequence has {sight.longest}")

@@ -18,7 +18,7 @@ from torch.nn.attention.bias import causal_lower_right
 from model.batch import Batch, Sight
 from model.decode_batch import DecodeBatch, RowSight
 from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, PlainAttention, Turns, _check_reach, cached_keys, cached_values
+from model.layers.attention import AttentionRule, PlainAttention, Turns, cached_keys, cached_values, check_reach
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.rope import Rope
 
@@ -72,7 +72,7 @@ class BatchedAttention(PlainAttention):
         longer = [span for span in spans if batch.spans[span].num_rows > 1]
         if longer and (rule.softcap is not None or rule.bias is not None):  # torch's kernels know neither
             return super().attend(q, cache, batch, sight, rule)
-        _check_reach(rule, sight)
+        check_reach(rule, sight)
         batch.check()
         alone = [span for span in spans if batch.spans[span].num_rows == 1]
         if not longer:
@@ -153,14 +153,12 @@ def _attend_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: Atte
 def _attend_some_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:
     num_rows, num_heads, dim = q.shape
     key_heads = cache.keys.shape[1]
-    queries = q.to(cache.keys.dtype).reshape(num_rows, key_heads, -1, dim)  # [R, K, G, D]
-    heads = torch.arange(key_heads, device=q.device)[:, None]
-    places = sight.tables[:, None] * key_heads + heads  # [R, K, J], in the cache's blocks and heads as one axis
-    keys = cache.keys.flatten(0, 1)[places]  # [R, K, J, D, B]
-    values = cache.values.flatten(0, 1)[places].flatten(2, 3)  # [R, K, S, D]
+    keys = cache.keys.transpose(0, 1)[:, sight.tables]  # [K, R, J, D, B]
+    values = cache.values.transpose(0, 1)[:, sight.tables].flatten(2, 3)  # [K, R, S, D]
     # What nobody put there, or another sequence did, may be no number, and a weight of 0 does not take that away.
-    values = values.masked_fill(~sight.seen[:, None, :, None], 0)
-    dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [R, K, G, S]
+    values = values.masked_fill_(sight.unseen[:, :, None], 0)
+    queries = q.to(keys.dtype).view(num_rows, key_heads, -1, dim).transpose(0, 1)  # [K, R, G, D]
+    dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [K, R, G, S]
     scores = dots.to(at_least_float32(dots.dtype)) * rule.scale
     if rule.softcap is not None:
         scores = rule.softcap * torch.tanh(scores / rule.softcap)
@@ -168,6 +166,7 @@ def _attend_some_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule:
         reach = (rule.bias.shape[1] + 1) // 2
         distances = torch.arange(sight.longest, device=q.device) - sight.positions[:, None] + reach - 1  # [R, S]
         bias = rule.bias[:, distances.clamp(0, 2 * reach - 2)]  # [H, R, S]; what is clamped is not seen
-        scores = scores + bias.transpose(0, 1).reshape(scores.shape)
-    pattern = torch.softmax(scores.masked_fill(~sight.seen[:, None, None], float("-inf")), -1)
-    return (pattern.to(values.dtype) @ values).reshape(num_rows, num_heads, dim)
+        scores = scores + bias.view(key_heads, -1, *distances.shape).transpose(1, 2)
+    pattern = torch.softmax(scores.masked_fill_(sight.unseen[:, None], float("-inf")), -1)
+    z = pattern.to(values.dtype) @ values  # [K, R, G, D]
+    return z.transpose(0, 1).reshape(num_rows, num_heads, dim)

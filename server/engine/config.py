@@ -33,8 +33,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     batch_invariant: bool | None = None
     """Whether an answer's bits may depend on its own request alone; None is where that costs little."""
-    decode_graphs: bool | None = None
-    """Whether steps of single tokens are captured (`server.engine.decode_graphs`); None is on a GPU, where they can be.
-    """
+    cuda_graphs: str = "compiled"
+    """Steps of single tokens on a GPU (`server.engine.decode_graphs`): compiled | plain | off."""
     threads: int | None = None
     """Compute threads; None is one per core, one in all for a small model."""

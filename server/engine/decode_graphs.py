@@ -8,6 +8,7 @@ keys, beside the graph. On other devices the same function is called instead of 
 Knows networks and batches; knows no sequences and no requests.
 """
 
+import inspect
 import logging
 import time
 from bisect import bisect_left
@@ -31,6 +32,11 @@ from server.engine.config import EngineConfig
 
 logger = logging.getLogger(__name__)
 
+DEVICE_TYPES = ("cuda",)
+"""Where steps are graphs unless that is turned off."""
+BACKEND = "inductor"
+"""What compiles."""
+_COMPILED_ROWS = (1, 8, 32, 64, 128, 256, 512, 1024)
 LEAST_KEYS = 256
 """Of the smallest graph: fewer would save little."""
 
@@ -84,8 +90,11 @@ class DecodePass:
 class DecodeGraphs:
     """The graphs of one network and one cache."""
 
-    def __init__(self, model: Transformer, cache: KVCache, max_rows: int, max_len: int) -> None:
-        """max_rows: sequences that run at once; max_len: tokens of the longest.
+    def __init__(
+        self, model: Transformer, cache: KVCache, max_rows: int, max_len: int, *, compiled: bool = False
+    ) -> None:
+        """max_rows: sequences that run at once; max_len: tokens of the longest; compiled: by `torch.compile`, which
+        makes one kernel of many small ones but takes some seconds for each number of rows: there are fewer of these.
 
         Raises ValueError when `why_no_graphs` names a reason.
         """
@@ -95,15 +104,21 @@ class DecodeGraphs:
         assert model.decoder is not None
         self._model = model
         self._cache = cache
+        self._decoder = model.decoder
+        self._logits = inspect.unwrap(Transformer.logits)  # its own inference mode is not for a compiler
         self._blocks = list(model.decoder.blocks)
         most = -(-max_len // cache.block_size)
-        self._rows = _powers_of_two(1, max_rows)
+        self._compiled = compiled
+        self._rows = [n for n in _powers_of_two(1, max_rows) if not compiled or n in _COMPILED_ROWS or n >= max_rows]
         self._widths = [*_powers_of_two(-(-LEAST_KEYS // cache.block_size), most)[:-1], most]
         size = packed_size(self._rows[-1], self._widths[-1])
         is_cuda = model.device.type == "cuda"
         self._host = torch.zeros(size, dtype=torch.int64, pin_memory=is_cuda)
         self._packed = torch.zeros(size, dtype=torch.int64, device=model.device)
         self._pool = torch.cuda.graph_pool_handle() if is_cuda else None
+        self._network = self._through_network
+        if compiled:
+            self._network = torch.compile(self._through_network, fullgraph=True, backend=BACKEND)
         self._graphs: dict[Shape, Callable[[], DecodePass]] = {}
 
     @property
@@ -114,8 +129,9 @@ class DecodeGraphs:
     @torch.inference_mode()
     def prepare(self) -> None:
         """Capture all of them. The largest come first: the others find room in the memory that it took."""
-        for shape in self.shapes:
-            self._graph(shape)
+        with torch._dynamo.config.patch(recompile_limit=len(self._rows) + 8):
+            for shape in self.shapes:
+                self._graph(shape)
 
     @torch.inference_mode()
     def run(self, batch: Batch, looks: Looks | None = None) -> DecodePass | None:
@@ -125,11 +141,11 @@ class DecodeGraphs:
         shape = self._shape_of(batch)
         if shape is None:
             return None
-        size = packed_size(*shape)
+        graph, size = self._graph(shape), packed_size(*shape)
         # The last step's copy is done: its tokens were waited for.
         pack(batch, *shape, self._host[:size].numpy())
         self._packed[:size].copy_(self._host[:size], non_blocking=True)
-        whole = self._graph(shape)()
+        whole = graph()
         passed = DecodePass(whole.hidden[: batch.num_rows], whole.logits[: batch.num_rows], whole.queries)
         if looks is not None:
             passed.look(batch, self._cache, self._blocks, looks)
@@ -155,16 +171,23 @@ class DecodeGraphs:
 
     def _step(self, shape: Shape) -> DecodePass:
         """The packed step through the network: what a graph holds."""
-        batch = DecodeBatch(self._packed[: packed_size(*shape)], shape.rows, self._cache.block_size)
-        hidden = self._model.forward(cast(Batch, batch), self._cache)  # which has all that a stack asks of a batch
-        return DecodePass(hidden, self._model.logits(hidden), batch.queries)
+        lines = self._packed[: packed_size(*shape)].view(-1, shape.rows)
+        if self._compiled:  # once for each number of rows, for any number of blocks
+            torch._dynamo.mark_static(lines, 1)
+            torch._dynamo.maybe_mark_dynamic(lines, 0)
+        return DecodePass(*self._network(lines))
+
+    def _through_network(self, lines: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+        batch = DecodeBatch(lines, self._cache.block_size)
+        hidden = self._decoder(cast(Batch, batch), self._cache.layers)  # which has all that a stack asks of a batch
+        return hidden, self._logits(self._model, hidden), batch.queries
 
     def _captured(self, step: Callable[[], DecodePass]) -> Callable[[], DecodePass]:
         """The step as a graph on a GPU; on other devices the step itself."""
+        self._packed.zero_()  # rows that are nobody's
+        step()  # at the first call libraries set themselves up and code is compiled, which cannot be captured
         if self._pool is None:
             return step
-        self._packed.zero_()  # rows that are nobody's
-        step()  # libraries set themselves up at the first call, which cannot be captured
         torch.cuda.synchronize(self._model.device)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
@@ -178,19 +201,21 @@ class DecodeGraphs:
 
 
 def graphs_for(model: Transformer, cache: KVCache, config: EngineConfig, max_len: int) -> DecodeGraphs | None:
-    """The graphs that a configuration asks for, captured; None where it asks for none. max_len: as in `DecodeGraphs`.
-
-    Raises ValueError when they are asked for by name and cannot be.
+    """The graphs that a configuration asks for, captured; None where it asks for none, the device has none, or the
+    network cannot be one. max_len: as in `DecodeGraphs`.
     """
-    if config.decode_graphs is None:
-        wanted = model.device.type == "cuda" and why_no_graphs(model) is None
-    else:
-        wanted = config.decode_graphs
-    if not wanted:
+    if config.cuda_graphs == "off" or model.device.type not in DEVICE_TYPES or why_no_graphs(model) is not None:
         return None
-    graphs = DecodeGraphs(model, cache, config.max_num_seqs, max_len)
     began = time.monotonic()
-    graphs.prepare()
+    graphs = DecodeGraphs(model, cache, config.max_num_seqs, max_len, compiled=config.cuda_graphs == "compiled")
+    try:
+        graphs.prepare()
+    except Exception as error:
+        if config.cuda_graphs != "compiled":
+            raise
+        # What compiles wants more than torch: a C compiler, and room for files.
+        logger.warning("decode graphs are not compiled, and slower for that: %s", " ".join(str(error).split()[:40]))
+        return graphs_for(model, cache, replace(config, cuda_graphs="plain"), max_len)
     logger.info("captured %d decode graphs in %.1f s", len(graphs.shapes), time.monotonic() - began)
     return graphs
 

@@ -110,7 +110,7 @@ def test_a_packed_step_attends_as_its_batch_does_and_its_filling_touches_nobody(
     rows, blocks = 8, most_blocks(batch) + 3
     numbers = np.full(packed_size(rows, blocks), -1)
     pack(batch, rows, blocks, numbers)
-    packed = DecodeBatch(torch.from_numpy(numbers).to(where), rows, size)
+    packed = DecodeBatch(torch.from_numpy(numbers).to(where).view(-1, rows), size)
     assert packed.token_ids.tolist() == [7, 8, 9, 10, 11, 0, 0, 0]
     assert packed.positions.tolist() == [length - 1 for length in lengths] + [0, 0, 0]
     qkv = torch.randn(rows, heads + 2 * key_heads, dim, dtype=dtype, device=where)

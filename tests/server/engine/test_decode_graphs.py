@@ -3,6 +3,7 @@ is called instead of replayed; all else is the same.
 """
 
 import random
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,9 @@ SERVED = tiny.DECODERS
 
 @pytest.fixture(autouse=True)
 def _small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shapes enough for short texts to meet several."""
+    """Shapes enough for short texts to meet several, on a CPU too."""
     monkeypatch.setattr(decode_graphs, "LEAST_KEYS", 16)
+    monkeypatch.setattr(decode_graphs, "DEVICE_TYPES", ("cpu", "cuda"))
 
 
 def _passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
@@ -105,8 +107,8 @@ def test_any_traffic_is_answered_as_without_graphs(
     model = load(tiny.make_variant(name, tmp_path), dtype, torch.device(device))
     crowd, arrivals = _crowd(), sorted(random.randrange(20) for _ in range(9))
     options = {"num_blocks": 60, "max_num_seqs": random.randrange(3, 9), "max_num_batched_tokens": 40}
-    expected = run(build(model, decode_graphs=False, **options), crowd, arrivals=arrivals)
-    engine = build(model, decode_graphs=True, **options)
+    expected = run(build(model, cuda_graphs="off", **options), crowd, arrivals=arrivals)
+    engine = build(model, cuda_graphs="plain", **options)
     counts = _passes(engine, monkeypatch)
     _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
     assert counts[True] > 10
@@ -155,10 +157,68 @@ def test_what_no_graph_serves_is_left_to_the_ordinary_way(model: Transformer) ->
     assert graphs.run(_batch(model, [30, 9], layers=1)) is None, "rows that stop early"
 
 
-def test_a_network_without_graphs_says_why(model: Transformer, tmp_path: Path) -> None:
+def test_a_network_without_graphs_says_why_and_is_served_without(model: Transformer, tmp_path: Path) -> None:
     assert why_no_graphs(model) is None
     encoder = load(tiny.make("bert", tmp_path / "bert"), torch.float64)
     assert why_no_graphs(encoder) == "graphs are of decoders that stand alone, not of an encoder"
     compiled = load(tiny.make("llama", tmp_path / "llama"), torch.float32)
-    with pytest.raises(ValueError, match="graphs need BatchedAttention, not CompiledAttention"):
-        build(compiled, decode_graphs=True)
+    why_not = "graphs need BatchedAttention, not CompiledAttention"
+    assert why_no_graphs(compiled) == why_not
+    with pytest.raises(ValueError, match=why_not):
+        DecodeGraphs(compiled, KVCache(compiled.config, 20, 8, compiled.dtype, compiled.device), 4, 64)
+    assert run(build(compiled, cuda_graphs="plain"), [request(0, [5, 6], generate(4))])[0].finish_reason is not None
+
+
+@pytest.mark.parametrize("name", tiny.DECODERS)
+def test_a_compiler_can_read_the_step_of_every_family_as_one_graph(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without generating code, which takes long; once for any number of blocks."""
+    torch.compiler.reset()
+    monkeypatch.setattr(decode_graphs, "BACKEND", "eager")
+    _compiles(load(tiny.make_variant(name, tmp_path), torch.float64))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own code, which the compiler imports
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch finds no compiler for the code it writes")
+@pytest.mark.parametrize("name", ["llama-gqa"])
+def test_compiled_code_gives_the_same(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "code"))
+    _compiles(load(tiny.make_variant(name, tmp_path), torch.float64))
+
+
+def _compiles(model: Transformer) -> None:
+    cache = KVCache(model.config, 80, 8, model.dtype, model.device)
+    for layer in cache.layers:
+        layer.keys.normal_()
+        layer.values.normal_()
+    graphs = DecodeGraphs(model, cache, 4, 64, compiled=True)
+    assert [shape.blocks for shape in graphs.shapes] == [8, 4, 2, 8, 4, 2]
+    counters = torch._dynamo.utils.counters["stats"]
+    before = counters["unique_graphs"]
+    for lengths in ([30, 9, 1, 4], [16, 10], [60, 64, 2], [30], [60]):
+        batch = _batch(model, lengths)
+        expected = model.logits(model.forward(batch, cache))
+        passed = graphs.run(batch)
+        assert passed is not None
+        assert torch.allclose(passed.logits, expected, rtol=1e-9, atol=1e-9)
+    assert counters["unique_graphs"] - before == 2, "one for each number of rows"
+
+
+def test_without_a_compiler_graphs_are_plain(
+    model: Transformer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_here(*arguments: object) -> None:
+        raise RuntimeError("Failed to find C compiler.\nPlease specify it.")
+
+    monkeypatch.setattr(decode_graphs, "BACKEND", none_here)
+    torch.compiler.reset()
+    engine = build(model)
+    counts = _passes(engine, monkeypatch)
+    answer = run(engine, [request(0, [5, 6, 7], generate(5, ignore_eos=True))])[0]
+    assert len(answer.tokens) == 5
+    assert counts[True] == 4
+    assert "decode graphs are not compiled" in caplog.text
+    assert "Failed to find C compiler" in caplog.text
