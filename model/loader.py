@@ -9,6 +9,7 @@ from model.checkpoint import load_weights
 from model.config import ModelConfig
 from model.folder import ModelLoadError
 from model.layers.arrays import why_not_compiled
+from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.packed_weight import can_pack
 from model.stack import Stack
@@ -21,6 +22,9 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
+
+
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -50,6 +54,15 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
     return DTYPES[wanted]
 
 
+def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
+    """Raises ModelLoadError for one that we do not know, or that `dtype` rules out."""
+    if name not in QUANTIZATIONS:
+        raise ModelLoadError(f"quantize is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
+    if name == "int8" and dtype == torch.float64:
+        raise ModelLoadError("quantize is 'int8', which goes with dtype float32, bfloat16 or float16, not float64")
+    return name
+
+
 def resolve_batch_invariant(wanted: bool | None, dtype: torch.dtype, device: torch.device) -> bool:
     """None is where it costs little: with packed products and compiled attention, on a CPU in float32 and bfloat16."""
     if wanted is not None:
@@ -65,20 +78,21 @@ def load_model(
     *,
     max_model_len: int | None = None,
     batch_invariant: bool | None = None,
+    quantize: Quantization = "none",
     progress: Callable[[int, int], None] | None = None,
 ) -> Transformer:
     """Load a checkpoint of any family.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
     embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `batch_invariant`:
-    whether a row's bits may depend on its own sequence alone, None where that costs little; `progress` is called with
-    (bytes read, bytes in all).
+    whether a row's bits may depend on its own sequence alone, None where that costs little; `quantize`: how to keep the
+    matrices of the blocks and of the head; `progress` is called with (bytes read, bytes in all).
 
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
     weights = load_weights(folder, config, dtype, device, progress)
     context = max_model_len or config.max_model_len
-    return build_model(config, weights, context=context, batch_invariant=batch_invariant)
+    return build_model(config, weights, context=context, batch_invariant=batch_invariant, quantize=quantize)
 
 
 def build_model(
@@ -87,9 +101,10 @@ def build_model(
     *,
     context: int,
     batch_invariant: bool | None = None,
+    quantize: Quantization = "none",
 ) -> Transformer:
     """The network of `weights`, under our names (`model.checkpoint`), which leave the dict; `context` is the longest
-    sequence that will be run, `batch_invariant` as in `load_model`.
+    sequence that will be run, `batch_invariant` and `quantize` as in `load_model`.
 
     Raises KeyError when a weight is missing.
     """
@@ -98,13 +113,13 @@ def build_model(
     head = project_out = None
     if config.has_head:
         weight = weights.pop("head.weight", tokens)  # tied: the packed copy beside the table tokens are looked up in
-        head = Linear(weight, weights.pop("head.bias", None), batch_invariant=invariant)
+        head = Linear(weight, weights.pop("head.bias", None), batch_invariant=invariant, quantize=quantize)
         if "embed_out.weight" in weights:
             project_out = Linear.take(weights, "embed_out", batch_invariant=invariant)
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-        return StackBuilder(own, taken, tokens, longest, batch_invariant=invariant).stack()
+        return StackBuilder(own, taken, tokens, longest, batch_invariant=invariant, quantize=quantize).stack()
 
     encoder = decoder = None
     if config.kind == "encoder":

@@ -10,6 +10,7 @@ from model.config import ModelConfig
 from model.embedding import Embedding
 from model.layers.attention import AttentionRule
 from model.layers.attention_choice import attention_for
+from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm, RmsNorm, take_norm
@@ -30,16 +31,18 @@ class StackBuilder:
         context: int,
         *,
         batch_invariant: bool,
+        quantize: Quantization = "none",
     ) -> None:
         """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
 
-        `batch_invariant`: whether a row's bits may depend on its own sequence alone.
+        `batch_invariant`: whether a row's bits may depend on its own sequence alone; `quantize`: the blocks' matrices.
         """
         self.config = config
         self.weights = weights
         self.tokens = tokens
         self.context = context
         self.batch_invariant = batch_invariant
+        self.quantize: Quantization = quantize
         self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
 
     def stack(self) -> Stack:
@@ -80,7 +83,7 @@ class StackBuilder:
         return take_norm(self.weights, name, self.config)
 
     def _linear(self, name: str) -> Linear:
-        return Linear.take(self.weights, name, batch_invariant=self.batch_invariant)
+        return Linear.take(self.weights, name, batch_invariant=self.batch_invariant, quantize=self.quantize)
 
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
@@ -91,14 +94,14 @@ class StackBuilder:
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
-        mlp = Feedforward(Mlp.take(self.weights, name, config, batch_invariant=self.batch_invariant))
+        mlp = Mlp.take(self.weights, name, config, batch_invariant=self.batch_invariant, quantize=self.quantize)
         return Block(
             index=index,
             attention=self._residual(
                 attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm
             ),
             cross=cross,
-            mlp=self._residual(mlp, "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
+            mlp=self._residual(Feedforward(mlp), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
             parallel=config.parallel_blocks,
             uses_local_rope=config.local_rope is not None and config.window_of(index) is not None,
         )

@@ -182,6 +182,9 @@ class Settings:
     dtype: str = _setting(
         "auto", _choice("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the checkpoint's."
     )
+    quantize: str = _setting(
+        "none", _choice("none", "int8"), "int8 keeps matrices in 8 bits, made on load: smaller, and faster on a CPU."
+    )
     device: str = _setting("auto", _choice("auto", "cpu", "cuda"), "Where the model runs.")
     threads: int | None = _setting(
         None, _integer(1), "Compute threads of the worker.", shown_default="one per core; 1 for small models"
@@ -328,6 +331,7 @@ class Settings:
         return EngineConfig(
             model=folder,
             dtype=self.dtype,
+            quantize=self.quantize,
             device=self.device,
             max_model_len=self.max_model_len,
             max_num_seqs=self.max_num_seqs,

@@ -1,6 +1,6 @@
 """The one place where matrices are multiplied by weights: packed by oneDNN on a CPU, in torch everywhere else.
 
-Knows activations; refuses to know what a layer means, and leaves packing to `packed_weight`.
+Knows activations; refuses to know what a layer means, and leaves packing to `packed_weight` and `int8_weight`.
 
 Why packed: it is several times faster than `F.linear` on the CPUs we measured, and a row of the answer has the same
 bits whatever rows stand beside it, which the answers' independence of the batch rests on. Activations and the gate's
@@ -19,7 +19,9 @@ import torch.nn.functional as F
 
 from model.config import Activation
 from model.layers import fixed_shapes
-from model.layers.packed_weight import PostOp, can_pack, pack
+from model.layers.arrays import why_not_compiled
+from model.layers.int8_rows import Int8Rows, Quantization
+from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
 
 _POST_OPS: dict[Activation | Literal["none"], PostOp] = {
     "none": ("none", ""),
@@ -54,18 +56,27 @@ class Linear:
         *,
         packed: bool = True,
         batch_invariant: bool = True,
+        quantize: Quantization = "none",
         activation: Activation | None = None,
     ) -> None:
-        """weight [out, in], bias [out]. `packed` is a wish: it is followed where `can_pack` says so.
+        """weight [out, in], bias [out]. `packed` is a wish: it is followed where the weight's dtype and device allow.
 
-        batch_invariant: whether the bits of a product's row may depend on that row alone. A packed weight is a copy;
-        drop the original, `to_dense` gives it back bit for bit.
+        batch_invariant: whether the bits of a product's row may depend on that row alone. A packed or quantised weight
+        is a copy; drop the original, `to_dense` gives it back: bit for bit unless it is quantised.
+
+        Raises ValueError when a weight to be quantised has a number that is not finite.
         """
         self.out_features, self.in_features = weight.shape
-        self.packed = packed and can_pack(weight.dtype, weight.device)
         self.bias = bias
         self.activation: Activation | None = activation
-        self._weight = pack(weight, batch_invariant=batch_invariant) if self.packed else weight
+        self._weight: torch.Tensor | Int8Rows | PackedWeight = weight
+        self._packed: PackedWeight | None = None
+        if quantize == "int8":
+            self._weight = Int8Rows.quantize(weight)
+            self._packed = _pack_int8(self._weight) if packed else None
+        elif packed and can_pack(weight.dtype, weight.device):
+            self._packed = pack(weight, batch_invariant=batch_invariant)
+        self._weight = self._packed or self._weight
         self._post_op = _POST_OPS[activation or "none"]
         self._batch_invariant = batch_invariant
 
@@ -76,6 +87,7 @@ class Linear:
         name: str,
         *,
         batch_invariant: bool,
+        quantize: Quantization = "none",
         activation: Activation | None = None,
     ) -> "Linear":
         """Build from `{name}.weight` and, if there is one, `{name}.bias`; both leave the dict, freeing the originals.
@@ -83,19 +95,24 @@ class Linear:
         Raises KeyError when there is no such weight.
         """
         weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
-        return cls(weight, bias, batch_invariant=batch_invariant, activation=activation)
+        return cls(weight, bias, batch_invariant=batch_invariant, quantize=quantize, activation=activation)
+
+    @property
+    def packed(self) -> bool:
+        """Whether products are made with a packed weight."""
+        return self._packed is not None
 
     def __call__(self, x: torch.Tensor, *, times: torch.Tensor | None = None) -> torch.Tensor:
         """x [rows, in] -> [rows, out]; `times` [rows, out] multiplies the result, within the kernel when packed."""
-        if isinstance(self._weight, torch.Tensor):
+        if self._packed is None:
             y = self._without_activation(x, self.bias)
             y = y if self.activation is None else self._activated(y, self.activation)
             return y if times is None else y * times
         x = x.contiguous()  # oneDNN refuses other layouts
         if times is None or self.activation is not None:
-            y = self._weight.multiply(x, self.bias, self._post_op)
+            y = self._packed.multiply(x, self.bias, self._post_op)
             return y if times is None else y * times  # a product is rounded correctly everywhere, so it is safe
-        return self._weight.multiply(x, self.bias, self._post_op, times.contiguous())
+        return self._packed.multiply(x, self.bias, self._post_op, times.contiguous())
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:
         """x W^T + b: x [rows, in] -> [rows, out], from the same packed weight."""
@@ -106,9 +123,9 @@ class Linear:
         return self._without_activation(x, None)
 
     def _without_activation(self, x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        if isinstance(self._weight, torch.Tensor):
-            return (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self._weight, bias)
-        return self._weight.multiply(x.contiguous(), bias, _POST_OPS["none"])
+        if self._packed is None:
+            return (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self.to_dense(), bias)
+        return self._packed.multiply(x.contiguous(), bias, _POST_OPS["none"])
 
     def _activated(self, y: torch.Tensor, activation: Activation) -> torch.Tensor:
         if not self._batch_invariant:
@@ -116,5 +133,14 @@ class Linear:
         return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), y)
 
     def to_dense(self) -> torch.Tensor:
-        """The weight [out, in], as it was given; a copy when packed."""
+        """The weight [out, in], as it was given or as int8 stands for it; a copy when packed or quantised."""
         return self._weight if isinstance(self._weight, torch.Tensor) else self._weight.to_dense()
+
+
+def _pack_int8(rows: Int8Rows) -> PackedWeight | None:
+    """None where no kernels are compiled for them."""
+    if why_not_compiled(rows.dtype, rows.values.device) is not None:
+        return None
+    from model.layers.int8_weight import Int8Weight  # here: a GPU server needs no compiler
+
+    return Int8Weight(rows)

@@ -5,9 +5,12 @@ The activation, and the gate's product, are asked of `Linear`, which keeps them 
 Axes: rows, d, ff.
 """
 
+from functools import partial
+
 import torch
 
 from model.config import ModelConfig
+from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear, activate
 
 
@@ -22,21 +25,27 @@ class Mlp:
 
     @classmethod
     def take(
-        cls, weights: dict[str, torch.Tensor], prefix: str, config: ModelConfig, *, batch_invariant: bool
+        cls,
+        weights: dict[str, torch.Tensor],
+        prefix: str,
+        config: ModelConfig,
+        *,
+        batch_invariant: bool,
+        quantize: Quantization = "none",
     ) -> "Mlp":
         """Build block `prefix` ("layers.3") from `gate_up` or `up`, and `down`, which leave the dict.
 
         Raises KeyError when a weight is missing.
         """
+        linear = partial(Linear, batch_invariant=batch_invariant, quantize=quantize)
+        take = partial(Linear.take, weights, batch_invariant=batch_invariant, quantize=quantize)
         if not config.gated_mlp:
-            up = Linear.take(weights, f"{prefix}.up", batch_invariant=batch_invariant, activation=config.activation)
-            return cls(up, Linear.take(weights, f"{prefix}.down", batch_invariant=batch_invariant))
+            return cls(take(f"{prefix}.up", activation=config.activation), take(f"{prefix}.down"))
         gate_weight, up_weight = weights.pop(f"{prefix}.gate_up.weight").chunk(2)
         bias = weights.pop(f"{prefix}.gate_up.bias", None)
         gate_bias, up_bias = (None, None) if bias is None else bias.chunk(2)
-        gate = Linear(gate_weight, gate_bias, batch_invariant=batch_invariant, activation=config.activation)
-        up = Linear(up_weight, up_bias, batch_invariant=batch_invariant)
-        return cls(up, Linear.take(weights, f"{prefix}.down", batch_invariant=batch_invariant), gate)
+        gate = linear(gate_weight, gate_bias, activation=config.activation)
+        return cls(linear(up_weight, up_bias), take(f"{prefix}.down"), gate)
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, ff]: what the activation is given."""

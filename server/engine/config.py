@@ -15,6 +15,8 @@ class EngineConfig:
     """A model folder that exists on this machine."""
     dtype: str = "auto"
     """auto (the checkpoint's) | float32 | bfloat16 | float16 | float64 (in process only)."""
+    quantize: str = "none"
+    """none | int8: how the matrices of the blocks and of the head are kept."""
     device: str = "auto"
     """auto | cpu | cuda | cuda:N."""
     max_model_len: int | None = None

@@ -20,7 +20,7 @@ from model.inside import weights
 from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
 from model.layers.compiler_cache import tolerate_full_disks
-from model.loader import load_model, resolve_device, resolve_dtype
+from model.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.registry import read_config
 from model.transformer import Transformer
 from server.engine.abandonment import StepAbandoned, StillWanted
@@ -99,6 +99,7 @@ class Engine:
         use_threads(config.threads, model_config.num_matrix_parameters)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
+        quantize = resolve_quantization(config.quantize, dtype)
         max_model_len = config.max_model_len or model_config.max_model_len
         model = load_model(
             config.model,
@@ -107,6 +108,7 @@ class Engine:
             device,
             max_model_len=max_model_len,
             batch_invariant=config.batch_invariant,
+            quantize=quantize,
             progress=progress,
         )
         num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)

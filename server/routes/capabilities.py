@@ -41,6 +41,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "vocab_size": config.vocab_size,
             "max_model_len": context.context_limit,
             "batch_invariant": context.batch_invariant,
+            "quantize": context.settings.quantize,
             "chat": context.chat_template is not None,
             "stacks": {stack: _stack(context, stack) for stack in stacks(config)},
             "attention": {

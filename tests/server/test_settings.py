@@ -139,6 +139,13 @@ def test_the_engine_gets_its_part() -> None:
     assert config.batch_invariant is None
 
 
+def test_weights_are_quantised_on_request_alone() -> None:
+    assert read().engine_config(Path("folder")).quantize == "none"
+    assert read("--quantize", "int8").engine_config(Path("folder")).quantize == "int8"
+    with pytest.raises(SettingsError, match="--quantize: 'int4' is not usable; accepted are none, int8"):
+        read("--quantize", "int4")
+
+
 def test_batch_invariance_is_asked_for_refused_or_left_to_the_engine() -> None:
     def wish(*flags: str, **environ: str) -> bool | None:
         return read(*flags, **environ).engine_config(Path("folder")).batch_invariant

@@ -67,6 +67,12 @@ def test_every_decoder_does_so_after_preemption_and_prefix_hits(name: str, dtype
 
 
 @pytest.mark.parametrize("name", tiny.VARIANTS)
+def test_every_family_does_so_with_int8_weights(name: str, tmp_path: Path) -> None:
+    with num_threads(random.choice((1, 2))):
+        _answer_alike(load(tiny.make_variant(name, tmp_path), _in_turn(DTYPES, name), quantize="int8"))
+
+
+@pytest.mark.parametrize("name", tiny.VARIANTS)
 def test_every_family_does_so_without_compiled_kernels_when_asked(name: str, tmp_path: Path) -> None:
     dtype = _in_turn(DTYPES_ON_REQUEST, name)
     folder = tiny.make_variant(name, tmp_path)

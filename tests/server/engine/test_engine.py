@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 
+from model.folder import ModelLoadError
 from model.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
@@ -281,6 +282,18 @@ def test_an_engine_says_whether_its_answers_depend_on_the_batch(
 ) -> None:
     engine = Engine.from_folder(EngineConfig(model=folder, dtype=dtype, batch_invariant=wish, threads=1))
     assert engine.info.batch_invariant is invariant
+
+
+@pytest.mark.parametrize(
+    ("quantize", "dtype", "complaint"),
+    [
+        ("int4", "float32", "quantize is 'int4'; expected one of none, int8"),
+        ("int8", "float64", "quantize is 'int8', which goes with dtype float32, bfloat16 or float16, not float64"),
+    ],
+)
+def test_a_quantisation_that_there_is_not_is_refused(quantize: str, dtype: str, complaint: str, folder: Path) -> None:
+    with pytest.raises(ModelLoadError, match=complaint):
+        Engine.from_folder(EngineConfig(model=folder, dtype=dtype, quantize=quantize, threads=1))
 
 
 def test_a_cache_smaller_than_one_context_is_refused_with_the_size_given_and_the_size_needed(folder: Path) -> None:

@@ -36,6 +36,7 @@ async def test_kind_stacks_and_parts_are_told(config: Any, stacks: list[str], pa
     assert (list(told["stacks"]), told["attention"]["parts"]) == (stacks, parts)
     assert told["attention"]["with_generation"] == config.has_head
     assert told["batch_invariant"] is True
+    assert told["quantize"] == "none"
 
 
 async def test_the_stacks_of_an_encoder_decoder_have_their_own_sizes(tmp_path: Path) -> None:

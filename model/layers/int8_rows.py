@@ -1,0 +1,48 @@
+"""A weight matrix in int8, with one scale for each output. Knows no products: `int8_weight` does, `Linear` for others.
+
+Symmetric and to the nearest: scale = (largest |weight| of the output) / 127, values = round(weight / scale), so that no
+number of a weight moves by more than half a scale.
+
+Axes: in, out.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Quantization = Literal["none", "int8"]
+"""How the weights of linear layers are kept: as the checkpoint's numbers in the model's dtype, or as here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Rows:
+    """A weight [out, in] quantised output by output, on any device."""
+
+    values: torch.Tensor
+    """[out, in] int8, -127 .. 127."""
+    scales: torch.Tensor
+    """[out] float32."""
+    dtype: torch.dtype
+    """Of the weight that was given."""
+
+    @classmethod
+    def quantize(cls, weight: torch.Tensor) -> "Int8Rows":
+        """The int8 nearest to each number of weight [out, in].
+
+        Raises ValueError when a number is not finite: beside it, all others of its output would become 0.
+        """
+        scales = weight.abs().amax(1).float() / 127
+        if not torch.isfinite(scales).all():
+            raise ValueError(f"int8 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
+        divisors = torch.where(scales > 0, scales, 1)[:, None]
+        return cls((weight / divisors).round_().to(torch.int8), scales, weight.dtype)
+
+    def to_dense(self) -> torch.Tensor:
+        """The numbers that stand for the weight, [out, in], rounded to its dtype."""
+        return dequantize(self.values, self.scales, self.dtype)
+
+
+def dequantize(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """values [out, in] times scales [out], in float32, rounded to `dtype`."""
+    return (values * scales[:, None]).to(dtype)

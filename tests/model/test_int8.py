@@ -1,0 +1,190 @@
+"""Int8 weights: the numbers they stand for, the same bits in every batch, and little lost by it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.quantized import KINDS, accuracies
+from model.checkpoint import load_weights
+from model.config import Activation
+from model.inside.live_weights import LiveWeights
+from model.layers import int8_kernels, int8_weight
+from model.layers.int8_vectors import HAS_BYTE_DOTS
+from model.layers.linear import Linear, activate
+from model.loader import load_model
+from model.registry import read_config
+from tests import tiny
+from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
+
+DTYPES = (torch.float32, torch.bfloat16)
+ACTIVATIONS: tuple[Activation | None, ...] = (None, "silu", "gelu", "gelu_tanh", "relu")
+SHAPES = ((768, 300), (256, 768), (2050, 70), (60, 100), (17, 33), (1, 1), (64, 64), (4160, 129))
+FABLES = Path(__file__).resolve().parents[2] / "model" / "fables"
+TEXT = """Once upon a time there was a miller who had three sons, a mill, a donkey and a cat. When he lay dying he
+called them to his bed and said: The eldest shall have the mill, the second the donkey, and the youngest the
+cat. So the two elder brothers went away together, and the youngest sat down upon a stone and wept. What shall
+I do with a cat? said he. I may have a pair of gloves made of its fur, and then I shall have nothing. But the
+cat had heard it all, and said: You need not kill me for a pair of bad gloves. Only have some boots made for
+me, so that I may go out and be seen among the people, and you shall soon be helped. The young man wondered to
+hear the cat speak, but as the shoemaker was just going by, he called him in, and had the boots made. When
+they were ready the cat put them on, took a sack, filled it with corn, tied a string round the mouth of it,
+threw it over his back, and walked out of the door upon two legs like a man.
+"""
+
+
+def dequantized(weight: torch.Tensor) -> torch.Tensor:
+    """[out, in] float64: 255 equal steps from the largest of each output to its negative. No output may be 0."""
+    steps = weight.float().abs().amax(1, keepdim=True) / 127
+    return (weight.float() / steps).round().double() * steps.double()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("rows", [1, 3, 9, 200])
+def test_a_product_is_that_of_the_dequantised_weight(
+    rows: int, activation: Activation | None, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(rows)
+    weight, bias = (torch.randn(90, 70) / 8).to(dtype), torch.randn(90).to(dtype)
+    x, gate = torch.randn(rows, 70).to(dtype), torch.randn(rows, 90).to(dtype)
+    layer = Linear(weight, bias, quantize="int8", activation=activation)
+    assert layer.packed
+    before = x.double() @ dequantized(weight).T
+    exact = before + bias.double()
+    after = exact if activation is None else activate(exact, activation)
+    atol, rtol = (2e-6, 2e-6) if dtype == torch.float32 else (1e-3, 4e-3)
+    torch.testing.assert_close(layer(x).double(), after, atol=atol, rtol=rtol)
+    torch.testing.assert_close(layer.before_activation(x).double(), exact, atol=atol, rtol=rtol)
+    torch.testing.assert_close(layer.product(x).double(), before, atol=atol, rtol=rtol)
+    torch.testing.assert_close(layer(x, times=gate).double(), after * gate.double(), atol=2 * atol, rtol=2 * rtol)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+def test_a_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(inputs)
+    x, weight = rounding_alone(300, inputs, outputs, dtype)
+    layer = Linear(weight, torch.randn(outputs).to(dtype), quantize="int8", activation="silu")
+    assert_rows_do_not_depend_on_the_batch(layer, x)
+    assert_rows_do_not_depend_on_the_batch(layer, torch.randn(300, inputs).to(dtype))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    inputs=st.integers(1, 600),
+    outputs=st.integers(1, 300),
+    rows=st.integers(1, 70),
+    threads=st.sampled_from([1, 2]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_a_row_alone_equals_itself_among_others_for_any_shape(
+    inputs: int, outputs: int, rows: int, threads: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(rows)
+    x = torch.randn(rows, inputs).to(dtype)
+    layer = Linear(torch.randn(outputs, inputs).to(dtype), quantize="int8")
+    with num_threads(threads):
+        together = layer(x)
+        for row in {0, rows // 2, rows - 1}:
+            assert torch.equal(layer(x[row : row + 1]), together[row : row + 1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_cpus_where_onednn_is_of_no_use_give_the_same_bits(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, x = torch.randn(130, 200).to(dtype), torch.randn(40, 200).to(dtype)
+    layer = Linear(weight, quantize="int8")
+    expected = layer(x), layer.to_dense()
+    monkeypatch.setattr(int8_weight, "_onednn_is_exact", lambda: False)
+    other = Linear(weight, quantize="int8")
+    assert torch.equal(other(x), expected[0])
+    assert torch.equal(other.to_dense(), expected[1])
+
+
+@pytest.mark.skipif(not HAS_BYTE_DOTS, reason="this processor has no products of bytes (AVX-512 VNNI)")
+def test_products_of_bytes_are_those_of_any_processor() -> None:
+    generator = np.random.default_rng(0)
+    for num_inputs in (1, 5, 64, 170):
+        size = int8_kernels.BLOCK * int8_kernels.filled_up(num_inputs)
+        weights = generator.choice([-127, 0, 126, 127], size).astype(np.int8)
+        used = np.arange(size) // (int8_kernels.BLOCK * int8_kernels.GROUP) * int8_kernels.GROUP
+        weights[used + np.arange(size) % int8_kernels.GROUP >= num_inputs] = 0
+        starts = generator.integers(-9999, 9999, int8_kernels.BLOCK).astype(np.int32)
+        digits = generator.choice([0, 1, 254, 255], 2 * num_inputs + int8_kernels.GROUP).astype(np.uint8)
+        found = []
+        for kernel in (int8_kernels.byte_dots, int8_kernels.plain_dots):
+            sums = np.zeros(2 * int8_kernels.BLOCK, np.int32)
+            kernel(digits, 0, num_inputs, weights, 0, num_inputs, starts, sums)
+            found.append(sums)
+        assert (found[0] == found[1]).all()
+
+
+def test_a_weight_moves_by_half_a_step_at_most() -> None:
+    weight = torch.randn(50, 80) * torch.logspace(-6, 6, 50)[:, None]
+    weight[7] = 0
+    for layer in (Linear(weight, quantize="int8"), Linear(weight, quantize="int8", packed=False)):
+        moved = (layer.to_dense() - weight).abs()
+        assert (moved <= weight.abs().amax(1, keepdim=True) * (0.5 / 127 + 1e-6)).all()
+        assert moved.max() > 0
+        assert not layer.to_dense()[7].any()
+
+
+def test_a_number_that_is_not_finite_is_refused_in_a_weight_and_spoils_its_own_row_alone() -> None:
+    for value in (float("nan"), float("inf")):
+        weight = torch.ones(4, 6)
+        weight[1, 2] = value
+        with pytest.raises(ValueError, match=r"int8 .*\[4, 6\].*not finite"):
+            Linear(weight, quantize="int8")
+        for rows in (3, 20):
+            x = torch.ones(rows, 6)
+            x[1, 3] = value
+            y = Linear(torch.ones(4, 6), quantize="int8")(x)
+            assert y[1].isnan().all()
+            assert (y[[row for row in range(rows) if row != 1]] == 6).all()
+
+
+def test_rows_of_zeros_and_of_very_large_and_very_small_numbers_keep_their_precision() -> None:
+    weight = torch.randn(70, 64)
+    layer = Linear(weight, quantize="int8")
+    x = torch.randn(1, 64)
+    for factor in (1e-20, 1e-6, 1.0, 1e6, 1e30):
+        torch.testing.assert_close((layer(x * factor) / factor), layer(x), rtol=1e-5, atol=1e-5)
+    assert not layer(torch.zeros(2, 64)).any()
+    assert not layer(torch.full((2, 64), 1e-40)).any()
+    assert layer(torch.zeros(0, 64)).shape == (0, 70)
+
+
+def test_float16_is_dequantised_for_each_product() -> None:
+    weight, x = torch.randn(30, 50).half(), torch.randn(9, 50).half()
+    layer = Linear(weight, quantize="int8")
+    assert not layer.packed
+    torch.testing.assert_close(layer(x).double(), x.double() @ dequantized(weight).T, atol=0.03, rtol=0.01)
+
+
+@pytest.mark.parametrize("name", ["head.weight", "layers.0.qkv.weight", "layers.1.down.weight"])
+def test_the_weights_that_are_shown_are_those_that_are_multiplied_by(name: str, tmp_path: Path) -> None:
+    folder = tiny.make("llama", tmp_path)
+    config, cpu = read_config(folder), torch.device("cpu")
+    exact = LiveWeights(load_model(folder, config, torch.float32, cpu))(name)
+    model = load_model(folder, config, torch.float32, cpu, quantize="int8")
+    shown = LiveWeights(model)(name)
+    assert exact is not None
+    assert shown is not None
+    assert not torch.equal(shown, exact)
+    torch.testing.assert_close(shown.double(), dequantized(exact), atol=1e-6, rtol=1e-6)
+    if name == "head.weight":
+        hidden = torch.randn(5, config.hidden_size)
+        torch.testing.assert_close(model.logits(hidden), hidden @ shown.T, atol=1e-4, rtol=1e-4)
+        assert torch.equal(model.tokens, load_weights(folder, config, torch.float32, cpu)["embed.weight"])
+
+
+def test_quantising_costs_the_built_in_model_less_than_a_hundredth_of_its_perplexity() -> None:
+    found = accuracies(FABLES, TEXT, num_tokens=400)
+    exact = found[KINDS[0]]
+    assert exact.num_tokens > 200
+    for kind in KINDS:
+        assert found[kind].perplexity == pytest.approx(exact.perplexity, rel=0.01), kind
+    assert 0 < found[("float32", "int8")].largest_difference < 1
