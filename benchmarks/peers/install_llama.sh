@@ -20,6 +20,10 @@ export PATH=$target/venv/bin:$PATH
 pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$target" "llama-cpp-python==$version" || true
 tar -xzf "$target/llama_cpp_python-$version.tar.gz" -C "$target"
 mv "$target/llama_cpp_python-$version/vendor/llama.cpp" "$target/source"
+# GCC 12 takes only the first eight bytes of a tile configuration for read and drops what was written to the others: a
+# processor with AMX then refuses the first product of 8-bit weights (SIGILL). The barrier keeps all of it.
+sed -i 's|^\( *\)_tile_loadconfig(&tc);|\1asm volatile("" : : "r"(\&tc) : "memory");\n&|' \
+  "$target/source/ggml/src/ggml-cpu/amx/mmq.cpp"
 cmake -G Ninja -S "$target/source" -B "$target/build" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_CURL=OFF
 cmake --build "$target/build" --target llama-server
 ln -s build/bin "$target/bin"
