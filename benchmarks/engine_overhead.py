@@ -94,7 +94,7 @@ def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
     use_threads(None, config.num_matrix_parameters)
     model = load_model(folder, config, dtype, torch.device("cpu"), max_model_len=config.max_model_len)
     cache = KVCache(config, 1024, 32, dtype, model.device)
-    warm_up(model, cache, config.max_model_len)
+    warm_up(model, cache, config.max_model_len, 64, 2048)
     freeze_garbage()
     watch.time(model)
     return Engine(model, cache, EngineConfig(model=folder, max_look_tokens=32), config.max_model_len)

@@ -29,6 +29,14 @@ def padded_rows(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
+def padded_sizes(most: int) -> list[int]:
+    """Every size that `padded_rows` gives for 1 to `most` rows, the smallest first."""
+    sizes = [padded_rows(1)]
+    while sizes[-1] < most:
+        sizes.append(padded_rows(sizes[-1] + 1))
+    return sizes
+
+
 def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
     """x [n, d] with rows of zeros up to `rows`."""
     return x if len(x) == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))

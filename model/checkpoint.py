@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
+from model import memory
 from model.config import ModelConfig
 from model.families.tables import WeightMap
 from model.folder import ModelLoadError
@@ -130,7 +131,7 @@ def load_weights(
     total = sum(entries[found[source]].num_bytes for weight in weights for source in weight.sources)
     done, loaded = 0, {}
     for weight in weights:
-        target = torch.empty(weight.shape, dtype=dtype, device=device)
+        target = memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
         row = 0
         for source in weight.sources:
             entry = entries[found[source]]

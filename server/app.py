@@ -33,8 +33,6 @@ from server.logs import configure_logging
 from server.metrics import Metrics
 from server.model_fingerprint import Fingerprint, fingerprint
 from server.request_log import RequestLog
-from server.routes import build_router
-from server.routes.context import AppContext
 from server.settings import Settings, SettingsError
 from server.tracing import Tracing, is_wanted
 from server.version import lightwell_version
@@ -101,6 +99,10 @@ def create_app(
     tracing: Tracing | None = None,
 ) -> ASGIApp:
     """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
+    # Here: importing and building the routes takes half a second, in which the workers start already.
+    from server.routes import build_router
+    from server.routes.context import AppContext
+
     metrics.watch(client)
     metrics.watch_keys(keys)
     client.on_step = metrics.observe_step

@@ -4,6 +4,7 @@ Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a c
 """
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in unknown_variables(os.environ):
         say("warning", f"{name} is no setting; `lightwell serve --help` lists them", settings.log_format)
 
+    gc.disable()  # as in the workers, until `server.lit_api.freeze_garbage`
     from server.app import ServeError, serve
 
     try:

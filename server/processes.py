@@ -76,7 +76,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         )
         accelerator = "cuda" if config.device == "cuda" else "cpu"
         super().__init__(api, accelerator=accelerator, devices=[0] if accelerator == "cuda" else 1, timeout=False)
-        self.app = build_app(self.client, self.client_lifespan)
+        self._build_app = build_app
         self.workers_setup_status: dict[str, str] = {}
         self._transport = None
         self.litapi_request_queues = {api.api_path: None}
@@ -95,8 +95,19 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it; the exit status."""
         prepare_environment(self.settings.threads)
-        config = uvicorn.Config(
-            self.app,
+        try:
+            self.supervisor.launch_all()  # first: they take longest to start
+            self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
+            self._http.run(sockets=[listener])
+        finally:
+            # Whatever ended the loop: the workers leave when the link goes.
+            self.client.socket.remove()
+            self.supervisor.reap(0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT)
+        return 0 if self.error is None else 1
+
+    def _http_config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self._build_app(self.client, self.client_lifespan),
             http=self._protocol,  # type: ignore[arg-type]  # any callable that makes protocols will do
             ws="none",
             lifespan="on",
@@ -106,15 +117,6 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             root_path=self.settings.root_path,
             timeout_graceful_shutdown=_LAST_WRITES,
         )
-        self._http = DrainServer(config, self.client, self.settings.shutdown_grace)
-        try:
-            self.supervisor.launch_all()
-            self._http.run(sockets=[listener])
-        finally:
-            # Whatever ended the loop: the workers leave when the link goes.
-            self.client.socket.remove()
-            self.supervisor.reap(0.0 if self._http.is_forced else _REAP_TIMEOUT)
-        return 0 if self.error is None else 1
 
     @contextlib.asynccontextmanager
     async def client_lifespan(self, app: object) -> AsyncIterator[None]:

@@ -50,22 +50,17 @@ def _integer(low: int, high: int | None = None) -> Kind:
     return Kind(parse, "N")
 
 
+def _decimal(low: int, accepted: str, metavar: str) -> Kind:
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < low:
+            raise ValueError(f"{accepted} of at least {low} is accepted")
+        return float(text)
+
+    return Kind(parse, metavar)
+
+
 def _seconds() -> Kind:
-    def parse(text: str) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text):
-            raise ValueError("a number of seconds of at least 0 is accepted")
-        return float(text)
-
-    return Kind(parse, "SECONDS")
-
-
-def _times() -> Kind:
-    def parse(text: str) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < 1:
-            raise ValueError("a number of at least 1 is accepted")
-        return float(text)
-
-    return Kind(parse, "TIMES")
+    return _decimal(0, "a number of seconds", "SECONDS")
 
 
 def _choice(*choices: str) -> Kind:
@@ -233,6 +228,9 @@ class Settings:
         _choice("compiled", "plain", "off"),
         "Steps of single tokens on a GPU as CUDA graphs: of compiled kernels, plain (a quicker start), or not so.",
     )
+    no_compile: bool = _setting(
+        False, _switch(), "Compile no kernels: a quick first start, and slower answers (docs/operating.md)."
+    )
     max_num_queued_requests: int = _setting(
         1024, _integer(0), "Most requests that wait beyond those that run; more are answered 429."
     )
@@ -241,7 +239,7 @@ class Settings:
     )
     max_kv_demand: float = _setting(
         16.0,
-        _times(),
+        _decimal(1, "a number", "TIMES"),
         "Most KV cache that all unfinished requests may come to need, in times the cache there is; more are answered "
         "429.",
     )
@@ -342,7 +340,8 @@ class Settings:
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
-            cuda_graphs=self.cuda_graphs,
+            cuda_graphs="plain" if self.no_compile and self.cuda_graphs == "compiled" else self.cuda_graphs,
+            compile=not self.no_compile,
             threads=self.threads,
         )
 

@@ -5,6 +5,16 @@ import importlib.util
 import numpy as np
 import torch
 
+_is_compiler_wanted = True
+
+
+def use_compiler(wanted: bool) -> None:
+    """Whether networks that this process builds from now on compute with compiled kernels where they can. Compiling
+    takes half a minute where no earlier start has left its work; without, plain torch operations serve, slower.
+    """
+    global _is_compiler_wanted  # noqa: PLW0603 (of the process, like torch's number of threads)
+    _is_compiler_wanted = wanted
+
 
 def why_not_compiled(dtype: torch.dtype, device: torch.device) -> str | None:
     """Why the compiled kernels cannot compute with these here, or None when they can."""
@@ -12,6 +22,8 @@ def why_not_compiled(dtype: torch.dtype, device: torch.device) -> str | None:
         return f"compiled kernels run on cpu, not {device.type}"
     if dtype not in (torch.float32, torch.bfloat16):
         return f"compiled kernels take float32 or bfloat16, not {dtype}"
+    if not _is_compiler_wanted:
+        return "compiled kernels are turned off (--no-compile)"
     if importlib.util.find_spec("numba") is None:
         return "compiled kernels need numba, which is not installed"
     return None

@@ -37,5 +37,7 @@ class EngineConfig:
     """Whether an answer's bits may depend on its own request alone; None is where that costs little."""
     cuda_graphs: str = "compiled"
     """Steps of single tokens on a GPU (`server.engine.decode_graphs`): compiled | plain | off."""
+    compile: bool = True
+    """Whether kernels may be compiled on a CPU; without, plain torch operations serve."""
     threads: int | None = None
     """Compute threads; None is one per core, one in all for a small model."""

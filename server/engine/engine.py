@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 from model.inside import weights
 from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
+from model.layers.arrays import use_compiler
 from model.layers.compiler_cache import tolerate_full_disks
 from model.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.registry import read_config
@@ -95,7 +97,9 @@ class Engine:
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
         model_config = read_config(config.model)
-        tolerate_full_disks()
+        use_compiler(config.compile)
+        if config.compile:
+            tolerate_full_disks()
         use_threads(config.threads, model_config.num_matrix_parameters)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, model_config, device)
@@ -113,8 +117,9 @@ class Engine:
         )
         num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)
         cache = KVCache(model_config, num_blocks, config.block_size, dtype, device)
+        Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
         config = replace(config, max_look_tokens=config.max_look_tokens or _LOOK_TOKENS[device.type])
-        warm_up(model, cache, max_model_len)
+        warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
         return cls(model, cache, config, max_model_len)
 
     @property

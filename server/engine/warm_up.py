@@ -1,19 +1,34 @@
-"""The first step, run before anyone waits for it: kernels compile, oneDNN plans its products, buffers are taken."""
+"""The first steps, run before anyone waits for them: kernels compile, oneDNN writes the code of its products.
+
+It writes code for each number of rows that a product meets, in a millisecond and a tenth of a megabyte or more. Where
+memory is limited that may come to fail long after the start, and with it a step that asked for nothing new. So every
+number of rows that serving can meet is met here (`padded_sizes`), and what the tensors took is given back.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
+from model.batch import Batch, Span, padded_sizes
 from model.capture import AttentionTap, Looks
 from model.kv_cache import KVCache
 from model.transformer import Transformer
+from server.engine.block_manager import NULL_BLOCK
+from server.engine.memory_limit import give_back_memory
 
 _PROMPT = 96
 """Tokens, enough for the kernels that spread many rows over threads; one more token takes those for a few rows."""
+_PIECE = 64
+"""Most rows of one sequence where only the products count: attention over a long one would take longest."""
 
 
-def warm_up(model: Transformer, cache: KVCache, max_model_len: int) -> None:
-    """Run a prompt through each stack, and one more token in the cache's first blocks, which hold nothing yet."""
+def warm_up(
+    model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+) -> None:
+    """Run a prompt through each stack, and one more token in the cache's first blocks, which hold nothing yet; on a CPU
+    then every number of rows up to `max_num_batched_tokens` through one block, and up to `max_num_seqs` the head.
+    """
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     room = (cache.num_blocks - 1) * cache.block_size
     num_cross = 0
@@ -28,6 +43,9 @@ def warm_up(model: Transformer, cache: KVCache, max_model_len: int) -> None:
         _warm_up_decoder(model, cache, min(max_model_len, room), num_cross)
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)
+    if model.device.type == "cpu":
+        _warm_up_products(model, cache, max_model_len, max_num_seqs, max_num_batched_tokens)
+        give_back_memory()
 
 
 def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: int) -> None:
@@ -42,3 +60,36 @@ def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: i
 def _look() -> Looks:
     """One row of one head, so that what serves it is compiled too."""
     return Looks(attention=[AttentionTap(0, [0], {0: [0]}, "pattern", lambda layer, i, rows: None)])
+
+
+@torch.inference_mode()
+def _warm_up_products(
+    model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+) -> None:
+    """All blocks have products of the same shapes, so one will do."""
+    encoder = model.config if model.config.kind == "encoder" else model.config.encoder
+    piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
+    for rows in padded_sizes(max_num_batched_tokens):
+        counts = _counts(rows, piece)
+        if encoder is not None:
+            model.encode(Batch.unchunked([[0] * n for n in counts], cache.block_size, model.device, [1] * len(counts)))
+        if model.decoder is None:
+            continue
+        if encoder is not None:
+            model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
+        spans = [_nobodys_span(n, cache.block_size, model.config.cross_attention) for n in counts]
+        model.forward(Batch(spans, cache.block_size, model.device), cache)
+    if model.head is not None:
+        for rows in padded_sizes(max_num_seqs):
+            model.logits(model.tokens.new_zeros(rows, model.config.hidden_size))
+
+
+def _counts(rows: int, piece: int) -> Sequence[int]:
+    """`rows` as lengths of sequences: pieces, and what is left."""
+    rest = [rows % piece] if rows % piece else []
+    return [piece] * (rows // piece) + rest
+
+
+def _nobodys_span(count: int, block_size: int, has_cross: bool) -> Span:
+    """Rows for one layer, whose keys and values all go to the block that nobody reads."""
+    return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), 1, [NULL_BLOCK], 1 if has_cross else 0)

@@ -1,0 +1,58 @@
+"""Tensors with memory of their own: zero, given back when they go, and touched without being changed."""
+
+from pathlib import Path
+
+import torch
+
+from model import memory
+from model.folder import PACKAGED
+from model.kv_cache import KVCache
+from model.registry import read_config
+
+CPU = torch.device("cpu")
+MIB = 1 << 20
+
+
+def kilobytes(name: str) -> int:
+    """Of this process, as /proc/self/status counts them."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def test_they_hold_zeros_in_the_shape_and_type_asked_for() -> None:
+    for shape in ((3,), (300, 500)):
+        x = memory.zeros(shape, torch.bfloat16, CPU)
+        assert x.shape == shape
+        assert x.dtype == torch.bfloat16
+        assert not x.any()
+
+
+def test_one_that_goes_takes_its_memory_with_it() -> None:
+    before = kilobytes("VmData")
+    x = memory.zeros((64, MIB), torch.uint8, CPU)
+    assert kilobytes("VmData") - before >= 64 * 1024
+    part = x[:1]
+    del x
+    assert kilobytes("VmData") - before >= 64 * 1024  # a view of it lives
+    del part
+    assert kilobytes("VmData") - before < 1024
+
+
+def test_touching_one_brings_its_pages_and_leaves_its_numbers() -> None:
+    x = memory.zeros((64, MIB), torch.uint8, CPU)
+    x[3, 5] = 7
+    before = kilobytes("RssAnon")
+    assert memory.touch(x[1:])
+    assert kilobytes("RssAnon") - before > 60 * 1024
+    assert x[3, 5] == 7
+    assert x.sum() == 7
+
+
+def test_a_cache_takes_its_memory_when_it_is_touched() -> None:
+    config = read_config(PACKAGED)
+    num_blocks = 64 * MIB // KVCache.bytes_per_block(config, 32, torch.float32) + 1
+    before = kilobytes("RssAnon")
+    cache = KVCache(config, num_blocks, 32, torch.float32, CPU)
+    assert kilobytes("RssAnon") - before < 16 * 1024
+    cache.touch()
+    assert kilobytes("RssAnon") - before > 60 * 1024

@@ -1,0 +1,68 @@
+"""After the start no step needs new code: not for a product of another number of rows, and none at all uncompiled."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.folder import PACKAGED
+from tests.server.running import ROOT
+from tests.tiny import make
+
+STEPS = """
+import sys
+from pathlib import Path
+
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.request import GenerateTask
+from server.engine.sampling_params import SamplingParams
+from tests.server.engine.driving import request
+
+folder, dtype, compiles, num_encoded = sys.argv[1:]
+engine = Engine.from_folder(
+    EngineConfig(
+        model=Path(folder), dtype=dtype, compile=compiles == "compiled", kv_cache_bytes=64 << 20,
+        max_num_seqs=8, max_num_batched_tokens=96,
+    )
+)
+print("warm", flush=True)
+for uid, prompt in enumerate((1, 3, 17, 33, 70, 95)):  # a few in each step, among tokens of those before
+    params = SamplingParams(seed=0, max_tokens=9 - uid, temperature=0)
+    task = GenerateTask(sampling=params)
+    engine.add_request(request(uid, range(5, 5 + prompt), task, encoded=[3] * int(num_encoded)))
+    print([output.token_id for output in engine.step().outputs])
+while engine.has_work:
+    print([output.token_id for output in engine.step().outputs])
+print("numba" in sys.modules)
+"""
+
+
+def lines_of_steps(folder: Path, dtype: str, compiles: str = "compiled", num_encoded: int = 0) -> list[str]:
+    """What an engine's process prints once it is warm; of oneDNN a line for each product that is got ready."""
+    command = [sys.executable, "-c", STEPS, str(folder), dtype, compiles, str(num_encoded)]
+    environment = {**os.environ, "ONEDNN_VERBOSE": "profile_create", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    return lines[lines.index("warm") + 1 :]
+
+
+@pytest.mark.parametrize(("dtype", "family"), [("float32", None), ("bfloat16", None), ("float32", "t5")])
+def test_a_warm_engine_needs_no_new_code_for_any_number_of_rows(tmp_path: Path, dtype: str, family: str | None) -> None:
+    folder = PACKAGED if family is None else make(family, tmp_path)
+    lines = lines_of_steps(folder, dtype, num_encoded=0 if family is None else 17)
+    products = [line for line in lines if line.startswith("onednn_verbose")]
+    assert sum("create:cache_hit" in line for line in products) > 50
+    assert [line for line in products if "create:cache_miss" in line] == []
+
+
+def test_without_the_compiler_the_same_tokens_are_chosen_and_none_is_loaded() -> None:
+    tokens, compiler = {}, {}
+    for how in ("compiled", "plain"):
+        lines = [line for line in lines_of_steps(PACKAGED, "float32", how) if not line.startswith("onednn")]
+        *tokens[how], compiler[how] = lines
+    assert compiler == {"compiled": "True", "plain": "False"}
+    assert tokens["plain"] == tokens["compiled"]
