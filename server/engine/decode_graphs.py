@@ -108,7 +108,7 @@ class DecodeGraphs:
         self._logits = inspect.unwrap(Transformer.logits)  # its own inference mode is not for a compiler
         self._blocks = list(model.decoder.blocks)
         most = -(-max_len // cache.block_size)
-        self._compiled = compiled
+        self.compiled = compiled
         self._rows = [n for n in _powers_of_two(1, max_rows) if not compiled or n in _COMPILED_ROWS or n >= max_rows]
         self._widths = [*_powers_of_two(-(-LEAST_KEYS // cache.block_size), most)[:-1], most]
         size = packed_size(self._rows[-1], self._widths[-1])
@@ -172,7 +172,7 @@ class DecodeGraphs:
     def _step(self, shape: Shape) -> DecodePass:
         """The packed step through the network: what a graph holds."""
         lines = self._packed[: packed_size(*shape)].view(-1, shape.rows)
-        if self._compiled:  # once for each number of rows, for any number of blocks
+        if self.compiled:  # once for each number of rows, for any number of blocks
             torch._dynamo.mark_static(lines, 1)
             torch._dynamo.maybe_mark_dynamic(lines, 0)
         return DecodePass(*self._network(lines))

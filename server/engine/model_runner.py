@@ -72,7 +72,7 @@ class ModelRunner:
         """graphs: of that network and that cache, for the steps they serve."""
         self.model = model
         self.cache = cache
-        self._graphs = graphs
+        self.graphs = graphs
         self.sampler = Sampler(model.config.vocab_size, model.device)
 
     @torch.inference_mode()
@@ -150,7 +150,7 @@ class ModelRunner:
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
         looks, row_sinks = self._looks(placed, findings)
-        passed = None if self._graphs is None else self._graphs.run(batch, looks)
+        passed = None if self.graphs is None else self.graphs.run(batch, looks)
         if passed is None:
             hidden, logits = self.model.forward(batch, self.cache, looks), None
         else:

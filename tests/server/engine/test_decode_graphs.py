@@ -45,7 +45,7 @@ def _small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How many steps were served by a graph (True), and how many were not."""
-    graphs = engine._runner._graphs
+    graphs = engine._runner.graphs
     assert graphs is not None
     counts: Counter[bool] = Counter()
     run_step = graphs.run

@@ -1,0 +1,43 @@
+"""`transformers` on the same weights and prompts: `generate` with a static batch, and one long prompt."""
+
+import time
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.clock import seconds, wait_for
+
+
+@torch.inference_mode()
+def decode_tokens_per_second(theirs: Any, prompts: list[list[int]], num_tokens: int) -> float:
+    """Tokens a second after the first one, greedy, all sequences together: the median of three.
+
+    The time of the prompts is taken away: that of one token is, from that of all.
+    """
+    device = theirs.device
+    ids = torch.tensor(prompts, device=device)
+
+    def generate(count: int) -> float:
+        wait_for(device)
+        began = time.perf_counter()
+        theirs.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            pad_token_id=0,
+        )
+        wait_for(device)
+        return time.perf_counter() - began
+
+    generate(2)
+    rates = [len(prompts) * (num_tokens - 1) / (generate(num_tokens) - generate(1)) for _ in range(3)]
+    return sorted(rates)[1]
+
+
+@torch.inference_mode()
+def prefill_seconds(theirs: Any, num_tokens: int) -> float:
+    """Of one prompt, with the logits of its last token."""
+    ids = torch.randint(1, theirs.config.vocab_size, (1, num_tokens), device=theirs.device)
+    return seconds(lambda: theirs(ids, use_cache=True, logits_to_keep=1), theirs.device)
