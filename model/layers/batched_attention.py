@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.nn.attention.bias import causal_lower_right
 
 from model.batch import Batch, Sight
 from model.decode_batch import DecodeBatch, RowSight
@@ -100,13 +99,15 @@ class BatchedAttention(PlainAttention):
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
     def _mask(self, batch: Batch, sight: Sight, span: int) -> torch.Tensor | None:
-        """Which keys the rows of a span see: [n, S] bool; None is all, and a causal mask is not written out."""
+        """Which keys the rows of a span see: [n, S] bool; None is all. On a GPU a causal mask is not written out."""
         rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
         first, last, num_keys = sight.first_array[rows], sight.last_array[rows], sight.num_keys(span)
         if not first.any():
             if (last == num_keys).all():
                 return None
-            if (last == sight.positions_array[rows] + 1).all():
+            if batch.device.type == "cuda" and (last == sight.positions_array[rows] + 1).all():
+                from torch.nn.attention.bias import causal_lower_right  # here: loading it takes a second
+
                 return causal_lower_right(len(last), num_keys)
 
         def make() -> torch.Tensor:
