@@ -1,8 +1,8 @@
 """What a server of the 124M checkpoint in bfloat16 takes, a minute after it was busy, beside what its weights take.
 
-Memory is the proportional set size (PSS) of all its processes, so that a page that two share counts once. The KV cache
-is as large as one lets it be, and is told apart: it is given the size that the default has, 64 full contexts, so that
-it is known.
+Memory is the proportional set size (PSS) of all its processes, so that a page that two share counts once: other
+programs that map the same libraries take their share of them, so nothing else should run. The KV cache is as large as
+one lets it be, and is told apart: it is given the size that the default has, 64 full contexts, so that it is known.
 
     python -m benchmarks.serving_memory --cache /tmp/lightwell-benchmarks
 """
