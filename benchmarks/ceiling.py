@@ -47,7 +47,7 @@ class Products:
         width, inner = config.hidden_size, config.intermediate_size
         heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
         shapes = [(heads, width), (width, config.num_heads * config.head_dim)]
-        shapes += [(inner, width), (inner, width), (width, inner)]
+        shapes += [(2 * inner, width), (width, inner)]
 
         def packed(outputs: int, inputs: int) -> PackedWeight:
             return pack(torch.randn(outputs, inputs).to(dtype), batch_invariant=True)

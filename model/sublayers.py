@@ -166,8 +166,9 @@ class Feedforward:
         if place is None:
             return hidden
         rows = torch.tensor(place.rows, device=x.device)
-        pre = look("mlp.hook_pre", self.mlp.before_activation(x[rows]), place)
-        linear = None if self.mlp.gate is None else look("mlp.hook_pre_linear", self.mlp.up(x[rows]), place)
+        pre, linear = self.mlp.before_activation(x[rows])
+        pre = look("mlp.hook_pre", pre, place)
+        linear = None if linear is None else look("mlp.hook_pre_linear", linear, place)
         changes = [*look.changes.get("mlp.hook_pre", ()), *look.changes.get("mlp.hook_pre_linear", ())]
         if not changes:
             return hidden

@@ -13,6 +13,7 @@ import torch
 
 from model.block import Block
 from model.layers.linear import Linear
+from model.layers.mlp import Mlp
 from model.layers.norm import Norm
 from model.stack import Stack
 from model.sublayers import CrossAttention, Feedforward, SelfAttention
@@ -49,6 +50,8 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
         if match[2] in sums:
             residual = sums[match[2]]
             return None if residual is None else _of_norm(residual.of_sum, kind)
+        if match[2] in ("gate", "up"):
+            return _of_up(_mlp(block), match[2], kind)
         return _of_linear(_linears(block).get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
@@ -63,23 +66,29 @@ def _attention(block: Block) -> SelfAttention:
     return attention
 
 
-def _linears(block: Block) -> dict[str, Linear | None]:
-    """A block's matrices by their names."""
-    attention, feedforward = _attention(block), block.mlp.f
+def _mlp(block: Block) -> Mlp:
+    feedforward = block.mlp.f
     assert isinstance(feedforward, Feedforward)
-    mlp = feedforward.mlp
-    found = {
-        "qkv": attention.qkv,
-        "attn_out": attention.heads.out,
-        "gate": mlp.gate,
-        "up": mlp.up,
-        "down": mlp.down,
-    }
+    return feedforward.mlp
+
+
+def _linears(block: Block) -> dict[str, Linear]:
+    """A block's matrices by their names, but for gate and up, which may be one."""
+    attention = _attention(block)
+    found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "down": _mlp(block).down}
     if block.cross is not None:
         cross = block.cross.f
         assert isinstance(cross, CrossAttention)
         found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
     return found
+
+
+def _of_up(mlp: Mlp, name: str, kind: str) -> torch.Tensor | None:
+    """Of gate or up, which a gated mlp keeps one under the other."""
+    whole = _of_linear(mlp.up, kind)
+    if mlp.gate is None:
+        return whole if name == "up" else None
+    return None if whole is None else whole.chunk(2)[("gate", "up").index(name)]
 
 
 def _of_linear(linear: Linear | None, kind: str) -> torch.Tensor | None:

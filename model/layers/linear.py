@@ -46,8 +46,13 @@ def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
             return F.relu(x)
 
 
+def activate_in_any_batch(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """The same with bits that do not depend on where in x a number stands."""
+    return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), x)
+
+
 class Linear:
-    """y = activation(x W^T + b), optionally times another tensor."""
+    """y = activation(x W^T + b)."""
 
     def __init__(
         self,
@@ -128,9 +133,7 @@ class Linear:
         return self._packed.multiply(x.contiguous(), bias, _POST_OPS["none"])
 
     def _activated(self, y: torch.Tensor, activation: Activation) -> torch.Tensor:
-        if not self._batch_invariant:
-            return activate(y, activation)
-        return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), y)
+        return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
 
     def to_dense(self) -> torch.Tensor:
         """The weight [out, in], as it was given or as int8 stands for it; a copy when packed or quantised."""

@@ -1,6 +1,6 @@
-"""The feed-forward half of a block. Knows its two or three linear layers; refuses to know residuals and norms.
+"""The feed-forward half of a block. Knows its two linear layers; refuses to know residuals and norms.
 
-The activation, and the gate's product, are asked of `Linear`, which keeps them free of the batch; see there.
+Activations are asked of `Linear` and `gated`, which keep them free of the batch; see there.
 
 Axes: rows, d, ff.
 """
@@ -9,7 +9,8 @@ from functools import partial
 
 import torch
 
-from model.config import ModelConfig
+from model.config import Activation, ModelConfig
+from model.layers.gate import gated
 from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear, activate
 
@@ -17,11 +18,16 @@ from model.layers.linear import Linear, activate
 class Mlp:
     """Plain: down(act(up(x))). Gated (Shazeer 2020, arXiv:2002.05202): down(act(gate(x)) * up(x))."""
 
-    def __init__(self, up: Linear, down: Linear, gate: Linear | None = None) -> None:
-        """The activation belongs to `gate` where there is one, else to `up`."""
+    def __init__(
+        self, up: Linear, down: Linear, gate: Activation | None = None, *, batch_invariant: bool = True
+    ) -> None:
+        """gate: the activation where there is a gate, whose rows `up` [2 ff, d] then has before its own: one product
+        instead of two. Without one `up` [ff, d] has the activation.
+        """
         self.up = up
         self.down = down
-        self.gate = gate
+        self.gate: Activation | None = gate
+        self._batch_invariant = batch_invariant
 
     @classmethod
     def take(
@@ -37,33 +43,35 @@ class Mlp:
 
         Raises KeyError when a weight is missing.
         """
-        linear = partial(Linear, batch_invariant=batch_invariant, quantize=quantize)
         take = partial(Linear.take, weights, batch_invariant=batch_invariant, quantize=quantize)
         if not config.gated_mlp:
             return cls(take(f"{prefix}.up", activation=config.activation), take(f"{prefix}.down"))
-        gate_weight, up_weight = weights.pop(f"{prefix}.gate_up.weight").chunk(2)
-        bias = weights.pop(f"{prefix}.gate_up.bias", None)
-        gate_bias, up_bias = (None, None) if bias is None else bias.chunk(2)
-        gate = linear(gate_weight, gate_bias, activation=config.activation)
-        return cls(linear(up_weight, up_bias), take(f"{prefix}.down"), gate)
+        up, down = take(f"{prefix}.gate_up"), take(f"{prefix}.down")
+        return cls(up, down, config.activation, batch_invariant=batch_invariant)
 
-    def before_activation(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, d] -> [rows, ff]: what the activation is given."""
-        return (self.up if self.gate is None else self.gate).before_activation(x)
+    def before_activation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x [rows, d] -> [rows, ff] twice: what the activation is given and, gated, what it is multiplied with."""
+        y = self.up.before_activation(x)
+        if self.gate is None:
+            return y, None
+        pre, linear = y.chunk(2, -1)
+        return pre, linear
 
     def hidden_from(self, pre: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
-        """What `down` is given, [rows, ff], from what the activation is given and, gated, what it is multiplied with.
-
-        Row by row, since torch's activations are not free of the batch: this is for the few rows that somebody changes.
-        """
-        activation = (self.up if self.gate is None else self.gate).activation
-        assert activation is not None
-        hidden = torch.stack([activate(row, activation) for row in pre])
-        return hidden if linear is None else hidden * linear
+        """What `down` is given, [rows, ff], from what `before_activation` gives: for the rows that somebody changes."""
+        if linear is not None:
+            return self._gated(torch.cat((pre, linear), -1))
+        assert self.up.activation is not None
+        activation = self.up.activation  # row by row, since torch's activations are not free of the batch
+        return torch.stack([activate(row, activation) for row in pre])
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, ff]: what `down` is given."""
-        return self.up(x) if self.gate is None else self.up(x, times=self.gate(x))
+        return self.up(x) if self.gate is None else self._gated(self.up(x))
+
+    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
+        assert self.gate is not None
+        return gated(gate_up, self.gate, batch_invariant=self._batch_invariant)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, d]."""

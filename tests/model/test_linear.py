@@ -68,18 +68,18 @@ def test_a_packed_activation_has_the_same_bits_in_every_batch(
     assert_rows_do_not_depend_on_the_batch(layer, torch.randn(257, 64).to(dtype))
 
 
-@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("gate", [None, *ACTIVATIONS])
 @pytest.mark.parametrize(("width", "ff"), [(256, 688), (60, 100), (64, 1100)])
 def test_a_packed_mlp_row_has_the_same_bits_in_every_batch(
-    gated: bool, width: int, ff: int, dtype: torch.dtype
+    gate: Activation | None, width: int, ff: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(ff)
 
     def linear(outputs: int, inputs: int, activation: Activation | None = None) -> Linear:
         return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), packed=True, activation=activation)
 
-    gate = linear(ff, width, "silu") if gated else None
-    mlp = Mlp(linear(ff, width, None if gated else "gelu_tanh"), linear(width, ff), gate)
+    down = linear(width, ff)
+    mlp = Mlp(linear(ff, width, "gelu_tanh"), down) if gate is None else Mlp(linear(2 * ff, width), down, gate)
     assert_rows_do_not_depend_on_the_batch(mlp, 3 * torch.randn(131, width).to(dtype))
 
 
@@ -126,25 +126,32 @@ def test_packed_and_plain_layers_agree_with_float64(
         torch.testing.assert_close(layer(x, times=gate).double(), expected, atol=2 * tolerance, rtol=2 * tolerance)
 
 
-@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("gate", [None, *ACTIVATIONS])
 @pytest.mark.parametrize("bias", [True, False])
-def test_an_mlp_computes_what_its_formula_says(gated: bool, bias: bool) -> None:
-    up, down, gate = torch.randn(20, 12).double(), torch.randn(12, 20).double(), torch.randn(20, 12).double()
-    offsets = [torch.randn(size).double() if bias else torch.zeros(size).double() for size in (20, 12, 20)]
-    x = torch.randn(5, 12).double()
+@pytest.mark.parametrize(
+    ("of", "packed", "tolerance"),
+    [(torch.float64, False, 1e-12), (torch.float32, True, 2e-5), (torch.float32, False, 2e-5)],
+)
+def test_an_mlp_computes_what_its_formula_says(
+    gate: Activation | None, bias: bool, of: torch.dtype, packed: bool, tolerance: float
+) -> None:
+    ff, width = 50, 12
+    up, gates = torch.randn(2, ff, width).double() / width**0.5
+    down, x = torch.randn(width, ff).double() / ff**0.5, 2 * torch.randn(5, width).double()
+    offsets = [torch.randn(size).double() * bias for size in (ff, width, ff)]
 
     def layer(weight: torch.Tensor, offset: torch.Tensor, activation: Activation | None = None) -> Linear:
-        return Linear(weight, offset if bias else None, packed=False, activation=activation)
+        return Linear(weight.to(of), offset.to(of) if bias else None, packed=packed, activation=activation)
 
-    mlp = Mlp(
-        layer(up, offsets[0], None if gated else "relu"),
-        layer(down, offsets[1]),
-        layer(gate, offsets[2], "silu") if gated else None,
-    )
+    lower = layer(down, offsets[1])
     hidden = x @ up.T + offsets[0]
-    gates = x @ gate.T + offsets[2]
-    hidden = gates * torch.sigmoid(gates) * hidden if gated else hidden.clamp_min(0)
-    torch.testing.assert_close(mlp(x), hidden @ down.T + offsets[1])
+    if gate is None:
+        mlp, hidden = Mlp(layer(up, offsets[0], "relu"), lower), hidden.clamp_min(0)
+    else:
+        mlp = Mlp(layer(torch.cat((gates, up)), torch.cat((offsets[2], offsets[0]))), lower, gate)
+        hidden = activate(x @ gates.T + offsets[2], gate) * hidden
+    exact = hidden @ down.T + offsets[1]
+    torch.testing.assert_close(mlp(x.to(of)).double(), exact, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("shape", [(7, 5), (768, 2048), (4096, 256)])
