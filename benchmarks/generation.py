@@ -91,7 +91,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument(
         "--shares", nargs="+", type=float, default=[0.5, 0.8], help="of the best closed loop: the rates of the open one"
     )
-    parser.add_argument("--open-seconds", type=float, default=15.0, help="for which requests come, a turn and rate")
+    parser.add_argument("--open-seconds", type=float, default=10.0, help="for which requests come, a turn and rate")
     parser.add_argument(
         "--ttft-ms", type=float, help="for a good request; by default 500, and 100 of the default model"
     )

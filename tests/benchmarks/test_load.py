@@ -1,6 +1,7 @@
 """The load that benchmarks send: when requests go out, and what is counted of the answers."""
 
 import asyncio
+import json
 import statistics
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.load import Load, Timeline, closed_loop, open_loop, percentile, poisson_arrivals
+from benchmarks.long_prompt import SETTLED_TOKENS, one_among_streams
 
 ANSWER = [
     b'data: {"choices": [{"text": "a"}]}\n\n',
@@ -131,3 +133,37 @@ def test_percentiles_are_those_of_numpy(count: int, fraction: float) -> None:
 
 def test_nothing_has_no_percentile() -> None:
     assert np.isnan(percentile([], 0.5))
+
+
+def test_the_long_prompt_is_sent_once_every_stream_has_settled() -> None:
+    async def run() -> tuple[Load, int]:
+        one_waits = asyncio.Event()
+        least_sent = 0
+        num_sent: dict[int, int] = {}
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal least_sent
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.partition(b"Content-Length: ")[2].split()[0])
+            index = json.loads(await reader.readexactly(length))["index"]
+            if index == 2:
+                least_sent = min(num_sent.values())
+                stream(writer, ANSWER)
+                one_waits.set()
+                return
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for i in range(SETTLED_TOKENS + index):
+                writer.write(b"%x\r\n%s\r\n" % (len(ANSWER[0]), ANSWER[0]))
+                num_sent[index] = i + 1
+                await writer.drain()
+            await one_waits.wait()
+            for event in ANSWER:
+                writer.write(b"%x\r\n%s\r\n" % (len(event), event))
+            writer.close()
+
+        bodies = [{"index": index} for index in range(3)]
+        return await loaded(answer, lambda host, port: one_among_streams(host, port, bodies)), least_sent
+
+    load, least_sent = asyncio.run(asyncio.wait_for(run(), 30))
+    assert least_sent == SETTLED_TOKENS
+    assert [len(line.tokens_at) for line in load.timelines] == [2, SETTLED_TOKENS + 2, SETTLED_TOKENS + 3]
