@@ -11,8 +11,10 @@
 
 import argparse
 import math
+import multiprocessing
 import statistics
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from model.loader import DTYPES, load_model
 from model.registry import read_config
 from model.tokenizer import Tokenizer
 from server.engine.threads import use_threads
+from server.supervisor import prepare_environment
 
 KINDS: tuple[tuple[str, Quantization], ...] = (
     *(("float32", "none"), ("bfloat16", "none")),
@@ -156,7 +159,9 @@ def main() -> None:
     if options.text is not None:
         print_accuracies(accuracies(options.model, options.text.read_text(encoding="utf-8"), options.tokens))
     if options.rounds:
-        time_steps(make_checkpoint(options.cache), options.rounds, options.threads)
+        prepare_environment(options.threads)
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh_process:
+            fresh_process.submit(time_steps, make_checkpoint(options.cache), options.rounds, options.threads).result()
 
 
 if __name__ == "__main__":

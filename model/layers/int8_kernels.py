@@ -20,8 +20,8 @@ import numba
 import numpy as np
 
 from model.layers.attention_kernels import COMPILE
-from model.layers.int8_vectors import HAS_BYTE_DOTS, add_dots, four_bytes, load_integers, store_integers
-from model.layers.vectors import exp, narrow, widen
+from model.layers.int8_vectors import HAS_BYTE_DOTS, add_dots, as_floats, four_bytes, load_integers
+from model.layers.vectors import LANES, exp, fma, load, store, where_greater, widen
 
 BLOCK = 64
 """Outputs, and inputs, of which weights have a multiple."""
@@ -30,8 +30,10 @@ GROUP = 4
 """Inputs that lie side by side for each output."""
 
 ZERO = 128
-"""The byte that stands for the digit 0: x86's products want one factor without sign, so digits -128 .. 127 are moved.
-"""
+"""The byte that stands for the digit 0 where products want one factor without a sign: digits are -128 .. 127."""
+
+WITHOUT_SIGN, WITH_SIGN = 0, 128
+"""How digits are written: as digit + ZERO, or in two's complement, which is the same but for the highest bit."""
 
 NONE, SILU, GELU, GELU_TANH, RELU = range(5)
 """What is applied to each element of a product."""
@@ -62,17 +64,17 @@ def _largest(row):
 
 
 @numba.njit(**COMPILE)
-def _digits_of(row, digits):
+def _digits_of(row, digits, form):
     """Write row [K] to digits [L, K], the most significant first; returns the scale, NaN where a number is not finite.
 
-    A number is scale * (whole number), and this the sum of (digit - ZERO) * 256**(its place).
+    A number is the scale times the sum of each digit times 256**(its place). form: WITHOUT_SIGN or WITH_SIGN.
     """
     num_digits = len(digits)
     limit = np.float32(127 << 8 * (num_digits - 1))  # no digit can exceed 127 then
     largest = _largest(row)
     is_finite = largest < np.float32(np.inf)
     if largest < _LEAST or not is_finite:
-        digits[:] = ZERO
+        digits[:] = ZERO ^ form
         return np.float32(0) if is_finite else np.float32(np.nan)
     inverse = limit / largest
     moved = np.int32(0)
@@ -82,119 +84,163 @@ def _digits_of(row, digits):
         shift = np.int32(8 * (num_digits - 1 - place))
         for k in range(len(row)):
             whole = np.int32(np.rint(widen(row[k]) * inverse)) + moved
-            digits[place, k] = np.uint8((whole >> shift) & 255)
+            digits[place, k] = np.uint8(((whole >> shift) & 255) ^ form)
     return largest / limit
 
 
 @numba.njit(inline="always")
 def _sigmoid(x):
-    e = exp(-abs(x))
-    return (np.float32(1) if x >= np.float32(0) else e) / (np.float32(1) + e)
+    """1 / (1 + e**-x), by way of e**-|x|."""
+    e = exp(where_greater(x, np.float32(0), np.float32(0) - x, x))
+    return where_greater(x, np.float32(0), np.float32(1), e) / (e + np.float32(1))
 
 
 @numba.njit(inline="always")
 def _erf(x):
     """Within 2e-7: an odd rational function (coefficients of Eigen's), at most 4, where erf is 1 in float32."""
-    x = min(max(x, np.float32(-4)), np.float32(4))
+    x = where_greater(x, np.float32(4), np.float32(4), x)
+    x = where_greater(np.float32(-4), x, np.float32(-4), x)
     z = x * x
-    p = np.float32(-2.72614225801306e-10)
-    p = p * z + np.float32(2.77068142495902e-08)
-    p = p * z + np.float32(-2.10102402082508e-06)
-    p = p * z + np.float32(-5.69250639462346e-05)
-    p = p * z + np.float32(-7.34990630326855e-04)
-    p = p * z + np.float32(-2.95459980854025e-03)
-    p = p * z + np.float32(-1.60960333262415e-02)
-    q = np.float32(-1.45660718464996e-05)
-    q = q * z + np.float32(-2.13374055278905e-04)
-    q = q * z + np.float32(-1.68282697438203e-03)
-    q = q * z + np.float32(-7.37332916720468e-03)
-    q = q * z + np.float32(-1.42647390514189e-02)
+    p = fma(z, np.float32(-2.72614225801306e-10), np.float32(2.77068142495902e-08))
+    p = fma(p, z, np.float32(-2.10102402082508e-06))
+    p = fma(p, z, np.float32(-5.69250639462346e-05))
+    p = fma(p, z, np.float32(-7.34990630326855e-04))
+    p = fma(p, z, np.float32(-2.95459980854025e-03))
+    p = fma(p, z, np.float32(-1.60960333262415e-02))
+    q = fma(z, np.float32(-1.45660718464996e-05), np.float32(-2.13374055278905e-04))
+    q = fma(q, z, np.float32(-1.68282697438203e-03))
+    q = fma(q, z, np.float32(-7.37332916720468e-03))
+    q = fma(q, z, np.float32(-1.42647390514189e-02))
     return x * p / q
 
 
-@numba.njit(**COMPILE)
+@numba.njit(inline="always")
 def _activate(y, activation):
-    """In place, of y [BLOCK] float32; loops of one length, so that an element's place in them is all the same."""
+    """Of a vector."""
     if activation == SILU:
-        for j in range(BLOCK):
-            y[j] *= _sigmoid(y[j])
-    elif activation == GELU:
-        for j in range(BLOCK):
-            y[j] *= np.float32(0.5) + np.float32(0.5) * _erf(y[j] * np.float32(0.7071067811865476))
-    elif activation == GELU_TANH:  # (1 + tanh u) / 2 is the sigmoid of 2 u
-        for j in range(BLOCK):
-            cubic = y[j] + np.float32(0.044715) * y[j] * y[j] * y[j]
-            y[j] *= _sigmoid(np.float32(1.5957691216057308) * cubic)
-    elif activation == RELU:
-        for j in range(BLOCK):
-            y[j] = max(y[j], np.float32(0))
+        return y * _sigmoid(y)
+    if activation == GELU:
+        return y * fma(_erf(y * np.float32(0.7071067811865476)), np.float32(0.5), np.float32(0.5))
+    if activation == GELU_TANH:  # (1 + tanh u) / 2 is the sigmoid of 2 u
+        cubic = fma(y * y * y, np.float32(0.044715), y)
+        return y * _sigmoid(cubic * np.float32(1.5957691216057308))
+    if activation == RELU:
+        return where_greater(np.float32(0), y, np.float32(0), y)
+    return y
 
 
 @numba.njit(**COMPILE)
-def _finish(sums, scale, r, first, scales, bias, activation, times, out):
-    """out[r, first : first + BLOCK] from the sums over each digit of a row, sums [L, BLOCK] float32, and its scale.
+def _finish_lanes(sums, s, step, num_digits, scale, scales, bias, n, activation, times, out, o, count):
+    """out[o : o + count] = activation(y * scale * scales[n : n + count] + bias[n : ...]) * times[o : ...].
 
-    scales and bias [N], times [R, N]; bias and times may be empty.
+    y is what the sums over each digit make together: sums[s : s + count], sums[s + step : ...] and so on. Indices count
+    an array's numbers as if it had one axis; bias and times may be empty; count is a multiple of LANES.
     """
-    y = np.zeros(BLOCK, np.float32)
-    for place in range(len(sums)):
-        for j in range(BLOCK):
-            y[j] = y[j] * np.float32(256) + sums[place, j]  # a power of 2: rounded once
-    count = min(BLOCK, out.shape[1] - first)
-    for j in range(count):
-        y[j] *= scale * scales[first + j]
-    if len(bias):
-        for j in range(count):
-            y[j] += widen(bias[first + j])
-    _activate(y, activation)
-    if len(times):
-        for j in range(count):
-            y[j] *= widen(times[r, first + j])
-    for j in range(count):
-        out[r, first + j] = narrow(y[j], out)
+    for j in range(0, count, LANES):
+        y = load(sums, s + j)
+        for place in range(1, num_digits):
+            y = fma(y, np.float32(256), load(sums, s + place * step + j))
+        y = y * (load(scales, n + j) * scale)
+        if bias.size:
+            y = y + load(bias, n + j)
+        y = _activate(y, activation)
+        if times.size:
+            y = y * load(times, o + j)
+        store(out, o + j, y)
 
 
 @numba.njit(**COMPILE)
-def byte_dots(digits, a, b, weights, block, num_inputs, starts, sums):
-    """sums [2 BLOCK] int32: two rows of digits, from digits[a] and digits[b] on, times one block of the weights.
+def _finish(sums, s, step, num_digits, scale, scales, bias, activation, times, out, r, first, last):
+    """out[r, first : last], as `_finish_lanes` does it, of any number of outputs. scales and bias [N], times [R, N]."""
+    row = r * out.shape[1]
+    whole = last - (last - first) % LANES
+    o = row + first
+    _finish_lanes(sums, s, step, num_digits, scale, scales, bias, first, activation, times, out, o, whole - first)
+    rest = last - whole
+    if rest:  # in memory of its own, so that what an element is does not depend on where it stands
+        own_sums, own_scales = np.zeros(num_digits * LANES, np.float32), np.zeros(LANES, np.float32)
+        own_bias, own_times = np.zeros(min(bias.size, LANES), bias.dtype), np.zeros(min(times.size, LANES), times.dtype)
+        own_out = np.empty(LANES, out.dtype)
+        own_scales[:rest] = scales[whole:last]
+        own_bias[:rest] = bias[whole:last]
+        for j in range(rest):
+            if times.size:
+                own_times[j] = times[r, whole + j]
+            for place in range(num_digits):
+                own_sums[place * LANES + j] = sums.flat[s + place * step + whole - first + j]
+        _finish_lanes(
+            own_sums, 0, LANES, num_digits, scale, own_scales, own_bias, 0, activation, own_times, own_out, 0, LANES
+        )
+        out[r, whole:last] = own_out[:rest]
 
-    digits and weights have one axis here; starts [N filled up] is -ZERO times the sum of each output's weights. Up to 3
-    digits behind a row are read, and meet weights of 0. Needs `HAS_BYTE_DOTS`.
+
+@numba.njit(inline="always")
+def _load_four(array, i):
+    """64 integers, or 256 bytes, from array[i] on, as four vectors; `step` numbers of the array are one."""
+    step = BLOCK // array.itemsize
+    return (
+        load_integers(array, i),
+        load_integers(array, i + step),
+        load_integers(array, i + 2 * step),
+        load_integers(array, i + 3 * step),
+    )
+
+
+@numba.njit(inline="always")
+def _add_four(totals, x, weights):
+    """The products of a group of one row's digits with a group's weights of 64 outputs, added to four vectors."""
+    return (
+        add_dots(totals[0], x, weights[0]),
+        add_dots(totals[1], x, weights[1]),
+        add_dots(totals[2], x, weights[2]),
+        add_dots(totals[3], x, weights[3]),
+    )
+
+
+@numba.njit(inline="always")
+def _store_four(sums, i, totals):
+    store(sums, i, as_floats(totals[0]))
+    store(sums, i + LANES, as_floats(totals[1]))
+    store(sums, i + 2 * LANES, as_floats(totals[2]))
+    store(sums, i + 3 * LANES, as_floats(totals[3]))
+
+
+@numba.njit(**COMPILE)
+def byte_dots(digits, num_inputs, i, count, weights, block, starts, sums):
+    """sums[j * BLOCK : (j + 1) * BLOCK] of rows i <= j < i + count of digits, times one block of the weights.
+
+    digits, weights and sums (float32) have one axis here; count is at most 4; starts [N filled up] is -ZERO times the
+    sum of each output's weights. Up to 3 digits behind a row are read, and meet weights of 0. Needs `HAS_BYTE_DOTS`.
     """
-    at, start = block * BLOCK * filled_up(num_inputs), block * BLOCK
-    a0, a1 = load_integers(starts, start), load_integers(starts, start + 16)
-    a2, a3 = load_integers(starts, start + 32), load_integers(starts, start + 48)
-    b0, b1, b2, b3 = a0, a1, a2, a3
-    for k in range(0, num_inputs, GROUP):
-        w0, w1 = load_integers(weights, at), load_integers(weights, at + 64)
-        w2, w3 = load_integers(weights, at + 128), load_integers(weights, at + 192)
+    at, last = block * BLOCK * filled_up(num_inputs), i + count - 1
+    j, k, m = min(i + 1, last), min(i + 2, last), min(i + 3, last)
+    a = b = c = d = _load_four(starts, block * BLOCK)
+    for x in range(0, num_inputs, GROUP):
+        w = _load_four(weights, at)
         at += BLOCK * GROUP
-        x = four_bytes(digits, a + k)
-        a0, a1, a2, a3 = add_dots(a0, x, w0), add_dots(a1, x, w1), add_dots(a2, x, w2), add_dots(a3, x, w3)
-        x = four_bytes(digits, b + k)
-        b0, b1, b2, b3 = add_dots(b0, x, w0), add_dots(b1, x, w1), add_dots(b2, x, w2), add_dots(b3, x, w3)
-    store_integers(sums, 0, a0)
-    store_integers(sums, 16, a1)
-    store_integers(sums, 32, a2)
-    store_integers(sums, 48, a3)
-    store_integers(sums, 64, b0)
-    store_integers(sums, 80, b1)
-    store_integers(sums, 96, b2)
-    store_integers(sums, 112, b3)
+        a = _add_four(a, four_bytes(digits, i * num_inputs + x), w)
+        b = _add_four(b, four_bytes(digits, j * num_inputs + x), w)
+        if count > 2:
+            c = _add_four(c, four_bytes(digits, k * num_inputs + x), w)
+            d = _add_four(d, four_bytes(digits, m * num_inputs + x), w)
+    if count > 2:
+        _store_four(sums, k * BLOCK, c)
+        _store_four(sums, m * BLOCK, d)
+    _store_four(sums, i * BLOCK, a)
+    _store_four(sums, j * BLOCK, b)
 
 
 @numba.njit(**COMPILE)
-def plain_dots(digits, a, b, weights, block, num_inputs, starts, sums):
+def plain_dots(digits, num_inputs, i, count, weights, block, starts, sums):
     """What `byte_dots` does, on any CPU."""
     first = block * BLOCK * filled_up(num_inputs)
-    for row in range(2):
-        offset = b if row else a
+    for row in range(i, i + count):
         for j in range(BLOCK):
             total = starts[block * BLOCK + j]
             for k in range(num_inputs):
                 at = first + (k // GROUP) * BLOCK * GROUP + j * GROUP + k % GROUP
-                total += np.int32(digits[offset + k]) * np.int32(weights[at])
-            sums[row * BLOCK + j] = total
+                total += np.int32(digits[row * num_inputs + k]) * np.int32(weights[at])
+            sums[row * BLOCK + j] = np.float32(total)
 
 
 _dots = byte_dots if HAS_BYTE_DOTS else plain_dots
@@ -208,29 +254,28 @@ def multiply_here(x, weights, starts, scales, bias, activation, times, out, num_
     times [R, N] or empty.
     """
     num_rows, num_inputs = x.shape
-    digits = np.zeros(num_rows * num_digits * num_inputs + GROUP, np.uint8)
-    by_row = digits[: num_rows * num_digits * num_inputs].reshape(num_rows, num_digits, num_inputs)
+    num_all = num_rows * num_digits
+    digits = np.zeros(num_all * num_inputs + GROUP, np.uint8)
+    by_row = digits[: num_all * num_inputs].reshape(num_rows, num_digits, num_inputs)
     row_scales = np.empty(num_rows, np.float32)
     for r in range(num_rows):
-        row_scales[r] = _digits_of(x[r], by_row[r])
+        row_scales[r] = _digits_of(x[r], by_row[r], WITHOUT_SIGN)
     for block in numba.prange(len(starts) // BLOCK):
-        pair = np.empty(2 * BLOCK, np.int32)
-        sums = np.empty((num_digits, BLOCK), np.float32)
+        sums = np.empty(num_all * BLOCK, np.float32)
+        for i in range(0, num_all, 4):
+            _dots(digits, num_inputs, i, min(4, num_all - i), weights, block, starts, sums)
+        first = block * BLOCK
+        last = min(first + BLOCK, out.shape[1])
         for r in range(num_rows):
-            for place in range(0, num_digits, 2):
-                after = min(place + 1, num_digits - 1)
-                a, b = (r * num_digits + place) * num_inputs, (r * num_digits + after) * num_inputs
-                _dots(digits, a, b, weights, block, num_inputs, starts, pair)
-                sums[place] = pair[:BLOCK]
-                sums[after] = pair[BLOCK:]
-            _finish(sums, row_scales[r], r, block * BLOCK, scales, bias, activation, times, out)
+            s, scale = r * num_digits * BLOCK, row_scales[r]
+            _finish(sums, s, BLOCK, num_digits, scale, scales, bias, activation, times, out, r, first, last)
 
 
 @numba.njit(parallel=True, **COMPILE)
 def to_digits(x, digits, row_scales):
-    """digits [R, L, K] uint8 and row_scales [R] of x [R, K], as `_digits_of` makes them."""
+    """digits [R, L, K] uint8 and row_scales [R] of x [R, K], as `_digits_of` makes them, in two's complement."""
     for r in numba.prange(len(x)):
-        row_scales[r] = _digits_of(x[r], digits[r])
+        row_scales[r] = _digits_of(x[r], digits[r], WITH_SIGN)
 
 
 @numba.njit(parallel=True, **COMPILE)
@@ -238,8 +283,6 @@ def finish(sums, row_scales, scales, bias, activation, times, out):
     """What `multiply_here` leaves in `out`, from the sums over each digit: [R, L, N], whole numbers in float32."""
     num_rows, num_digits, num_outputs = sums.shape
     for r in numba.prange(num_rows):
-        some = np.zeros((num_digits, BLOCK), np.float32)
-        for first in range(0, num_outputs, BLOCK):
-            count = min(BLOCK, num_outputs - first)
-            some[:, :count] = sums[r, :, first : first + count]
-            _finish(some, row_scales[r], r, first, scales, bias, activation, times, out)
+        s = r * num_digits * num_outputs
+        scale = row_scales[r]
+        _finish(sums, s, num_outputs, num_digits, scale, scales, bias, activation, times, out, r, 0, num_outputs)

@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-LANES = 16
+from model.layers.vectors import LANES, VECTOR
 
 HAS_BYTE_DOTS = bool(binding.get_host_cpu_features().get("avx512vnni"))
 """Whether this CPU multiplies 64 bytes by 64 and adds them up in fours, in one instruction."""
@@ -48,14 +48,13 @@ def load_integers(typingctx, array, i):
 
 
 @intrinsic
-def store_integers(typingctx, array, i, integers):
-    """array[i : i + 16] = integers, of a contiguous array of int32 with one axis."""
+def as_floats(typingctx, integers):
+    """The same numbers as a vector of float32 (`vectors`), rounded to nearest even."""
 
     def codegen(context, builder, signature, args):
-        builder.store(args[2], _address(context, builder, signature, args, _INTS), align=4)
-        return context.get_dummy_value()
+        return builder.sitofp(args[0], ir.VectorType(ir.FloatType(), LANES))
 
-    return types.none(array, types.intp, INTEGERS), codegen
+    return VECTOR(INTEGERS), codegen
 
 
 @intrinsic

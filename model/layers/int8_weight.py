@@ -22,8 +22,8 @@ from model.layers.arrays import bits
 from model.layers.int8_rows import Int8Rows, dequantize
 from model.layers.packed_weight import PostOp
 
-_FEW = 4
-"""Up to so many rows our own kernel is the faster one."""
+_FEW_DIGITS = 32
+"""Up to so many rows of digits our own kernel is the faster one."""
 
 _MOST_SUMS = 16 << 20
 """Bytes of sums that are made before they are used: what a cache may hold."""
@@ -61,7 +61,7 @@ class Int8Weight:
     ) -> torch.Tensor:
         """As `PackedWeight` says; post_op and times may come together."""
         out = x.new_empty(len(x), self._shape[0])
-        num_rows = max(_FEW, _MOST_SUMS // (4 * _NUM_DIGITS[x.dtype] * self._shape[0]))
+        num_rows = max(_FEW_DIGITS, _MOST_SUMS // (4 * _NUM_DIGITS[x.dtype] * self._shape[0]))
         for first in range(0, len(x), num_rows):
             part = slice(first, first + num_rows)
             self._multiply_into(out[part], x[part], bias, _ACTIVATIONS[post_op], None if times is None else times[part])
@@ -73,13 +73,13 @@ class Int8Weight:
         y = bits(out)
         rest = y[0, :0] if bias is None else bits(bias), activation, y[:0] if times is None else bits(times), y
         num_digits = _NUM_DIGITS[x.dtype]
-        if self._packed is None or len(x) <= _FEW:
+        if self._packed is None or len(x) * num_digits <= _FEW_DIGITS:
             kernels.multiply_here(bits(x), self._blocks, self._starts, self._scales, *rest, num_digits)
             return
         digits = torch.empty(len(x), num_digits, x.shape[1], dtype=torch.uint8)
         row_scales = np.empty(len(x), np.float32)
         kernels.to_digits(bits(x), digits.numpy(), row_scales)
-        sums = _exact_products(digits.flatten(0, 1), self._packed, *self._unscaled)
+        sums = _exact_products(digits.flatten(0, 1).view(torch.int8), self._packed, *self._unscaled)
         kernels.finish(sums.numpy().reshape(len(x), num_digits, -1), row_scales, self._scales, *rest)
 
     def to_dense(self) -> torch.Tensor:
@@ -116,13 +116,13 @@ def _memory_of(packed: torch.Tensor) -> np.ndarray:
 def _exact_products(
     digits: torch.Tensor, packed: torch.Tensor, ones: torch.Tensor, zeros: torch.Tensor
 ) -> torch.Tensor:
-    """(digits - ZERO) times a packed weight: digits [rows, in] uint8 -> [rows, out], whole numbers in float32.
+    """digits times a packed weight: digits [rows, in] int8 -> [rows, out], whole numbers rounded once, to float32.
 
     ones and zeros [out]: what the operator wants as scales and zero points of the weight.
     """
     no_activation: tuple[str, list[None], str] = ("none", [], "")
     sums: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
-        *(digits, 1.0, kernels.ZERO, packed, ones, zeros), None, *(1.0, 0, torch.float32), *no_activation
+        *(digits, 1.0, 0, packed, ones, zeros), None, *(1.0, 0, torch.float32), *no_activation
     )
     return sums
 
@@ -138,10 +138,10 @@ def _onednn_is_exact() -> bool:
     values = 127 * torch.randint(-1, 2, (outputs, inputs), generator=generator, dtype=torch.int8)
     values[0] = 127
     packed = torch.ops.onednn.qlinear_prepack(values, None)
-    for rows in (_FEW + 1, 16, 33, 130):
-        digits = 255 * torch.randint(0, 2, (rows, inputs), generator=generator, dtype=torch.uint8)
-        digits[0] = 255
-        exact = (digits.double() - kernels.ZERO) @ values.double().T
+    for rows in (_FEW_DIGITS + 1, 64, 130):
+        digits = torch.randint(-128, 128, (rows, inputs), generator=generator, dtype=torch.int8)
+        digits[0] = -128
+        exact = digits.double() @ values.double().T
         sums = _exact_products(digits, packed, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32))
         if not torch.equal(sums, exact.float()):
             return False

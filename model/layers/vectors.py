@@ -252,7 +252,12 @@ def _arithmetic(symbol, instruction):
     return on_vectors
 
 
-for _symbol, _instruction in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul")):
+for _symbol, _instruction in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
     _arithmetic(_symbol, _instruction)
 
 

@@ -113,13 +113,13 @@ def test_products_of_bytes_are_those_of_any_processor() -> None:
         used = np.arange(size) // (int8_kernels.BLOCK * int8_kernels.GROUP) * int8_kernels.GROUP
         weights[used + np.arange(size) % int8_kernels.GROUP >= num_inputs] = 0
         starts = generator.integers(-9999, 9999, int8_kernels.BLOCK).astype(np.int32)
-        digits = generator.choice([0, 1, 254, 255], 2 * num_inputs + int8_kernels.GROUP).astype(np.uint8)
-        found = []
-        for kernel in (int8_kernels.byte_dots, int8_kernels.plain_dots):
-            sums = np.zeros(2 * int8_kernels.BLOCK, np.int32)
-            kernel(digits, 0, num_inputs, weights, 0, num_inputs, starts, sums)
-            found.append(sums)
-        assert (found[0] == found[1]).all()
+        for count in (1, 2, 3, 4):
+            digits = generator.choice([0, 1, 254, 255], 5 * num_inputs + int8_kernels.GROUP).astype(np.uint8)
+            found = np.zeros((2, 5 * int8_kernels.BLOCK), np.float32)
+            for kernel, sums in zip((int8_kernels.byte_dots, int8_kernels.plain_dots), found, strict=True):
+                kernel(digits, num_inputs, 1, count, weights, 0, starts, sums)
+            assert found.any()
+            assert (found[0] == found[1]).all()
 
 
 def test_a_weight_moves_by_half_a_step_at_most() -> None:
