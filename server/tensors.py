@@ -251,10 +251,14 @@ async def paced(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """The pieces, joined to sizes worth a write, with a chance for other requests after each."""
     waiting = bytearray()
     for piece in pieces:
-        waiting += piece
+        if waiting or len(piece) < PIECE_BYTES // 4:
+            waiting += piece
         if len(waiting) >= PIECE_BYTES // 4:
             yield bytes(waiting)
             waiting.clear()
+            await asyncio.sleep(0)
+        elif not waiting:  # worth a write as it is: large answers are not copied again
+            yield piece
             await asyncio.sleep(0)
     if waiting:
         yield bytes(waiting)

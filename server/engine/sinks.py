@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from model.capture import AttentionTap
+from model.capture import AttentionTap, corner, index_of
 from model.config import ModelConfig
 from server.engine.memory_limit import own_memory
 from server.engine.needs import Stage
@@ -23,6 +23,8 @@ _LARGE = 2 << 20
 """Bytes from which on what is gathered has memory of its own: a huge page. In small ones each first touch costs more
 than the heap does.
 """
+_RANGES = {torch.float16: (-65504.0, 65504.0), torch.uint8: (0.0, 1.0)}
+"""What surely is told in these types."""
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 
 
@@ -103,6 +105,9 @@ class AttentionSink:
             rows = _mean_in_order(rows)
         elif self._capture.reduce == "max":
             rows = rows.amax(0, keepdim=True)
+        if self._thumbnail is None and self._indices is None and self._keys is None:
+            self._write(self._slots[layer], where, rows)
+            return
         rows = self._select_keys(rows)
         self.problem = self.problem or why_not(rows, self._name, TORCH_DTYPES[self._capture.dtype])
         slots = torch.tensor(self._slots[layer])
@@ -113,6 +118,18 @@ class AttentionSink:
             rows, indices = self._largest(layer, rows, positions)
             self._indices[slots[:, None], where] = indices
         self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
+
+    def _write(self, slots: Sequence[int], where: torch.Tensor, rows: torch.Tensor) -> None:
+        """All of rows [.., n, keys so far], each number read once and cast on its way to its place; what is there
+        already are the hidden keys after them.
+        """
+        self.problem = self.problem or why_not(rows, self._name, self._values.dtype)
+        numbers = rows if self._values.dtype.is_floating_point else _cast(rows, self._values.dtype)
+        place = corner(index_of(slots), index_of(where.tolist()))
+        if all(isinstance(each, slice) for each in place):
+            self._values[place][..., : rows.shape[-1]].copy_(numbers)
+        else:
+            self._values[..., : rows.shape[-1]][place] = numbers.to(self._values.dtype)
 
     def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
         """[.., keys so far] -> [.., columns of the answer]; keys not seen yet are hidden."""
@@ -255,13 +272,17 @@ def why_not(numbers: torch.Tensor, name: str, dtype: torch.dtype) -> str | None:
     """What of these numbers the type cannot hold; None when it holds all. Infinity stays what it is in float16, but a
     number must not become infinite there; uint8 holds weights from 0 to 1 alone.
     """
+    if dtype not in _RANGES or not numbers.numel():
+        return None
+    least, most = _RANGES[dtype]
+    low, high = (float(bound) for bound in torch.aminmax(numbers))
+    if least <= low and high <= most:  # nearly always, and one pass tells
+        return None
     if dtype == torch.float16:
         lost = numbers.isfinite() & numbers.half().isinf()
-    elif dtype == torch.uint8:
+    else:
         scaled = (numbers * 255).round()
         lost = ~((scaled >= 0) & (scaled <= 255))
-    else:
-        return None
     if not lost.any():
         return None
     type_name = str(dtype).removeprefix("torch.")

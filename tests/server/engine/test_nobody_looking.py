@@ -1,0 +1,112 @@
+"""Where nobody looks inside, captures cost nothing: a step dispatches the operations that it would without them, and
+runs none of their code.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import model.attention_looks
+import model.sublayers
+from model.attention_looks import Attended
+from model.capture import LayerLooks, Looks
+from model.layers.attention import CompiledAttention, PlainAttention
+from model.transformer import Transformer
+from server.engine.engine import Engine
+from server.engine.request import AttentionCapture, EmbedTask, Task
+from server.engine.sinks import AttentionSink, RowSink
+from tests import tiny
+from tests.server.engine.driving import Load, build, generate, request
+
+CAPTURES: tuple[tuple[Any, str], ...] = (
+    (Looks, "__init__"),
+    (LayerLooks, "__init__"),
+    (LayerLooks, "__call__"),
+    (Attended, "rows"),
+    (CompiledAttention, "rows"),
+    (PlainAttention, "rows"),
+    (AttentionSink, "__init__"),
+    (RowSink, "__init__"),
+    (model.sublayers, "look_into"),
+    (model.sublayers, "look_at_results"),
+)
+"""All ways into the code that looks: whoever comes by one of them is looking."""
+Operation = tuple[str, tuple[tuple[int, ...], ...]]
+"""Its name and the shapes of the tensors it was given."""
+
+
+class Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes each operation that torch dispatches while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        shapes = tuple(tuple(each.shape) for each in args if isinstance(each, torch.Tensor))
+        self.operations.append((str(func), shapes))
+        return func(*args, **(kwargs or {}))
+
+
+def steps_of(network: Transformer, *tasks: Task) -> list[list[Operation]]:
+    """The operations of each step of an engine that has these tasks and no others."""
+    engine: Engine = build(network)
+    encoded = range(3, 12) if network.config.kind == "encoder-decoder" else ()
+    for uid, task in enumerate(tasks):
+        engine.add_request(request(uid, range(4 + uid, 20), task, encoded=encoded))
+    steps = []
+    while engine.has_work:
+        with Dispatched() as dispatched:
+            outputs = engine.step().outputs
+        errors = [output.error for output in outputs if output.error]
+        assert not errors, errors
+        steps.append(dispatched.operations)
+    return steps
+
+
+def without_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the code that looks inside away, by construction: whoever calls it fails."""
+
+    def removed(name: str) -> Callable[..., None]:
+        def fail(*arguments: object, **named: object) -> None:
+            raise AssertionError(f"{name} ran, though nobody looks")
+
+        return fail
+
+    for owner, name in CAPTURES:
+        monkeypatch.setattr(owner, name, removed(f"{owner.__name__}.{name}"))
+
+
+def usual(network: Transformer) -> tuple[Task, ...]:
+    """What a server is asked by those who do not look inside."""
+    if network.config.kind == "encoder":
+        embed = EmbedTask(layer=None, pooling="mean", normalize=True, dimensions=None)
+        return (embed, embed)
+    return (generate(6), generate(5, temperature=1.0, top_p=0.9), generate(4, logprobs=2))
+
+
+@pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODERS, *tiny.ENCODER_DECODERS])
+def test_a_step_dispatches_the_operations_that_it_would_without_captures(
+    model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = model_of(name)
+    steps_of(network, *usual(network))  # an encoder keeps its scratch from now on
+    with_them = steps_of(network, *usual(network))
+    without_captures(monkeypatch)
+    assert steps_of(network, *usual(network)) == with_them
+
+
+def test_the_count_sees_a_look(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the test above could not fail."""
+    network = model_of("llama")
+    looking = generate(5, attention=AttentionCapture(pairs=((0, 0),)))
+    plain, looked = (sum(map(len, steps_of(network, task))) for task in (generate(5), looking))
+    assert looked > plain
+    without_captures(monkeypatch)
+    with pytest.raises(AssertionError, match="nobody looks"):
+        steps_of(network, looking)
