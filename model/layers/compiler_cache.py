@@ -36,6 +36,20 @@ def tolerate_full_disks() -> None:
     caching.FunctionCache.save_overload = save_if_possible  # type: ignore[method-assign]
 
 
+def do_without_blas() -> None:
+    """Of numba: loading its first kernel it looks for scipy's, which takes a fifth of a second where scipy is there. No
+    kernel of ours multiplies matrices by it. Idempotent.
+    """
+    if importlib.util.find_spec("numba") is None:
+        return
+    from numba.np import linalg
+
+    def refuse() -> None:
+        raise ImportError("no BLAS is wanted")
+
+    linalg.ensure_blas = refuse
+
+
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
     """Of all processes that lock this folder, one at a time."""

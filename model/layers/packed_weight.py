@@ -24,6 +24,8 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from model.layers.kept_answers import kept
+
 logger = logging.getLogger(__name__)
 
 _PAIR_FROM = 1025
@@ -100,7 +102,7 @@ class InnerProductWeight:
     def multiply(
         self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
     ) -> torch.Tensor:
-        twice = self._pairs and len(x) == 1
+        twice = self._pairs and x.shape[0] == 1
         if twice:
             x, times = x.repeat(2, 1), None if times is None else times.repeat(2, 1)
         operator = torch.ops.mkldnn._linear_pointwise
@@ -198,9 +200,8 @@ def pack(weight: torch.Tensor, *, batch_invariant: bool) -> PackedWeight:
 
 @cache
 def _invariant_packing(dtype: torch.dtype, num_threads: int) -> Callable[[torch.Tensor], PackedWeight]:
-    packings: tuple[Callable[[torch.Tensor], PackedWeight], ...] = (InnerProductWeight, ConvolutionWeight)
-    for packing in packings:
-        if all(_rows_agree(packing, dtype, *shape) for shape in _PROBED_SHAPES):
+    for packing in (InnerProductWeight, ConvolutionWeight):
+        if _is_invariant(packing.__name__, dtype, num_threads):
             return packing
     logger.warning(
         "this CPU's %s products depend on how many rows are computed together, so answers may differ in their last "
@@ -210,7 +211,15 @@ def _invariant_packing(dtype: torch.dtype, num_threads: int) -> Callable[[torch.
     return InnerProductWeight
 
 
+@kept
+def _is_invariant(packing: str, dtype: torch.dtype, num_threads: int) -> bool:
+    """Whether one of `_invariant_packing` gives a row the same bits among any others; `num_threads` as there."""
+    kind = InnerProductWeight if packing == InnerProductWeight.__name__ else ConvolutionWeight
+    return all(_rows_agree(kind, dtype, *shape) for shape in _PROBED_SHAPES)
+
+
 @cache
+@kept
 def _wide_is_invariant(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> bool:
     """Whether a `WideInnerProductWeight` of this shape gives a row the same bits among any others. `num_threads` are
     those in use.
@@ -236,6 +245,7 @@ def _rows_agree(packing: Callable[[torch.Tensor], PackedWeight], dtype: torch.dt
 
 
 @cache
+@kept
 def _few_rows(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> int:
     """Up to how many rows the inner product of a `ConvolutionWeight` of this shape gives what the convolution gives.
 
