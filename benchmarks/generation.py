@@ -21,6 +21,7 @@ batch and streams nothing. The ceiling is what the matrix products of the same p
 import argparse
 import os
 import platform
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -101,6 +102,7 @@ def read_options() -> argparse.Namespace:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # or engines that are stopped would be left
     options = read_options()
     print_machine(["float32", "bfloat16"])
     if {"closed", "open", "long"} & set(options.tables):
