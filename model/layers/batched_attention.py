@@ -8,6 +8,8 @@ dimension, J blocks of a row, B places of a block, S keys.
 """
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -80,7 +82,12 @@ class BatchedAttention(PlainAttention):
         if alone:
             places = torch.tensor([batch.first_rows[span] for span in alone], device=q.device)
             out[places] = _attend_rows(q[places], cache, self._row_sight(batch, sight, alone), rule)
-        for span in longer:
+        whole = [span for span in longer if _is_whole_prompt(batch, sight, span)]
+        for group in _of_like_length(sight, whole):
+            batch.check()
+            prompts = self._shared(batch, ("prompts", sight, *group), partial(_Prompts.of, batch, sight, group))
+            out[prompts.own_rows] = prompts.attend(q, cache, rule)
+        for span in [span for span in longer if span not in whole]:
             batch.check()
             rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
             out[rows] = self._attend_span(q[rows], cache, batch, sight, span, rule)
@@ -137,6 +144,65 @@ class BatchedAttention(PlainAttention):
             self._made[name] = make()
         made: _T = self._made[name]
         return made
+
+
+def _is_whole_prompt(batch: Batch, sight: Sight, span: int) -> bool:
+    """Whether a span begins at position 0, and each row sees itself and all before it."""
+    rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
+    positions = sight.positions_array[rows]
+    return bool(
+        positions[0] == 0 and not sight.first_array[rows].any() and (sight.last_array[rows] == positions + 1).all()
+    )
+
+
+def _of_like_length(sight: Sight, spans: list[int]) -> list[list[int]]:
+    """Groups in which no span is less than half as long as another."""
+    groups: list[list[int]] = []
+    for span in sorted(spans, key=sight.num_keys, reverse=True):
+        if groups and 2 * sight.num_keys(span) >= sight.num_keys(groups[-1][0]):
+            groups[-1].append(span)
+        else:
+            groups.append([span])
+    return groups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prompts:
+    """P whole prompts side by side, each filled up to S rows behind its end, where no row of its own looks."""
+
+    tables: torch.Tensor
+    """[P, J]"""
+    rows: torch.Tensor
+    """[P, S]: rows of the batch; behind the end the last one again."""
+    beyond: torch.Tensor
+    """[P, S] bool: what lies behind the end."""
+    own: torch.Tensor
+    """[n]: what does not, of all P * S."""
+    own_rows: torch.Tensor
+    """[n]: the rows of the batch that these are."""
+
+    @classmethod
+    def of(cls, batch: Batch, sight: Sight, spans: list[int]) -> "_Prompts":
+        lengths = sight.lengths_array[spans][:, None]
+        width = -(-int(lengths.max()) // sight.block_size)
+        positions = np.arange(width * sight.block_size)
+        rows = np.take(batch.first_rows, spans)[:, None] + np.minimum(positions, lengths - 1)
+        beyond = positions >= lengths
+        own = np.flatnonzero(~beyond)
+        arrays = (sight.tables_array[spans, :width], rows, beyond, own, rows.ravel()[own])
+        return cls(*(torch.from_numpy(array).to(batch.device) for array in arrays))
+
+    def attend(self, q: torch.Tensor, cache: LayerCache, rule: AttentionRule) -> torch.Tensor:
+        """q [T, H, D] of the batch -> [n, H, D] of their own rows."""
+        beyond = self.beyond[:, None, :, None]  # blocks hold anything there
+        keys = cache.keys[self.tables].permute(0, 2, 1, 4, 3).flatten(2, 3).masked_fill(beyond, 0)  # [P, K, S, D]
+        values = cache.values[self.tables].permute(0, 2, 1, 3, 4).flatten(2, 3).masked_fill(beyond, 0)
+        group = q.shape[1] // keys.shape[1]
+        if group > 1:
+            keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        queries = q[self.rows].to(keys.dtype).transpose(1, 2)  # [P, H, S, D]
+        z = F.scaled_dot_product_attention(queries, keys, values, is_causal=True, scale=rule.scale)
+        return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
 def _attend_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:

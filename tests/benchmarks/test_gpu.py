@@ -101,6 +101,14 @@ def test_checks_pass_and_find_a_wrong_graph(monkeypatch: pytest.MonkeyPatch) -> 
     assert [check.passed for check in found] == [True, False]
 
 
+@pytest.mark.slow
+def test_the_tests_of_a_gpu_are_found_and_their_outcome_is_told() -> None:
+    found = checks.run_tests(300)
+    assert found.passed or torch.cuda.is_available(), found
+    assert "skipped" in found.detail or "passed" in found.detail
+    assert not checks.run_tests(0.01).passed
+
+
 def test_the_floors_are_those_of_the_network(tmp_path: Path) -> None:
     theirs = make_theirs(TINY, torch.float64, CPU, 64)
     model = make_ours(theirs, tmp_path, torch.float64, CPU)

@@ -59,6 +59,24 @@ def test_attention_is_the_softmax_written_out(dtype: torch.dtype, causal: bool) 
             assert (torch.cat(found[s]) - expected).abs().max() <= BOUNDS[dtype] * (1 + v.abs().max()), world
 
 
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_whole_prompts_of_many_lengths_are_read_together(dtype: torch.dtype) -> None:
+    """What lies behind a prompt's end in its last block is no number; others decode or are read in chunks beside it."""
+    for _ in range(6):
+        world = World(dtype, causal=True, num_sequences=9)
+        world.window, world.rule = None, AttentionRule(0.2 * world.dim**-0.5)
+        first = [
+            world.attend(BatchedAttention(), (s, 0, cut))[0] for s, cut in ((0, 1), (1, len(world.qkv[1]) // 2 or 1))
+        ]
+        begun = [(s, len(first[s]), len(world.qkv[s])) for s in (0, 1) if len(first[s]) < len(world.qkv[s])]
+        pieces = [*begun, *world.whole(*range(2, 9))]
+        random.shuffle(pieces)
+        for (s, start, _), out in zip(pieces, world.attend(BatchedAttention(), *pieces), strict=True):
+            v = world.parts(s)[2]
+            expected = mixed(scores_of(world, s), v)[start:]
+            assert (out - expected).abs().max() <= BOUNDS[dtype] * (1 + v.abs().max()), (s, start)
+
+
 def test_rows_are_taken_in_pieces_where_their_keys_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(torch.float64, causal=True, num_sequences=7)
     for s in range(7):
