@@ -39,7 +39,7 @@ def padded_sizes(most: int) -> list[int]:
 
 def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
     """x [n, d] with rows of zeros up to `rows`."""
-    return x if len(x) == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))
+    return x if x.shape[0] == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))
 
 
 class Span(NamedTuple):

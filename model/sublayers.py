@@ -77,7 +77,7 @@ class SelfAttention:
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
         """x [T', d] -> [T', d]; keys and values go into the cache."""
-        qkv = self.qkv(x).view(len(x), -1, self.head_dim)[: step.rows]  # [T, H + 2K, D]
+        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)[: step.rows]  # [T, H + 2K, D]
         if look is not None:
             qkv = self._look_at_parts(qkv, look)
         if self.q_norm is not None and self.k_norm is not None:
@@ -88,7 +88,7 @@ class SelfAttention:
             q = look("attn.hook_rot_q", q)
             look.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
         sight = step.batch.sight(self.causal, self.window)
-        return self.heads(q, len(x), step, sight, look, cross=False)
+        return self.heads(q, x.shape[0], step, sight, look, cross=False)
 
     def _parts(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         keys, values = self.num_heads, self.num_heads + self.num_kv_heads
@@ -125,10 +125,10 @@ class CrossAttention:
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
         """x [T', d] -> [T', d]."""
-        q = self.q(x).view(len(x), -1, self.head_dim)[: step.rows]  # [T, H, D]
+        q = self.q(x).view(x.shape[0], -1, self.head_dim)[: step.rows]  # [T, H, D]
         if look is not None:
             q = look("cross_attn.hook_rot_q", look("cross_attn.hook_q", q))
-        return self.heads(q, len(x), step, step.batch.cross_sight(), look, cross=True)
+        return self.heads(q, x.shape[0], step, step.batch.cross_sight(), look, cross=True)
 
     def enter(self, hidden: torch.Tensor, cache: LayerCache, slots: np.ndarray, look: LayerLooks | None) -> None:
         """Keys and values of the encoder's rows: hidden [E', width], slots [E] (block * block size + place), E' >= E.

@@ -233,9 +233,10 @@ class CompiledAttention:
 
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
-        q = torch.empty(len(qkv), qkv.shape[1] - 2 * key_heads, qkv.shape[2], dtype=torch.float32)
-        cos, sin = (_NO_TURNS, _NO_TURNS) if turns is None else (table[: len(qkv), 0].numpy() for table in turns)
-        slots = batch.slots_array[: len(qkv)]
+        rows, heads, dim = qkv.shape
+        q = torch.empty(rows, heads - 2 * key_heads, dim, dtype=torch.float32)
+        cos, sin = (_NO_TURNS, _NO_TURNS) if turns is None else (table[:rows, 0].numpy() for table in turns)
+        slots = batch.slots_array[:rows]
         self._rotate_and_store(bits(qkv.contiguous()), cos, sin, slots, q.numpy(), bits(cache.keys), bits(cache.values))
         return q
 
@@ -252,7 +253,7 @@ class CompiledAttention:
         shape = _shape(q, cache)
         seen = self._who_sees_what(sight, rule, q.shape[1])
         arrays = _flat(q.float()), _flat(cache.keys), _flat(cache.values), shape, sight.tables_array
-        for items in batch.attention_items(len(q), cache.keys.shape[1], torch.get_num_threads()):
+        for items in batch.attention_items(q.shape[0], cache.keys.shape[1], torch.get_num_threads()):
             batch.check()
             self._kernels.attend(*arrays, items, *seen, _flat(out))
         return out
