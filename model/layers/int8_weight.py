@@ -3,14 +3,14 @@ is.
 
 Batch invariant by construction, since whole numbers are added up exactly in any order (`int8_kernels`). So few rows,
 which wait for the weight to be read, are multiplied by our own kernel, which does everything else on the way; and many,
-which wait for arithmetic, by oneDNN with the matrix units that it may find, both from one copy of the weight. Where
-oneDNN would pack it differently, or adds up in int16 as it does without the processors' products of bytes, our own
-kernel does all.
+which wait for arithmetic, by oneDNN where it has matrix units for bytes (AMX), both from one copy of the weight. Where
+it has none, or would pack the weight differently, our own kernel does all.
 
 Axes: rows, in, out.
 """
 
 import ctypes
+import time
 from functools import cache
 
 import numpy as np
@@ -27,6 +27,10 @@ _FEW_DIGITS = 32
 
 _MOST_SUMS = 16 << 20
 """Bytes of sums that are made before they are used: what a cache may hold."""
+
+_SLOW_PRODUCT = 4e-3
+"""Seconds of processor time for the product that is tried: with matrix units it took a tenth, without ten times as much.
+"""
 
 _NUM_DIGITS = {torch.float32: 3, torch.bfloat16: 2}
 
@@ -98,8 +102,8 @@ def _in_blocks(values: torch.Tensor) -> torch.Tensor:
 
 
 def _packed_alike(values: torch.Tensor, blocks: torch.Tensor) -> torch.Tensor | None:
-    """values [out, in] packed by oneDNN, if its memory begins with these blocks and its products are exact."""
-    if not _onednn_is_exact():
+    """values [out, in] packed by oneDNN, if its memory begins with these blocks and its products serve."""
+    if not _onednn_serves():
         return None
     packed: torch.Tensor = torch.ops.onednn.qlinear_prepack(values, None)
     memory = torch.from_numpy(_memory_of(packed)[: len(blocks)])
@@ -128,21 +132,40 @@ def _exact_products(
 
 
 @cache
-def _onednn_is_exact() -> bool:
-    """Whether oneDNN is there and multiplies bytes without loss, the largest ones too."""
+def _onednn_serves() -> bool:
+    """Whether oneDNN multiplies signed bytes here without loss, and not by its reference code, which takes forever.
+
+    A wrong guess of the latter costs time alone: the numbers are the same.
+    """
     needed = ((torch.ops.onednn, ("qlinear_prepack", "qlinear_pointwise")), (torch.ops.mkldnn, ("data_ptr", "_nbytes")))
     if not all(hasattr(operators, name) for operators, names in needed for name in names):
+        return False
+    if min(_seconds_of_a_small_product() for _ in range(3)) > _SLOW_PRODUCT:
         return False
     outputs, inputs = 192, 4160
     generator = torch.Generator().manual_seed(0)
     values = 127 * torch.randint(-1, 2, (outputs, inputs), generator=generator, dtype=torch.int8)
     values[0] = 127
-    packed = torch.ops.onednn.qlinear_prepack(values, None)
     for rows in (_FEW_DIGITS + 1, 64, 130):
         digits = torch.randint(-128, 128, (rows, inputs), generator=generator, dtype=torch.int8)
         digits[0] = -128
-        exact = digits.double() @ values.double().T
-        sums = _exact_products(digits, packed, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int32))
-        if not torch.equal(sums, exact.float()):
+        if not torch.equal(_products_once(digits, values), (digits.double() @ values.double().T).float()):
             return False
     return True
+
+
+def _seconds_of_a_small_product() -> float:
+    """Of this thread alone, since on a busy machine threads wait for each other."""
+    small, num_threads = torch.zeros(64, 256, dtype=torch.int8), torch.get_num_threads()
+    torch.set_num_threads(1)
+    started = time.thread_time()
+    _products_once(small, small)
+    seconds = time.thread_time() - started
+    torch.set_num_threads(num_threads)
+    return seconds
+
+
+def _products_once(digits: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """`_exact_products` of a weight that is still to be packed, values [out, in]."""
+    ones, zeros = torch.ones(len(values)), torch.zeros(len(values), dtype=torch.int32)
+    return _exact_products(digits, torch.ops.onednn.qlinear_prepack(values, None), ones, zeros)
