@@ -29,7 +29,7 @@ _MOST_SUMS = 16 << 20
 """Bytes of sums that are made before they are used: what a cache may hold."""
 
 _SLOW_PRODUCT = 4e-3
-"""Seconds of processor time for the product that is tried: with matrix units it took a tenth, without ten times as much.
+"""Seconds of processor time for the product that is tried: with matrix units it took a tenth, without ten times that.
 """
 
 _NUM_DIGITS = {torch.float32: 3, torch.bfloat16: 2}
