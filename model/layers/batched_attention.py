@@ -24,7 +24,7 @@ from model.layers.attention_arithmetic import at_least_float32
 from model.layers.rope import Rope
 
 _T = TypeVar("_T")
-GATHER_BYTES = 1 << 28
+GATHER_BYTES = 1 << 29
 """Most bytes of keys, and of values, that are laid side by side at a time."""
 
 
@@ -205,10 +205,15 @@ class _Prompts:
         return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
+def rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
+    """Rows of so many keys that decode in one operation, as GATHER_BYTES allow."""
+    _, key_heads, dim, _ = cache.keys.shape
+    return max(1, GATHER_BYTES // (num_keys * key_heads * dim * cache.keys.itemsize))
+
+
 def _attend_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:
     """One row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES allow."""
-    per_row = sight.longest * cache.keys.shape[1] * cache.keys.shape[2] * cache.keys.itemsize
-    step = max(1, GATHER_BYTES // per_row)
+    step = rows_at_a_time(sight.longest, cache)
     if len(q) <= step:
         return _attend_some_rows(q, cache, sight, rule)
     starts = range(0, len(q), step)

@@ -25,7 +25,7 @@ from model.block import Block
 from model.capture import AttentionTap, Looks
 from model.decode_batch import DecodeBatch, most_blocks, pack, packed_size
 from model.kv_cache import KVCache
-from model.layers.batched_attention import BatchedAttention
+from model.layers.batched_attention import BatchedAttention, rows_at_a_time
 from model.sublayers import SelfAttention
 from model.transformer import Transformer
 from server.engine.config import EngineConfig
@@ -124,7 +124,13 @@ class DecodeGraphs:
     @property
     def shapes(self) -> list[Shape]:
         """Of all graphs, the largest first."""
-        return [Shape(rows, width) for rows in reversed(self._rows) for width in reversed(self._widths)]
+        every = (Shape(rows, width) for rows in reversed(self._rows) for width in reversed(self._widths))
+        return [shape for shape in every if self._is_one_piece(shape)]
+
+    def _is_one_piece(self, shape: Shape) -> bool:
+        """Whether its attention is one operation a layer. Others would be large graphs, and gain little."""
+        size = self._cache.block_size
+        return shape.rows <= rows_at_a_time(shape.blocks * size, self._cache.layers[0])
 
     @torch.inference_mode()
     def prepare(self) -> None:
@@ -162,7 +168,8 @@ class DecodeGraphs:
         row, width = bisect_left(self._rows, batch.num_rows), bisect_left(self._widths, most_blocks(batch))
         if row == len(self._rows) or width == len(self._widths):
             return None
-        return Shape(self._rows[row], self._widths[width])
+        shape = Shape(self._rows[row], self._widths[width])
+        return shape if self._is_one_piece(shape) else None
 
     def _graph(self, shape: Shape) -> Callable[[], DecodePass]:
         if shape not in self._graphs:

@@ -14,6 +14,7 @@ import torch
 
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
+from model.layers import batched_attention
 from model.transformer import Transformer
 from server.engine import decode_graphs
 from server.engine.decode_graphs import DecodeGraphs, why_no_graphs
@@ -148,7 +149,7 @@ def test_every_shape_gives_the_same_and_filling_does_not_matter(model: Transform
         assert torch.allclose(passed.logits, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_what_no_graph_serves_is_left_to_the_ordinary_way(model: Transformer) -> None:
+def test_what_no_graph_serves_is_left_to_the_ordinary_way(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = KVCache(model.config, 80, 8, model.dtype, model.device)
     graphs = DecodeGraphs(model, cache, max_rows=4, max_len=40)
     assert graphs.run(_batch(model, [30, 9, 1, 4])) is not None
@@ -156,6 +157,12 @@ def test_what_no_graph_serves_is_left_to_the_ordinary_way(model: Transformer) ->
     assert graphs.run(_batch(model, [41])) is None, "too long"
     assert graphs.run(_batch(model, [30, 9], rows=2)) is None, "prompts"
     assert graphs.run(_batch(model, [30, 9], layers=1)) is None, "rows that stop early"
+    layer = cache.layers[0].keys
+    monkeypatch.setattr(batched_attention, "GATHER_BYTES", 2 * 16 * layer[0].nbytes // 8)
+    assert {(shape.rows, shape.blocks) for shape in graphs.shapes} == {(2, 2), (1, 2), (1, 4), (1, 5)}
+    assert graphs.run(_batch(model, [14, 9])) is not None
+    assert graphs.run(_batch(model, [14, 9, 9])) is None, "keys that are gathered in pieces"
+    assert graphs.run(_batch(model, [40])) is not None
 
 
 def test_a_network_without_graphs_says_why_and_is_served_without(model: Transformer, tmp_path: Path) -> None:
