@@ -210,7 +210,7 @@ FAULTS = (
         wait,
         replace(UNNOTICED, culprit=error(503, "no_memory")),
         culprit=CULPRIT["looks"],
-        room=96 << 20,  # the load takes little once the server is warm, the look 176 MB
+        room=64 << 20,  # the load takes little once the server is warm, the look 176 MB
     ),
     Fault(
         "the network fails for everyone",

@@ -16,7 +16,7 @@ import litserve as ls
 
 from server import messages
 from server.engine.config import EngineConfig
-from server.engine.memory_limit import limit_memory
+from server.engine.memory_limit import give_back_memory, limit_memory
 from server.link import WorkerLink, is_listened_to
 from server.logs import configure_logging
 from server.loop import EngineLike, EngineLoop
@@ -110,10 +110,12 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
 
 
 def freeze_garbage() -> None:
-    """Take all that lives now out of the garbage collector's sight; it runs from now on.
+    """Take all that lives now out of the garbage collector's sight, which looks from now on, and give back what making
+    it took.
 
     It stays for good, and looking through it again (torch alone brings some 10^5 objects) would halt a step.
     """
     gc.collect()
     gc.freeze()
     gc.enable()
+    give_back_memory()

@@ -15,6 +15,7 @@ from litserve.loops import LitLoop
 
 from server import messages
 from server.engine.failure import failure_of
+from server.engine.memory_limit import give_back_memory
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
 from server.engine.request import EngineRequest
 from server.link import WorkerLink
@@ -24,7 +25,8 @@ logger = logging.getLogger(__name__)
 IDLE_INTERVAL = 0.5
 """Seconds between two heartbeats of an idle worker."""
 IDLE_BEFORE_CHECK = 2.0
-"""Seconds of idleness before the engine's books are checked: whoever comes next should not wait for that."""
+"""Seconds of idleness before the engine's books are checked and the memory that its steps have freed is given back:
+whoever comes next should not wait for that."""
 CHECK_INTERVAL = 10.0
 """Seconds between two checks, at least."""
 _LAST_WORDS = 1.0
@@ -85,6 +87,7 @@ def run_engine(engine: EngineLike, link: WorkerLink) -> None:
             link.send(_BEAT)
             if watch.should_check():
                 _check(engine, link)
+                give_back_memory()
             continue
         step = replace(step, outputs=(*taken.failures, *step.outputs))
         message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
