@@ -189,30 +189,35 @@ class Batch:
         """What threads share out of the attention of the first `num_rows` rows (a span's end), in pieces short enough
         for a check between two of them.
 
-        Each [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of one row come with all their
-        heads, so that whole blocks are read in memory order; tiles of many rows, or too few tiles for the threads, head
-        by head. Each thread takes an equal number of neighbours, so they are dealt out, the most work first: a row late
-        in a text costs many times what an early one does.
+        Each [item, 5] int32: (span, first row, rows, first key head, key heads). A thread alone takes tile after tile
+        with all heads; so do several, where there are enough tiles of one row. Other tiles they take head by head. Each
+        takes an equal number of neighbours, so they are dealt out, the most work first: a row late in a text costs many
+        times what an early one does.
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
             tiles = self.tiles_array[: self.num_tiles_at(num_rows)]
-            whole = (tiles[:, 2] == 1) & (len(tiles) >= 2 * num_threads)
-            counts = np.where(whole, 1, num_key_heads)
-            items = np.empty((counts.sum(), 5), np.int32)
-            items[:, :3] = tiles.repeat(counts, 0)
-            items[:, 3] = np.arange(len(items)) - (counts.cumsum() - counts).repeat(counts)
-            items[:, 4] = np.where(whole, num_key_heads, 1).repeat(counts)
-            num_keys = self.positions_array[items[:, 1] + items[:, 2] - 1] + 1
-            work = num_keys * items[:, 2] * items[:, 4]
-            order = np.argsort(-work, kind="stable")
-            most, pieces = _ATTENTION_PIECE * num_threads, [order]
-            if work.sum() > most:
-                pieces = np.split(order, np.flatnonzero(np.diff(work[order].cumsum() // most)) + 1)
-            self._attention_items[key] = [
-                items[np.concatenate([piece[i::num_threads] for i in range(num_threads)])] for piece in pieces
-            ]
+            items = np.zeros((len(tiles), 5), np.int32)
+            items[:, :3], items[:, 4] = tiles, num_key_heads
+            if num_threads > 1 and (len(tiles) < 2 * num_threads or tiles[:, 2].max(initial=0) > 1):
+                items = self._by_head(items, num_threads)
+            work = (self.positions_array[items[:, 1] + items[:, 2] - 1] + 1) * items[:, 2] * items[:, 4]
+            most = _ATTENTION_PIECE * num_threads
+            if num_threads == 1 and work.sum() <= most:
+                self._attention_items[key] = [items]
+            else:
+                self._attention_items[key] = _dealt_out(items, work, most, num_threads)
         return self._attention_items[key]
+
+    @staticmethod
+    def _by_head(items: np.ndarray, num_threads: int) -> np.ndarray:
+        """One item a key head of tiles that have several rows, or of all tiles where they are few."""
+        num_key_heads = items[:, 4]
+        counts = np.where((items[:, 2] > 1) | (len(items) < 2 * num_threads), num_key_heads, 1)
+        split = items.repeat(counts, 0)
+        split[:, 3] = np.arange(len(split)) - (counts.cumsum() - counts).repeat(counts)
+        split[:, 4] = (num_key_heads // counts).repeat(counts)
+        return split
 
     def sight(self, causal: bool = True, window: int | None = None) -> Sight:
         """What the rows see of their own sequences.
@@ -239,6 +244,15 @@ class Batch:
         tables = _as_array([span.cross_block_table for span in self.spans])
         last = lengths[self._owners]
         return Sight(self.block_size, tables, lengths, self.positions_array, np.zeros_like(last), last)
+
+
+def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int) -> list[np.ndarray]:
+    """Items in pieces of at most so much work, each ordered so that threads which take equal shares get equal work."""
+    order = np.argsort(-work, kind="stable")
+    pieces = [order]
+    if work.sum() > most:
+        pieces = np.split(order, np.flatnonzero(np.diff(work[order].cumsum() // most)) + 1)
+    return [items[np.concatenate([piece[i::num_threads] for i in range(num_threads)])] for piece in pieces]
 
 
 def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
