@@ -1,0 +1,136 @@
+"""Where the time of one decode step goes: products, attention, norms, and what stands between them.
+
+A network in this process and steps of one token each of 1, 8 and 32 sequences that hold 160 tokens. The whole step is
+timed as it is; its parts in other steps, with a clock around each, so that they add up to a little more. "Products
+alone" are the same products one after the other with nothing between them (`benchmarks.ceiling`), timed in turn with
+the steps: what is above them is what a step could lose at most.
+
+    python -m benchmarks.step_profile --dtype bfloat16 --rows 1 8 32
+"""
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.ceiling import Products
+from benchmarks.checkpoint import make_checkpoint
+from benchmarks.comparison import table
+from benchmarks.processes import ROOT
+from model.batch import Batch, Span
+from model.kv_cache import KVCache
+from model.layers import attention, linear, norm
+from model.loader import load_model
+from model.registry import read_config
+from server.engine.threads import use_threads
+from server.supervisor import prepare_environment
+
+KEYS, BLOCK = 160, 32
+PARTS: list[tuple[str, type, str]] = [
+    ("products", linear.Linear, "__call__"),
+    ("norms", norm.RmsNorm, "__call__"),
+    ("rotation, cache", attention.CompiledAttention, "enter"),
+    ("attention", attention.CompiledAttention, "attend"),
+]
+"""What is timed in a step: a name, and the method that does it."""
+
+
+@contextmanager
+def clocks(seconds: dict[str, float]) -> Iterator[None]:
+    """Add to `seconds` what each of PARTS takes."""
+    originals = [getattr(owner, method) for _, owner, method in PARTS]
+
+    def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            started = time.perf_counter()
+            result = call(*arguments, **named)
+            seconds[name] += time.perf_counter() - started
+            return result
+
+        return run
+
+    for (name, owner, method), original in zip(PARTS, originals, strict=True):
+        setattr(owner, method, timed(name, original))
+    try:
+        yield
+    finally:
+        for (_, owner, method), original in zip(PARTS, originals, strict=True):
+            setattr(owner, method, original)
+
+
+class Decoder:
+    """A network and a cache in which so many sequences hold KEYS tokens."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, rows: int) -> None:
+        self.config = read_config(folder)
+        device, length = torch.device("cpu"), min(self.config.max_model_len, 1024)
+        self.model = load_model(folder, self.config, dtype, device, max_model_len=length, batch_invariant=True)
+        self._per_row = KEYS // BLOCK + 1
+        self._cache = KVCache(self.config, rows * self._per_row + 1, BLOCK, dtype, device)
+        self._rows = rows
+
+    def step(self) -> torch.Tensor:
+        spans = []
+        for row in range(self._rows):
+            first = 1 + row * self._per_row
+            spans.append(Span([row], KEYS, range(first, first + self._per_row), self.config.num_layers))
+        batch = Batch(spans, BLOCK, self.model.device)
+        return self.model.logits(self.model.forward(batch, self._cache)).argmax(-1)
+
+
+def measure(folder: Path, dtype: torch.dtype, rows: int, rounds: int) -> list[str]:
+    """A row of the table: medians in milliseconds."""
+    decoder = Decoder(folder, dtype, rows)
+    products = Products(decoder.config, dtype)
+    whole: list[float] = []
+    alone: list[float] = []
+    parts: dict[str, list[float]] = defaultdict(list)
+    for turn in range(-1, rounds):  # the first one warms up
+        for _ in range(10):
+            started = time.perf_counter()
+            decoder.step()
+            if turn >= 0:
+                whole.append(time.perf_counter() - started)
+        for _ in range(5):
+            seconds = dict.fromkeys((name for name, _, _ in PARTS), 0.0)
+            with clocks(seconds):
+                decoder.step()
+            if turn >= 0:
+                for name, spent in seconds.items():
+                    parts[name].append(spent)
+        if turn >= 0:
+            alone.append(products.step_seconds(rows, rows))
+    medians = [statistics.median(parts[name]) for name, _, _ in PARTS]
+    step = statistics.median(whole)
+    cells = [step, *medians, max(0.0, step - sum(medians)), statistics.median(alone)]
+    return [str(rows), *(f"{1e3 * cell:.2f}" for cell in cells), f"{statistics.median(alone) / step:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a checkpoint folder; None is the 124M one")
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"], choices=["bfloat16", "float32"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--rounds", type=int, default=10, help="of ten steps, five in parts and seven of products")
+    parser.add_argument(
+        "--cache", type=Path, default=ROOT / "benchmarks" / ".cache", help="where the checkpoint is kept"
+    )
+    options = parser.parse_args()
+    prepare_environment(options.threads)
+    folder = options.model or make_checkpoint(options.cache)
+    use_threads(options.threads, read_config(folder).num_matrix_parameters)
+    for name in options.dtype:
+        rows = [["rows", "step, ms", *(part for part, _, _ in PARTS), "the rest", "products alone", "they / step"]]
+        rows += [measure(folder, getattr(torch, name), count, options.rounds) for count in options.rows]
+        print(f"{name}, {torch.get_num_threads()} threads\n\n{table(rows)}\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
