@@ -13,6 +13,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -134,8 +135,10 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture all of them. The largest come first: the others find room in the memory that it took."""
-        with torch._dynamo.config.patch(recompile_limit=len(self._rows) + 8):
+        """Capture all of them. The largest come first: the others find room in the memory that they took."""
+        # Only where it is needed: to load the compiler takes a second.
+        compiling = torch._dynamo.config.patch(recompile_limit=len(self._rows) + 8) if self.compiled else nullcontext()
+        with compiling:
             for shape in self.shapes:
                 self._graph(shape)
 
@@ -197,7 +200,7 @@ class DecodeGraphs:
             return step
         torch.cuda.synchronize(self._model.device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             passed = step()
 
         def replay() -> DecodePass:
