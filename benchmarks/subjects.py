@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,7 @@ def static_batch(setup: Setup) -> Iterator[StaticBatch]:
 
 
 @contextmanager
-def served(start: Callable[[Setup], Any], setup: Setup) -> Iterator[Served]:
+def served(start: Callable[[Setup], AbstractContextManager[Engine]], setup: Setup) -> Iterator[Served]:
     """Of an engine that waits for its turn, and may run when it is to end."""
     with start(setup) as engine:
         engine.pause()
@@ -128,7 +128,7 @@ def served(start: Callable[[Setup], Any], setup: Setup) -> Iterator[Served]:
 @contextmanager
 def all_of(names: Sequence[str], setup: Setup) -> Iterator[list[Subject]]:
     """Those of `names` that can be had, and our bfloat16 beside int8. Prints why another cannot."""
-    starts: list[tuple[str, Any]] = [
+    starts: list[tuple[str, AbstractContextManager[Subject]]] = [
         (name, static_batch(setup) if name == STATIC else served(ENGINES[name], setup)) for name in names
     ]
     if setup.dtype == "int8" and "lightwell" in names:
