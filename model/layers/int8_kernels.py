@@ -21,7 +21,7 @@ import numpy as np
 
 from model.layers.attention_kernels import COMPILE
 from model.layers.int8_vectors import HAS_BYTE_DOTS, add_dots, as_floats, four_bytes, load_integers
-from model.layers.vectors import LANES, exp, fma, load, store, where_greater, widen
+from model.layers.vectors import LANES, exp, fma, load, prefetch, store, where_greater, widen
 
 BLOCK = 64
 """Outputs, and inputs, of which weights have a multiple."""
@@ -34,6 +34,9 @@ ZERO = 128
 
 WITHOUT_SIGN, WITH_SIGN = 0, 128
 """How digits are written: as digit + ZERO, or in two's complement, which is the same but for the highest bit."""
+
+_AHEAD = 8192
+"""Bytes by which weights are asked for before they are used: from 4,096 on, a single row took a quarter less time."""
 
 NONE, SILU, GELU, GELU_TANH, RELU = range(5)
 """What is applied to each element of a product."""
@@ -216,6 +219,8 @@ def byte_dots(digits, num_inputs, i, count, weights, block, starts, sums):
     j, k, m = min(i + 1, last), min(i + 2, last), min(i + 3, last)
     a = b = c = d = _load_four(starts, block * BLOCK)
     for x in range(0, num_inputs, GROUP):
+        if i == 0:  # later rows find the block in a cache
+            prefetch(weights, at + _AHEAD, BLOCK * GROUP)
         w = _load_four(weights, at)
         at += BLOCK * GROUP
         a = _add_four(a, four_bytes(digits, i * num_inputs + x), w)
