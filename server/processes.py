@@ -94,7 +94,8 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
 
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it; the exit status."""
-        prepare_environment(self.settings.threads)
+        weights = (file for file in self.lit_api.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
+        prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
         try:
             self.supervisor.launch_all()  # first: they take longest to start
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
