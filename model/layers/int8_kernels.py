@@ -133,11 +133,11 @@ def _activate(y, activation):
 
 
 @numba.njit(**COMPILE)
-def _finish_lanes(sums, s, step, num_digits, scale, scales, bias, n, activation, times, out, o, count):
-    """out[o : o + count] = activation(y * scale * scales[n : n + count] + bias[n : ...]) * times[o : ...].
+def _finish_lanes(sums, s, step, num_digits, scale, scales, bias, n, activation, out, o, count):
+    """out[o : o + count] = activation(y * scale * scales[n : n + count] + bias[n : ...]).
 
     y is what the sums over each digit make together: sums[s : s + count], sums[s + step : ...] and so on. Indices count
-    an array's numbers as if it had one axis; bias and times may be empty; count is a multiple of LANES.
+    an array's numbers as if it had one axis; bias may be empty; count is a multiple of LANES.
     """
     for j in range(0, count, LANES):
         y = load(sums, s + j)
@@ -146,34 +146,26 @@ def _finish_lanes(sums, s, step, num_digits, scale, scales, bias, n, activation,
         y = y * (load(scales, n + j) * scale)
         if bias.size:
             y = y + load(bias, n + j)
-        y = _activate(y, activation)
-        if times.size:
-            y = y * load(times, o + j)
-        store(out, o + j, y)
+        store(out, o + j, _activate(y, activation))
 
 
 @numba.njit(**COMPILE)
-def _finish(sums, s, step, num_digits, scale, scales, bias, activation, times, out, r, first, last):
-    """out[r, first : last], as `_finish_lanes` does it, of any number of outputs. scales and bias [N], times [R, N]."""
+def _finish(sums, s, step, num_digits, scale, scales, bias, activation, out, r, first, last):
+    """out[r, first : last], as `_finish_lanes` does it, of any number of outputs. scales and bias [N]."""
     row = r * out.shape[1]
     whole = last - (last - first) % LANES
     o = row + first
-    _finish_lanes(sums, s, step, num_digits, scale, scales, bias, first, activation, times, out, o, whole - first)
+    _finish_lanes(sums, s, step, num_digits, scale, scales, bias, first, activation, out, o, whole - first)
     rest = last - whole
     if rest:  # in memory of its own, so that what an element is does not depend on where it stands
         own_sums, own_scales = np.zeros(num_digits * LANES, np.float32), np.zeros(LANES, np.float32)
-        own_bias, own_times = np.zeros(min(bias.size, LANES), bias.dtype), np.zeros(min(times.size, LANES), times.dtype)
-        own_out = np.empty(LANES, out.dtype)
+        own_bias, own_out = np.zeros(min(bias.size, LANES), bias.dtype), np.empty(LANES, out.dtype)
         own_scales[:rest] = scales[whole:last]
         own_bias[:rest] = bias[whole:last]
         for j in range(rest):
-            if times.size:
-                own_times[j] = times[r, whole + j]
             for place in range(num_digits):
                 own_sums[place * LANES + j] = sums.flat[s + place * step + whole - first + j]
-        _finish_lanes(
-            own_sums, 0, LANES, num_digits, scale, own_scales, own_bias, 0, activation, own_times, own_out, 0, LANES
-        )
+        _finish_lanes(own_sums, 0, LANES, num_digits, scale, own_scales, own_bias, 0, activation, own_out, 0, LANES)
         out[r, whole:last] = own_out[:rest]
 
 
@@ -252,11 +244,11 @@ _dots = byte_dots if HAS_BYTE_DOTS else plain_dots
 
 
 @numba.njit(parallel=True, **COMPILE)
-def multiply_here(x, weights, starts, scales, bias, activation, times, out, num_digits):
-    """out = activation(x W^T + bias) * times, with the threads dealing out the blocks of W. x [R, K], out [R, N].
+def multiply_here(x, weights, starts, scales, bias, activation, out, num_digits):
+    """out = activation(x W^T + bias), with the threads dealing out the blocks of W. x [R, K], out [R, N].
 
-    weights as at the top, with one axis; starts as in `byte_dots`; scales [N], of each output's weights; bias [N] and
-    times [R, N] or empty.
+    weights as at the top, with one axis; starts as in `byte_dots`; scales [N], of each output's weights; bias [N] or
+    empty.
     """
     num_rows, num_inputs = x.shape
     num_all = num_rows * num_digits
@@ -273,7 +265,7 @@ def multiply_here(x, weights, starts, scales, bias, activation, times, out, num_
         last = min(first + BLOCK, out.shape[1])
         for r in range(num_rows):
             s, scale = r * num_digits * BLOCK, row_scales[r]
-            _finish(sums, s, BLOCK, num_digits, scale, scales, bias, activation, times, out, r, first, last)
+            _finish(sums, s, BLOCK, num_digits, scale, scales, bias, activation, out, r, first, last)
 
 
 @numba.njit(parallel=True, **COMPILE)
@@ -284,10 +276,10 @@ def to_digits(x, digits, row_scales):
 
 
 @numba.njit(parallel=True, **COMPILE)
-def finish(sums, row_scales, scales, bias, activation, times, out):
+def finish(sums, row_scales, scales, bias, activation, out):
     """What `multiply_here` leaves in `out`, from the sums over each digit: [R, L, N], whole numbers in float32."""
     num_rows, num_digits, num_outputs = sums.shape
     for r in numba.prange(num_rows):
         s = r * num_digits * num_outputs
         scale = row_scales[r]
-        _finish(sums, s, num_outputs, num_digits, scale, scales, bias, activation, times, out, r, 0, num_outputs)
+        _finish(sums, s, num_outputs, num_digits, scale, scales, bias, activation, out, r, 0, num_outputs)

@@ -60,22 +60,18 @@ class Int8Weight:
         )
         self._unscaled = torch.ones(self._shape[0]), torch.zeros(self._shape[0], dtype=torch.int32)
 
-    def multiply(
-        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """As `PackedWeight` says; post_op and times may come together."""
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
+        """As `PackedWeight` says."""
         out = x.new_empty(len(x), self._shape[0])
         num_rows = max(_FEW_DIGITS, _MOST_SUMS // (4 * _NUM_DIGITS[x.dtype] * self._shape[0]))
         for first in range(0, len(x), num_rows):
             part = slice(first, first + num_rows)
-            self._multiply_into(out[part], x[part], bias, _ACTIVATIONS[post_op], None if times is None else times[part])
+            self._multiply_into(out[part], x[part], bias, _ACTIVATIONS[post_op])
         return out
 
-    def _multiply_into(
-        self, out: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: int, times: torch.Tensor | None
-    ) -> None:
+    def _multiply_into(self, out: torch.Tensor, x: torch.Tensor, bias: torch.Tensor | None, activation: int) -> None:
         y = bits(out)
-        rest = y[0, :0] if bias is None else bits(bias), activation, y[:0] if times is None else bits(times), y
+        rest = y[0, :0] if bias is None else bits(bias), activation, y
         num_digits = _NUM_DIGITS[x.dtype]
         if self._packed is None or len(x) * num_digits <= _FEW_DIGITS:
             kernels.multiply_here(bits(x), self._blocks, self._starts, self._scales, *rest, num_digits)

@@ -3,11 +3,11 @@
 Knows activations; refuses to know what a layer means, and leaves packing to `packed_weight` and `int8_weight`.
 
 Why packed: it is several times faster than `F.linear` on the CPUs we measured, and a row of the answer has the same
-bits whatever rows stand beside it, which the answers' independence of the batch rests on. Activations and the gate's
-product are done inside the kernel, on registers, the same way for each element. torch's own silu, gelu and tanh are not
-safe: they treat whole vectors and the last few elements of each thread's share with different code, so an element's
-last bit depends on where in the batch it falls. Where weights cannot be packed, batch invariance costs more: products
-and activations then go through `fixed_shapes`.
+bits whatever rows stand beside it, which the answers' independence of the batch rests on. Activations are done inside
+the kernel, on registers, the same way for each element. torch's own silu, gelu and tanh are not safe: they treat whole
+vectors and the last few elements of each thread's share with different code, so an element's last bit depends on where
+in the batch it falls. Where weights cannot be packed, batch invariance costs more: products and activations then go
+through `fixed_shapes`.
 
 Axes: rows, in, out.
 """
@@ -107,17 +107,12 @@ class Linear:
         """Whether products are made with a packed weight."""
         return self._packed is not None
 
-    def __call__(self, x: torch.Tensor, *, times: torch.Tensor | None = None) -> torch.Tensor:
-        """x [rows, in] -> [rows, out]; `times` [rows, out] multiplies the result, within the kernel when packed."""
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, in] -> [rows, out]."""
         if self._packed is None:
             y = self._without_activation(x, self.bias)
-            y = y if self.activation is None else self._activated(y, self.activation)
-            return y if times is None else y * times
-        x = x.contiguous()  # oneDNN refuses other layouts
-        if times is None or self.activation is not None:
-            y = self._packed.multiply(x, self.bias, self._post_op)
-            return y if times is None else y * times  # a product is rounded correctly everywhere, so it is safe
-        return self._packed.multiply(x, self.bias, self._post_op, times.contiguous())
+            return y if self.activation is None else self._activated(y, self.activation)
+        return self._packed.multiply(x.contiguous(), self.bias, self._post_op)  # oneDNN refuses other layouts
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:
         """x W^T + b: x [rows, in] -> [rows, out], from the same packed weight."""

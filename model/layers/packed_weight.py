@@ -76,13 +76,8 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
 class PackedWeight(Protocol):
     """A packed copy of a weight [out, in]."""
 
-    def multiply(
-        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """post_op(x W^T + bias): x [rows, in], contiguous, -> [rows, out].
-
-        Or, without a post-op ("none"), (x W^T + bias) * times, with times [rows, out] contiguous.
-        """
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
+        """post_op(x W^T + bias): x [rows, in], contiguous, -> [rows, out]."""
 
     def to_dense(self) -> torch.Tensor:
         """The weight [out, in] as it was given, bit for bit: a copy."""
@@ -99,17 +94,10 @@ class InnerProductWeight:
         self._pairs = pairs and weight.shape[1] >= _PAIR_FROM
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
 
-    def multiply(
-        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
         twice = self._pairs and x.shape[0] == 1
-        if twice:
-            x, times = x.repeat(2, 1), None if times is None else times.repeat(2, 1)
-        operator = torch.ops.mkldnn._linear_pointwise
-        if times is None:
-            y: torch.Tensor = operator(x, self._weight, bias, post_op[0], [], post_op[1])
-        else:
-            y = operator.binary(x, times, self._weight, bias, "mul")
+        x = x.repeat(2, 1) if twice else x
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, post_op[0], [], post_op[1])
         return y[:1] if twice else y
 
     def to_dense(self) -> torch.Tensor:
@@ -132,20 +120,16 @@ class ConvolutionWeight:
         self._padding = max(-self._inputs % _INPUTS_MULTIPLE, _LEAST_INPUTS - self._inputs)
         self._filters = _pack_filters(F.pad(weight, (0, self._padding)), *_MANY_PIXELS)
 
-    def multiply(
-        self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp, times: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
         rows, threads = x.shape[0], torch.get_num_threads()
         few = _few_rows(self._inputs, self._outputs, x.dtype, threads)
         if rows <= few or not rows:
-            y = self.inner_product(x, bias, post_op)
-        elif images := _num_images(rows, self._inputs + self._padding, self._outputs, x.dtype, threads):
-            y = self.convolution(x, bias, post_op, images)
-        elif few:
-            y = torch.cat([self.inner_product(part, bias, post_op) for part in torch.split(x, few)])
-        else:  # fewer columns than threads would have: quickly laid out anew
-            y = self.convolution(x, bias, post_op)
-        return y if times is None else y * times  # oneDNN fuses no multiplication with weights of four dimensions
+            return self.inner_product(x, bias, post_op)
+        if images := _num_images(rows, self._inputs + self._padding, self._outputs, x.dtype, threads):
+            return self.convolution(x, bias, post_op, images)
+        if few:
+            return torch.cat([self.inner_product(part, bias, post_op) for part in torch.split(x, few)])
+        return self.convolution(x, bias, post_op)  # fewer columns than threads would have: quickly laid out anew
 
     def inner_product(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
         """`multiply` for up to `_few_rows`."""
