@@ -80,10 +80,10 @@ class Steps:
         return [engine + message for engine, message in zip(self.engine, self.message, strict=True)]
 
 
-def use_worker_environment(module: str) -> None:
+def use_worker_environment(module: str, folder: Path) -> None:
     """Start again as `module` without what a worker's environment holds: C libraries read it at their start."""
     before = dict(os.environ)
-    prepare_environment(None)
+    prepare_environment(None, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
     if before != os.environ:
         os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
@@ -149,8 +149,8 @@ def main() -> None:
     parser.add_argument("--attention", type=int, metavar="LAYER", help="one stream tells this layer's rows")
     parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
     options = parser.parse_args()
-    use_worker_environment("benchmarks.engine_overhead")
     folder = make_checkpoint(options.cache)
+    use_worker_environment("benchmarks.engine_overhead", folder)
     print("| dtype | streams | network ms | beside it, p50 | p90 | of that, message |\n|---|---|---|---|---|---|")
     for dtype in options.dtype:
         watch = Stopwatch()
