@@ -11,7 +11,7 @@ import pytest
 
 from server.engine_client import EngineClient
 from server.settings import Settings
-from server.supervisor import MAX_FAILURES, Process, Supervisor
+from server.supervisor import MAX_FAILURES, Process, Supervisor, prepare_environment
 
 
 def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
@@ -109,3 +109,20 @@ def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
     assert supervisor._backoff() == delay
     assert (supervisor._num_short_lives() >= MAX_FAILURES) is gives_up
     client.socket.remove()
+
+
+@pytest.mark.parametrize(
+    ("before", "weight_bytes", "expected"),
+    [
+        (None, 1 << 20, None),
+        (None, 1 << 30, "glibc.malloc.hugetlb=1"),
+        ("glibc.malloc.check=1", 1 << 30, "glibc.malloc.check=1"),
+    ],
+)
+def test_large_weights_are_put_into_huge_pages_unless_the_operator_tunes_malloc(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, weight_bytes: int, expected: str | None
+) -> None:
+    tuned = {} if before is None else {"GLIBC_TUNABLES": before}
+    monkeypatch.setattr(os, "environ", {**tuned, "NUMBA_CACHE_DIR": "unused"})
+    prepare_environment(None, weight_bytes)
+    assert os.environ.get("GLIBC_TUNABLES") == expected
