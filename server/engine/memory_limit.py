@@ -38,7 +38,8 @@ def limit_memory(limit: int | None) -> int | None:
         free = free_host_memory()
         if free is None:
             return None
-        limit = taken + int(free * _SHARE)
+        untouched = max(0, taken - _status_bytes("RssAnon"))  # the KV cache's pages come while this one serves already
+        limit = taken + int(max(0, free - untouched) * _SHARE)
     elif limit <= taken + _RESERVE:
         raise ValueError(
             f"--worker-memory {limit} (bytes) is not enough: {taken + _RESERVE} are taken once the model is loaded; "
@@ -98,11 +99,16 @@ def _private(num_bytes: int) -> mmap.mmap:
 
 def data_bytes(pid: int | None = None) -> int:
     """What counts now, of this process or another: VmData of /proc/PID/status."""
+    return _status_bytes("VmData", pid)
+
+
+def _status_bytes(wanted: str, pid: int | None = None) -> int:
+    """One size of /proc/PID/status, as it is named there."""
     for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name == "VmData":
+        if name == wanted:
             return int(value.split()[0]) * 1024
-    raise ValueError("/proc/self/status has no VmData")
+    raise ValueError(f"/proc/{pid or 'self'}/status has no {wanted}")
 
 
 def free_host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
