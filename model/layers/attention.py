@@ -84,7 +84,7 @@ class Attention(Protocol):
         "dots" (the bare q.k, unseen keys -inf). float32, or float64 in float64.
         """
 
-    def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         """Scores as `rows` gives them [heads, rows, S] -> the pattern, by the same steps as `attend`."""
 
     def mix(
@@ -156,7 +156,7 @@ class PlainAttention:
             keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)
             dots = self._arithmetic.dots(q[rows].transpose(0, 1), keys[:, readers].permute(1, 2, 0))  # [H, rows, S]
             scores = self._scores(dots, heads, sight, rows, rule)
-            pattern = self.softmax(scores, sight)
+            pattern = self.softmax(scores)
             out[rows] = self._arithmetic.mix(pattern, values[:, readers].transpose(0, 1)).transpose(0, 1)
         return out
 
@@ -180,7 +180,7 @@ class PlainAttention:
         if kind == "dots":
             return self._masked(dots, sight, where)
         scores = self._scores(dots, chosen, sight, where, rule)
-        return self.softmax(scores, sight) if kind == "pattern" else scores
+        return self.softmax(scores) if kind == "pattern" else scores
 
     def _scores(
         self, dots: torch.Tensor, heads: torch.Tensor, sight: Sight, rows: slice | np.ndarray, rule: AttentionRule
@@ -205,7 +205,7 @@ class PlainAttention:
         keys = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
 
-    def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         return self._arithmetic.softmax(scores)
 
     def mix(
@@ -299,7 +299,7 @@ class CompiledAttention:
             bias,
         )
 
-    def softmax(self, scores: torch.Tensor, sight: Sight) -> torch.Tensor:
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         pattern = torch.empty_like(scores, memory_format=torch.contiguous_format)
         self._kernels.softmax_rows(scores.contiguous().numpy(), pattern.numpy())
         return pattern

@@ -260,7 +260,7 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dt
         heads = random.sample(range(world.num_heads), random.randint(1, world.num_heads))
         scores = attention.rows(q, rows, heads, world.cache, sight, span, world.rule, "scores")
         pattern = attention.rows(q, rows, heads, world.cache, sight, span, world.rule, "pattern")
-        assert torch.equal(attention.softmax(scores, sight), pattern)
+        assert torch.equal(attention.softmax(scores), pattern)
         z = attention.mix(pattern, heads, world.num_heads, world.cache, sight, span)
         assert torch.equal(z, out[rows][:, heads].transpose(0, 1))
 
