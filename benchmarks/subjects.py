@@ -3,7 +3,6 @@
 All are started first. One that does not have its turn is stopped (SIGSTOP), so that it takes nothing of the others'.
 """
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from benchmarks.checkpoint import random_prompts
-from benchmarks.load import Load, Timeline, closed_loop
+from benchmarks.load import Load, Timeline, closed_loop, run
 from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, Absent, Engine, Setup, lightwell_bfloat16
 from benchmarks.processes import ROOT, ServerFailed
 
@@ -64,7 +63,7 @@ class Served:
         """
         self.engine.resume()
         try:
-            load = asyncio.run(traffic(self.engine.server.host, self.engine.server.port, bodies))
+            load = run(traffic(self.engine.server.host, self.engine.server.port, bodies))
         finally:
             self.engine.pause()
         asked = {(len(body["prompt"]), body["max_tokens"]) for body in bodies}
