@@ -278,6 +278,66 @@ def _store_row(mixed, i, dim, out, o):
         out[o + d] = narrow(mixed[i + d], out)
 
 
+@numba.njit(**COMPILE)
+def attend_item(q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, out):
+    """One item of `attend`."""
+    num_heads, num_key_heads, dim, size = shape
+    group = num_heads // num_key_heads
+    sequence, row, num_rows = item[0], item[1], item[2]
+    first_block = first[row] // size  # nobody in the tile reads what lies before it
+    num_blocks = (last[row + num_rows - 1] + size - 1) // size - first_block
+    origin = first_block * size // LANES * LANES  # key of the first column: a softmax has the same lanes whatever
+    lead = first_block * size - origin  # the row's neighbours need
+    num = num_rows * group  # one row for each query head that reads a key head
+    stride = _lanes_up(lead + num_blocks * size)
+    scores = np.empty(num * stride, np.float32)
+    mixed = np.empty(num * dim, np.float32)
+    at, lo, hi = np.empty(num, np.int64), np.empty(num, np.int64), np.empty(num, np.int64)
+    for r in range(num):
+        lo[r], hi[r] = first[row + r // group] - origin, last[row + r // group] - origin
+    for h in range(item[3], item[3] + item[4]):
+        for r in range(num):
+            at[r] = ((row + r // group) * num_heads + h * group + r % group) * dim
+        tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
+        first_tile = tile
+        for j in range(num_blocks):  # while one block is worked on, the next one is on its way
+            after = first_tile
+            if j + 1 < num_blocks:
+                after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
+                prefetch(keys, after, dim * size)
+            else:
+                prefetch(values, after, dim * size)
+            start = lead + j * size
+            if num == 1:  # sees a part of every block: the tests and the call would take a third of the time
+                _dots(q, at[0], keys, tile, dim, size, scores, start)
+            else:
+                _score_tile(q, at, lo, hi, keys, tile, dim, size, scores, stride, start)
+            tile = after
+        for r in range(num):
+            begin, end = lo[r] // LANES * LANES, _lanes_up(hi[r])
+            seen = scores[r * stride + begin : r * stride + end]
+            position = positions[row + r // group] - origin - begin
+            _make_scores(seen, lo[r] - begin, hi[r] - begin, position, scale, softcap, bias[h * group + r % group])
+            _softmax(scores, r * stride + begin, end - begin)
+        mixed[:] = 0
+        for j in range(num_blocks):
+            after = tile
+            if j + 1 < num_blocks:
+                after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
+                prefetch(values, after, dim * size)
+            elif h + 1 < num_key_heads:
+                prefetch(keys, first_tile + dim * size, dim * size)
+            start = lead + j * size
+            if num == 1:
+                begin, end = max(lo[0], start), min(hi[0], start + size)
+                _mix(scores, begin, end - begin, values, tile + (begin - start) * dim, dim, mixed, 0)
+            else:
+                _mix_tile(scores, stride, start, lo, hi, values, tile, dim, size, mixed)
+            tile = after
+        for r in range(num):
+            _store_row(mixed, r * dim, dim, out, at[r])
+
+
 @numba.njit(parallel=True, **COMPILE)
 def attend(q, keys, values, shape, tables, items, positions, first, last, scale, softcap, bias, out):
     """out = softmax(scores) V for every query row.
@@ -288,62 +348,8 @@ def attend(q, keys, values, shape, tables, items, positions, first, last, scale,
     [T] int64: row t stands at positions[t] and sees keys first[t] <= k < last[t]; bias [H, 2 * reach - 1], or [H, 0];
     see `_make_scores`.
     """
-    num_heads, num_key_heads, dim, size = shape
-    group = num_heads // num_key_heads
-    for item in numba.prange(len(items)):
-        sequence, row, num_rows = items[item, 0], items[item, 1], items[item, 2]
-        first_block = first[row] // size  # nobody in the tile reads what lies before it
-        num_blocks = (last[row + num_rows - 1] + size - 1) // size - first_block
-        origin = first_block * size // LANES * LANES  # key of the first column: a softmax has the same lanes whatever
-        lead = first_block * size - origin  # the row's neighbours need
-        num = num_rows * group  # one row for each query head that reads a key head
-        stride = _lanes_up(lead + num_blocks * size)
-        scores = np.empty(num * stride, np.float32)
-        mixed = np.empty(num * dim, np.float32)
-        at, lo, hi = np.empty(num, np.int64), np.empty(num, np.int64), np.empty(num, np.int64)
-        for r in range(num):
-            lo[r], hi[r] = first[row + r // group] - origin, last[row + r // group] - origin
-        for h in range(items[item, 3], items[item, 3] + items[item, 4]):
-            for r in range(num):
-                at[r] = ((row + r // group) * num_heads + h * group + r % group) * dim
-            tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
-            first_tile = tile
-            for j in range(num_blocks):  # while one block is worked on, the next one is on its way
-                after = first_tile
-                if j + 1 < num_blocks:
-                    after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
-                    prefetch(keys, after, dim * size)
-                else:
-                    prefetch(values, after, dim * size)
-                start = lead + j * size
-                if num == 1:  # sees a part of every block: the tests and the call would take a third of the time
-                    _dots(q, at[0], keys, tile, dim, size, scores, start)
-                else:
-                    _score_tile(q, at, lo, hi, keys, tile, dim, size, scores, stride, start)
-                tile = after
-            for r in range(num):
-                begin, end = lo[r] // LANES * LANES, _lanes_up(hi[r])
-                seen = scores[r * stride + begin : r * stride + end]
-                position = positions[row + r // group] - origin - begin
-                _make_scores(seen, lo[r] - begin, hi[r] - begin, position, scale, softcap, bias[h * group + r % group])
-                _softmax(scores, r * stride + begin, end - begin)
-            mixed[:] = 0
-            for j in range(num_blocks):
-                after = tile
-                if j + 1 < num_blocks:
-                    after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
-                    prefetch(values, after, dim * size)
-                elif h + 1 < num_key_heads:
-                    prefetch(keys, first_tile + dim * size, dim * size)
-                start = lead + j * size
-                if num == 1:
-                    begin, end = max(lo[0], start), min(hi[0], start + size)
-                    _mix(scores, begin, end - begin, values, tile + (begin - start) * dim, dim, mixed, 0)
-                else:
-                    _mix_tile(scores, stride, start, lo, hi, values, tile, dim, size, mixed)
-                tile = after
-            for r in range(num):
-                _store_row(mixed, r * dim, dim, out, at[r])
+    for i in numba.prange(len(items)):
+        attend_item(q, keys, values, shape, tables, items[i], positions, first, last, scale, softcap, bias, out)
 
 
 @numba.njit(parallel=True, **COMPILE)

@@ -11,6 +11,7 @@ Axes: T rows, d model width, H query heads, K key heads, D head dimension, B key
 # (numba infers the types of compiled functions; annotations would say nothing that it checks)
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numba
@@ -35,32 +36,44 @@ def _inverse_rms(x, i, width, eps):
     return np.float32(1) / np.sqrt(total / np.float32(width) + eps)
 
 
+@numba.njit(**COMPILE)
+def rms_norm_row(x, i, weight, eps, out, o):
+    """out[o : o + d] = x / sqrt(mean(x^2) + eps), rounded to the type of out, times weight [d]; x[i : i + d], which may
+    be the same memory.
+    """
+    width = len(weight)
+    inverse = _inverse_rms(x, i, width, eps)
+    whole = width - width % LANES
+    for at in range(0, whole, LANES):
+        store(out, o + at, load(x, i + at) * inverse)
+        store(out, o + at, load(out, o + at) * load(weight, at))
+    for at in range(whole, width):
+        normal = widen(narrow(widen(x.flat[i + at]) * inverse, out))
+        out.flat[o + at] = narrow(normal * widen(weight[at]), out)
+
+
+@numba.njit(**COMPILE)
+def rms_norm_row_rounded_once(x, i, weight, eps, out, o):
+    """The same, rounded only after the product with weight, which is float32."""
+    width = len(weight)
+    inverse = _inverse_rms(x, i, width, eps)
+    whole = width - width % LANES
+    for at in range(0, whole, LANES):
+        store(out, o + at, load(x, i + at) * inverse * load(weight, at))
+    for at in range(whole, width):
+        out.flat[o + at] = narrow(widen(x.flat[i + at]) * inverse * weight[at], out)
+
+
 def _rms_norm(x, weight, eps, out):
-    """out = x / sqrt(mean(x^2) + eps), rounded to the model's type, times weight. x, out [T, d]; weight [d]."""
-    width = x.shape[1]
+    """`rms_norm_row` of every row: x, out [T, d]."""
     for t in numba.prange(len(x)):
-        start = t * width
-        inverse = _inverse_rms(x, start, width, eps)
-        whole = width - width % LANES
-        for i in range(0, whole, LANES):
-            store(out, start + i, load(x, start + i) * inverse)
-            store(out, start + i, load(out, start + i) * load(weight, i))
-        for i in range(whole, width):
-            normal = widen(narrow(widen(x[t, i]) * inverse, out))
-            out[t, i] = narrow(normal * widen(weight[i]), out)
+        rms_norm_row(x, t * len(weight), weight, eps, out, t * len(weight))
 
 
 def _rms_norm_rounded_once(x, weight, eps, out):
-    """The same, rounded only after the product with weight, which is float32."""
-    width = x.shape[1]
+    """`rms_norm_row_rounded_once` of every row: x, out [T, d]."""
     for t in numba.prange(len(x)):
-        start = t * width
-        inverse = _inverse_rms(x, start, width, eps)
-        whole = width - width % LANES
-        for i in range(0, whole, LANES):
-            store(out, start + i, load(x, start + i) * inverse * load(weight, i))
-        for i in range(whole, width):
-            out[t, i] = narrow(widen(x[t, i]) * inverse * weight[i], out)
+        rms_norm_row_rounded_once(x, t * len(weight), weight, eps, out, t * len(weight))
 
 
 @numba.njit(inline="always")
@@ -70,18 +83,23 @@ def _silu(x):
     return x * where_greater(x, np.float32(0), np.float32(1), e) / (e + np.float32(1))
 
 
+@numba.njit(**COMPILE)
+def silu_times_row(gate_up, t, width, out):
+    """Row t of `_silu_times`; width: ff."""
+    whole = width - width % LANES
+    gate, up, start = 2 * t * width, (2 * t + 1) * width, t * width
+    for i in range(0, whole, LANES):
+        store(out, start + i, _silu(load(gate_up, gate + i)))
+        store(out, start + i, load(out, start + i) * load(gate_up, up + i))
+    for i in range(whole, width):
+        activated = widen(narrow(_silu(widen(gate_up.flat[gate + i])), out))
+        out.flat[start + i] = narrow(activated * widen(gate_up.flat[up + i]), out)
+
+
 def _silu_times(gate_up, out):
     """out = silu(gate), rounded to the model's type, times up. gate_up [T, 2 ff]: gate, then up; out [T, ff]."""
-    width = out.shape[1]
-    whole = width - width % LANES
     for t in numba.prange(len(gate_up)):
-        gate, up, start = 2 * t * width, (2 * t + 1) * width, t * width
-        for i in range(0, whole, LANES):
-            store(out, start + i, _silu(load(gate_up, gate + i)))
-            store(out, start + i, load(out, start + i) * load(gate_up, up + i))
-        for i in range(whole, width):
-            activated = widen(narrow(_silu(widen(gate_up[t, i])), out))
-            out[t, i] = narrow(activated * widen(gate_up[t, width + i]), out)
+        silu_times_row(gate_up, t, out.shape[1], out)
 
 
 def _soft_cap(x, cap):
@@ -110,6 +128,24 @@ def _turn(x, i, dim, cos, sin, t, out, o):
         out.flat[o + d] = widen(x.flat[i + d])
 
 
+@numba.njit(**COMPILE)
+def rotate_and_store_row(qkv, t, cos, sin, turn, slot, num_heads, q, keys, values):
+    """Row t of `_rotate_and_store`, turned as row `turn` of cos and sin says. qkv and q in any shape."""
+    num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
+    block, place = slot // size, slot % size
+    first = t * (num_heads + 2 * num_key_heads) * dim
+    for h in range(num_heads):
+        _turn(qkv, first + h * dim, dim, cos, sin, turn, q, (t * num_heads + h) * dim)
+    turned = np.empty(dim, np.float32)
+    for h in range(num_key_heads):
+        _turn(qkv, first + (num_heads + h) * dim, dim, cos, sin, turn, turned, 0)
+        for d in range(dim):
+            keys[block, h, d, place] = narrow(turned[d], keys)
+        value = first + (num_heads + num_key_heads + h) * dim
+        for d in range(dim):
+            values[block, h, place, d] = qkv.flat[value + d]
+
+
 def _rotate_and_store(qkv, cos, sin, slots, q, keys, values):
     """Turn queries and keys by their positions; queries go to `q`, keys and values into the cache.
 
@@ -117,20 +153,17 @@ def _rotate_and_store(qkv, cos, sin, slots, q, keys, values):
     turned): the first R <= D dimensions turn, none for [0, 0]; slots [T]: block * B + place; q [T, H, D] float32;
     keys [block, K, D, B]; values [block, K, B, D].
     """
-    num_key_heads, dim, size = keys.shape[1], keys.shape[2], keys.shape[3]
-    num_heads = q.shape[1]
     for t in numba.prange(len(qkv)):
-        block, place = slots[t] // size, slots[t] % size
-        first = t * qkv.shape[1] * dim
-        for h in range(num_heads):
-            _turn(qkv, first + h * dim, dim, cos, sin, t, q, (t * num_heads + h) * dim)
-        turned = np.empty(dim, np.float32)
-        for h in range(num_key_heads):
-            _turn(qkv, first + (num_heads + h) * dim, dim, cos, sin, t, turned, 0)
-            for d in range(dim):
-                keys[block, h, d, place] = narrow(turned[d], keys)
-            for d in range(dim):
-                values[block, h, place, d] = qkv[t, num_heads + num_key_heads + h, d]
+        rotate_and_store_row(qkv, t, cos, sin, t, slots[t], q.shape[1], q, keys, values)
+
+
+def alone_and_shared(function: Callable[..., None]) -> tuple[Any, Any]:
+    """A function compiled twice: its `prange` in this thread alone, and spread over all threads."""
+    # Under another name: numba keeps compiled code by a function's name and line, however it was compiled, and would
+    # take the one where the other is asked for.
+    again = FunctionType(function.__code__, function.__globals__, f"{function.__name__}_shared")
+    again.__qualname__ = again.__name__
+    return numba.njit(**COMPILE)(function), numba.njit(parallel=True, **COMPILE)(again)
 
 
 class RowKernel:
@@ -140,8 +173,7 @@ class RowKernel:
     """
 
     def __init__(self, function: Callable[..., None], rows_from: int) -> None:
-        self._alone = numba.njit(**COMPILE)(function)
-        self._shared = numba.njit(parallel=True, **COMPILE)(function)
+        self._alone, self._shared = alone_and_shared(function)
         self._rows_from = rows_from
 
     def __call__(self, rows: np.ndarray, *rest: Any) -> None:
