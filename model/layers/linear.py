@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from model.config import Activation
 from model.layers import fixed_shapes
 from model.layers.arrays import why_not_compiled
+from model.layers.few_rows import FewRows, few_rows_of
 from model.layers.int8_rows import Int8Rows, Quantization
 from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
 
@@ -76,11 +77,14 @@ class Linear:
         self.activation: Activation | None = activation
         self._weight: torch.Tensor | Int8Rows | PackedWeight = weight
         self._packed: PackedWeight | None = None
+        self.few_rows: FewRows | None = None
+        """How compiled kernels may multiply few rows by the packed weight, with the bits of `__call__`."""
         if quantize == "int8":
             self._weight = Int8Rows.quantize(weight)
             self._packed = _pack_int8(self._weight) if packed else None
         elif packed and can_pack(weight.dtype, weight.device):
             self._packed = pack(weight, batch_invariant=batch_invariant)
+            self.few_rows = few_rows_of(self._packed, weight)
         self._weight = self._packed or self._weight
         self._post_op = _POST_OPS[activation or "none"]
         self._batch_invariant = batch_invariant

@@ -58,7 +58,7 @@ _MOST_PROBED_OUTPUTS = 4096
 PostOp = tuple[str, str]
 """oneDNN's name and variant of what is applied to each element of a product."""
 
-_NO_POST_OP: PostOp = ("none", "")
+NO_POST_OP: PostOp = ("none", "")
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
@@ -92,13 +92,18 @@ class InnerProductWeight:
         rows: how many the layout is to suit best, by oneDNN's own judgement; None leaves that to torch.
         """
         self._pairs = pairs and weight.shape[1] >= _PAIR_FROM
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+        self._weight: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
         twice = self._pairs and x.shape[0] == 1
         x = x.repeat(2, 1) if twice else x
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, post_op[0], [], post_op[1])
         return y[:1] if twice else y
+
+    @property
+    def packed(self) -> torch.Tensor:
+        """What oneDNN made of the weight: a tensor that only its operators understand."""
+        return self._weight
 
     def to_dense(self) -> torch.Tensor:
         dense: torch.Tensor = self._weight.to_dense()
@@ -151,6 +156,11 @@ class ConvolutionWeight:
         )
         y = y.as_strided((rows, self._outputs), (self._outputs, 1))  # like x, it has channels last
         return y[: rows - padded_rows]
+
+    @property
+    def packed(self) -> torch.Tensor:
+        """As `InnerProductWeight.packed`."""
+        return self._filters
 
     def to_dense(self) -> torch.Tensor:
         dense: torch.Tensor = self._filters.to_dense()
@@ -212,20 +222,20 @@ def _wide_is_invariant(inputs: int, outputs: int, dtype: torch.dtype, num_thread
     """
     if inputs % _INPUTS_MULTIPLE or not _LEAST_INPUTS <= inputs <= _LONG_SUM:
         return False
-    return _rows_agree(WideInnerProductWeight, dtype, inputs, _as_wide(outputs))
+    return _rows_agree(WideInnerProductWeight, dtype, inputs, as_wide(outputs))
 
 
-def _as_wide(outputs: int) -> int:
+def as_wide(outputs: int) -> int:
     """A number of columns to probe instead: not too many, and of the same rest."""
     return min(outputs, _MOST_PROBED_OUTPUTS + outputs % 64)
 
 
 def _rows_agree(packing: Callable[[torch.Tensor], PackedWeight], dtype: torch.dtype, inputs: int, outputs: int) -> bool:
     """Whether a row has the same bits among as many rows as `_PROBED_ROWS` says."""
-    x, weight = _rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
+    x, weight = rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
     packed = packing(weight)
-    whole = packed.multiply(x, None, _NO_POST_OP)
-    return all(torch.equal(packed.multiply(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in _PROBED_ROWS)
+    whole = packed.multiply(x, None, NO_POST_OP)
+    return all(torch.equal(packed.multiply(x[-rows:], None, NO_POST_OP), whole[-rows:]) for rows in _PROBED_ROWS)
 
 
 @cache
@@ -235,13 +245,13 @@ def _few_rows(inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -
 
     0 where it already differs for `_FEW_OF_LONG_SUMS`. `num_threads` are those in use.
     """
-    x, weight = _rounding_alone(_FEW, inputs, _as_wide(outputs), dtype)
+    x, weight = rounding_alone(_FEW, inputs, as_wide(outputs), dtype)
     packed = ConvolutionWeight(weight)
-    whole = packed.convolution(x, None, _NO_POST_OP)
+    whole = packed.convolution(x, None, NO_POST_OP)
 
     def agree(most: int, least: int = 1) -> bool:
         few = (rows for rows in _PROBED_ROWS if least <= rows <= most)
-        return all(torch.equal(packed.inner_product(x[-rows:], None, _NO_POST_OP), whole[-rows:]) for rows in few)
+        return all(torch.equal(packed.inner_product(x[-rows:], None, NO_POST_OP), whole[-rows:]) for rows in few)
 
     if not agree(_FEW_OF_LONG_SUMS):
         return 0
@@ -274,7 +284,7 @@ def _layout(weight: torch.Tensor, images: int, pixels: int) -> bytes:
     return bytes(description.numpy())
 
 
-def _rounding_alone(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def rounding_alone(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """x [rows, in] and a weight [out, in] whose product is 0 but for rounding: the second half of a row is minus the
     first, mixed. So every change in the order of a sum shows; of ordinary products, which bfloat16 rounds, one in
     thousands would.

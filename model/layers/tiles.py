@@ -55,6 +55,12 @@ def has_tiles() -> bool:
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
+@functools.cache
+def has_wide_vectors() -> bool:
+    """Whether this CPU has 32 registers of 16 float32 (AVX-512): the sums of several rows stay in them."""
+    return bool(binding.get_host_cpu_features().get("avx512f"))
+
+
 def shapes(rows: Sequence[int]) -> np.ndarray:
     """What `use` takes: how many rows each of the eight tiles has, 16 at most, each row 64 bytes."""
     told = np.zeros(64, np.uint8)  # as the instruction LDTILECFG reads it

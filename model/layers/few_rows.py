@@ -1,0 +1,149 @@
+"""Products of few rows by kernels of our own from the memory that oneDNN has packed, where they have oneDNN's bits.
+
+Which they have is not believed but tried: how the memory lies is looked up in the weight at hand, and the order of sums
+is found by products that are 0 but for rounding, for each shape once on a machine. Refuses to know what a layer is.
+
+Axes: rows, in, out.
+"""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from model.layers.arrays import bits, why_not_compiled
+from model.layers.kept_answers import kept
+from model.layers.packed_weight import (
+    NO_POST_OP,
+    ConvolutionWeight,
+    InnerProductWeight,
+    PackedWeight,
+    WideInnerProductWeight,
+    as_wide,
+    rounding_alone,
+)
+
+BLOCK = 64
+"""Columns that oneDNN lays side by side; weights that it lays otherwise are left to it."""
+
+_PROBED_ROWS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64)
+_CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32,)}
+"""Inputs that oneDNN 3.12 was seen to sum in one go: float32 is cut for the sake of caches, bfloat16 as tiles are."""
+
+_PACKINGS: dict[str, Callable[[torch.Tensor], PackedWeight]] = {
+    packing.__name__: packing for packing in (InnerProductWeight, WideInnerProductWeight, ConvolutionWeight)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows:
+    """What `few_rows_kernels.multiply_columns` must know of a weight."""
+
+    address: int
+    """Of the packed memory, while the weight lives."""
+    chain: int
+    """Inputs that are summed in one go, see there."""
+    inputs: int
+    """As the weight has them: more than the layer where they are filled up with zeros, as rows then must be."""
+    outputs: int
+    """Of the layer."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Of 64 columns, the last one filled up with zeros."""
+        return -(-self.outputs // BLOCK)
+
+
+def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
+    """How to multiply few rows by `packed`, made of weight [out, in], with the same bits; None where that cannot be."""
+    if not isinstance(packed, InnerProductWeight | ConvolutionWeight) or not _has_instructions(weight.dtype):
+        return None
+    memory = memory_of(packed, weight.dtype)
+    outputs, inputs = weight.shape
+    packed_inputs, rest = divmod(len(memory), -(-outputs // BLOCK) * BLOCK)
+    if rest or not _lies_in_blocks(memory, packed_inputs, weight):
+        return None
+    chain = _chain(type(packed).__name__, inputs, as_wide(outputs), weight.dtype, torch.get_num_threads())
+    return FewRows(memory.ctypes.data, chain, packed_inputs, outputs) if chain else None
+
+
+def memory_of(packed: InnerProductWeight | ConvolutionWeight, dtype: torch.dtype) -> np.ndarray:
+    """All numbers of what oneDNN packed, as `arrays.bits` would have them; the weight must outlive this view."""
+    operators, tensor = torch.ops.mkldnn, packed.packed
+    array_type = ctypes.c_int8 * operators._nbytes(tensor)
+    memory = np.ctypeslib.as_array(array_type.from_address(operators.data_ptr(tensor)))
+    return memory.view(np.float32 if dtype == torch.float32 else np.uint16)
+
+
+def _has_instructions(dtype: torch.dtype) -> bool:
+    """Whether this CPU has what makes the kernels fast, and this process a compiler for them."""
+    if why_not_compiled(dtype, torch.device("cpu")) is not None:
+        return False
+    if not all(hasattr(torch.ops.mkldnn, name) for name in ("data_ptr", "_nbytes")):
+        return False
+    from model.layers import tiles  # here, as below: a GPU server needs no compiler
+
+    return tiles.has_tiles() if dtype == torch.bfloat16 else tiles.has_wide_vectors()
+
+
+def _lies_in_blocks(memory: np.ndarray, inputs: int, weight: torch.Tensor) -> bool:
+    """Whether memory holds the weight as the kernels read it, by its first and its last block."""
+    if inputs < weight.shape[1] or (weight.dtype == torch.bfloat16 and inputs % 32):
+        return False
+    together = 1 if weight.dtype == torch.float32 else 2
+    size = BLOCK * inputs
+    for first in (0, (len(weight) - 1) // BLOCK * BLOCK):
+        rows = weight[first : first + BLOCK]
+        filled = F.pad(rows, (0, inputs - rows.shape[1], 0, BLOCK - len(rows)))
+        expected = filled.view(BLOCK, inputs // together, together).transpose(0, 1).contiguous()
+        if not np.array_equal(memory[first * inputs :][:size].view(np.uint8), bits(expected).ravel().view(np.uint8)):
+            return False
+    return True
+
+
+@cache
+@kept
+def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_threads: int) -> int:
+    """`FewRows.chain` of such a weight with which rows have oneDNN's bits; 0 if there is none.
+
+    `num_threads` are those in use: oneDNN may share a sum among them.
+    """
+    x, weight = rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
+    packed = _PACKINGS[packing](weight)
+    assert isinstance(packed, InnerProductWeight | ConvolutionWeight)
+    memory = memory_of(packed, dtype)
+    packed_inputs = len(memory) // (-(-outputs // BLOCK) * BLOCK)
+    bias = weight[:, 0].contiguous()
+
+    def agrees(chain: int) -> bool:
+        return all(
+            torch.equal(
+                _product(x[-rows:], memory, packed_inputs, chain, of, outputs),
+                packed.multiply(x[-rows:], of, NO_POST_OP),
+            )
+            for rows in _PROBED_ROWS
+            for of in (None, bias)
+        )
+
+    if not _lies_in_blocks(memory, packed_inputs, weight):
+        return 0
+    chains = dict.fromkeys(min(chain, inputs) for chain in _CHAINS[dtype])
+    return next((chain for chain in chains if agrees(chain)), 0)
+
+
+def _product(
+    x: torch.Tensor, memory: np.ndarray, inputs: int, chain: int, bias: torch.Tensor | None, outputs: int
+) -> torch.Tensor:
+    """x W^T + bias."""
+    from model.layers import few_rows_kernels as kernels
+
+    x = F.pad(x, (0, inputs - x.shape[1])) if inputs > x.shape[1] else x
+    out = x.new_empty(len(x), outputs)
+    y = bits(out)
+    multiply = kernels.multiply_here if torch.get_num_threads() == 1 else kernels.multiply_shared
+    multiply(bits(x), memory, chain, y[0, :0] if bias is None else bits(bias), y)
+    return out
