@@ -16,6 +16,7 @@ import litserve as ls
 
 from server import messages
 from server.engine.config import EngineConfig
+from server.engine.mapped_libraries import let_go_of_libraries
 from server.engine.memory_limit import give_back_memory, limit_memory
 from server.link import WorkerLink, is_listened_to
 from server.logs import configure_logging
@@ -85,6 +86,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         freeze_garbage()
         self.link = link
         link.send(messages.encode(messages.Ready(replace(self.engine.info, memory_room=memory_room))))
+        let_go_of_libraries()
 
     def leave(self) -> None:
         """The link is gone: end this process. If the API process was killed, nobody else removes its socket."""

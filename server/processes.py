@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 
 from server.drain import DrainServer
 from server.engine.config import EngineConfig
+from server.engine.mapped_libraries import let_go_of_libraries
 from server.engine_client import EngineClient
 from server.http_protocol import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lit_api import ENGINE_FACTORY, EngineApi, freeze_garbage
@@ -125,6 +126,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         await self.client.start()
         await self.supervisor.start()
         freeze_garbage()
+        let_go_of_libraries()
         try:
             yield
         finally:
