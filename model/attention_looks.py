@@ -8,8 +8,9 @@ Axes: T rows of the batch, H query heads, D head dimension, S keys of one sequen
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -81,20 +82,29 @@ def _places(
 def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Tensor:
     """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for, and return what z is now."""
     began = time.perf_counter()
-    taps = [tap for tap in look.attention if tap.cross == attended.cross]
     all_changes = [change for change in look.attention_changes if change.cross == attended.cross]
     z = z.clone() if all_changes else z
     changed: dict[int, list[_Changed]] = {}
     for span in dict.fromkeys(change.span for change in all_changes):
         changes = [change for change in all_changes if change.span == span]
         pieces = _change(attended, span, changes, z)
-        changed[span] = [piece for piece in pieces if any(tap.span == span for tap in taps)]
-    assert look.layer is not None
-    for tap in taps:
-        attended.check()
-        _serve(attended, tap, look.layer, changed.get(tap.span, ()))
+        changed[span] = [piece for piece in pieces if any(tap.span == span for tap in look.attention)]
     look.attention_seconds += time.perf_counter() - began
+    look_at_rows(attended, look, changed)
     return z
+
+
+def look_at_rows(
+    attended: Attended, look: LayerLooks, changed: Mapping[int, Sequence[_Changed]] = MappingProxyType({})
+) -> None:
+    """Hand out the rows asked for, with what was changed in them: by span."""
+    began = time.perf_counter()
+    assert look.layer is not None
+    for tap in look.attention:
+        if tap.cross == attended.cross:
+            attended.check()
+            _serve(attended, tap, look.layer, changed.get(tap.span, ()))
+    look.attention_seconds += time.perf_counter() - began
 
 
 def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z: torch.Tensor) -> Iterator[_Changed]:

@@ -59,6 +59,8 @@ class Span(NamedTuple):
     """Cache blocks of the encoder's positions, for cross attention."""
     num_cross_keys: int = 0
     """Positions of the encoder."""
+    needs_output: bool = True
+    """Whether anything behind the queries, keys and values of its last layer is needed."""
 
     @property
     def num_rows(self) -> int:
@@ -143,15 +145,18 @@ class Batch:
         device: torch.device,
         num_layers: Sequence[int],
         check: Check = lambda: None,
+        needs_output: Sequence[bool] | None = None,
     ) -> "Batch":
         """Whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 .. num_blocks - 1.
 
-        num_layers: what each sequence needs, as in `Span`. Raises ValueError when the most do not come first.
+        num_layers, needs_output: what each sequence needs, as in `Span`; None is the output, of all of them. Raises
+        ValueError when the most layers do not come first.
         """
         spans, num_blocks = [], 0
-        for ids, layers in zip(token_ids, num_layers, strict=True):
+        outputs = [True] * len(token_ids) if needs_output is None else needs_output
+        for ids, layers, output in zip(token_ids, num_layers, outputs, strict=True):
             table = range(num_blocks, num_blocks + -(-len(ids) // block_size))
-            spans.append(Span(ids, 0, table, layers))
+            spans.append(Span(ids, 0, table, layers, needs_output=output))
             num_blocks = table.stop
         return cls(spans, block_size, device, check)
 
@@ -171,6 +176,10 @@ class Batch:
     def num_rows_at(self, layer: int) -> int:
         """Rows that still need layer `layer`."""
         return int(self.first_rows[self.num_spans_at(layer)])
+
+    def needs_output_of(self, layer: int) -> bool:
+        """Whether any row needs more of layer `layer` than its queries, keys and values."""
+        return any(span.num_layers > layer + (not span.needs_output) for span in self.spans)
 
     @cached_property
     def tiles_array(self) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch
 
 from model.capture import LayerLooks
 from model.layers.norm import Norm
-from model.sublayers import CrossAttention, Step
+from model.sublayers import CrossAttention, SelfAttention, Step
 
 
 class Sublayer(Protocol):
@@ -82,6 +82,15 @@ class Block:
         if self.cross is not None:
             x = self.cross(x, step, look)
         return self.mlp(x, step, look)
+
+    def enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> None:
+        """As far as the queries, keys and values of the stream x [T', d], and what is seen of them: where that is all
+        that anybody needs of this block, most of its products need not be made.
+        """
+        if look is not None:
+            x = look("hook_resid_pre", x)
+        assert isinstance(self.attention.f, SelfAttention)
+        self.attention.f.enter(_normed(self.attention.before, self.attention.norm, x, look), step, look)
 
     @property
     def cross_attention(self) -> CrossAttention:

@@ -96,6 +96,10 @@ class DecodeBatch:
         """All of them: a token to be sampled needs every layer."""
         return self.num_rows
 
+    def needs_output_of(self, layer: int) -> bool:
+        """Always, for the same reason."""
+        return True
+
     def check(self) -> None:
         """Nothing is asked: a captured graph cannot be left in its middle."""
 

@@ -35,8 +35,9 @@ class Stack:
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
 
-        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers. Raises what
-        `batch.check` raises, between two layers or inside one; the caches then hold some of the rows.
+        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers; of none, where
+        nobody needs the output of the last one. Raises what `batch.check` raises, between two layers or inside one; the
+        caches then hold some of the rows.
         """
         outside = None if looks is None else looks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
@@ -48,7 +49,11 @@ class Stack:
                 return x[:0]
             batch.check()
             step = Step(batch, cache, rows, local_turns if block.uses_local_rope else turns)
-            x = block(x[: padded_rows(rows)], step, None if looks is None else looks.at(block.index))
+            x, look = x[: padded_rows(rows)], None if looks is None else looks.at(block.index)
+            if not batch.needs_output_of(block.index):
+                block.enter(x, step, look)
+                return x[:0]
+            x = block(x, step, look)
         if self.final_norm is not None:
             hidden = self.final_norm(x)
             if outside is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.attention_looks import Attended, look_at_results, look_into
+from model.attention_looks import Attended, look_at_results, look_at_rows, look_into
 from model.batch import Batch, Sight, fill_up
 from model.capture import LayerLooks
 from model.kv_cache import LayerCache
@@ -52,11 +52,18 @@ class Heads:
         z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)  # [T, H, D]
         if look is not None:
             if look.attention or look.attention_changes:
-                attended = Attended(self.attention, self.rule, q, step.cache, sight, cross, step.batch.check)
-                z = look_into(attended, z, look)
+                z = look_into(self._attended(q, step, sight, cross=cross), z, look)
             z = look(f"{self.name}.hook_z", z)
         out = self.out(fill_up(z.flatten(1), padded))
         return out if look is None else look_at_results(f"{self.name}.hook_result", self.out, z, out, look)
+
+    def show(self, q: torch.Tensor, step: Step, sight: Sight, look: LayerLooks) -> None:
+        """Of self-attention, what is seen of the scores of q [T, H, D], turned, where nobody needs their sum."""
+        if look.attention:
+            look_at_rows(self._attended(q, step, sight, cross=False), look)
+
+    def _attended(self, q: torch.Tensor, step: Step, sight: Sight, *, cross: bool) -> Attended:
+        return Attended(self.attention, self.rule, q, step.cache, sight, cross, step.batch.check)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +84,18 @@ class SelfAttention:
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
         """x [T', d] -> [T', d]; keys and values go into the cache."""
+        q = self._enter(x, step, look)
+        sight = step.batch.sight(self.causal, self.window)
+        return self.heads(q, x.shape[0], step, sight, look, cross=False)
+
+    def enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> None:
+        """Keys and values of x [T', d] go into the cache, and what is seen of the scores is handed out: no more."""
+        q = self._enter(x, step, look)
+        if look is not None:
+            self.heads.show(q, step, step.batch.sight(self.causal, self.window), look)
+
+    def _enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
+        """Keys and values of x [T', d] go into the cache; returns the turned queries [T, H, D]."""
         qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)[: step.rows]  # [T, H + 2K, D]
         if look is not None:
             qkv = self._look_at_parts(qkv, look)
@@ -87,8 +106,7 @@ class SelfAttention:
         if look is not None:
             q = look("attn.hook_rot_q", q)
             look.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
-        sight = step.batch.sight(self.causal, self.window)
-        return self.heads(q, x.shape[0], step, sight, look, cross=False)
+        return q
 
     def _parts(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         keys, values = self.num_heads, self.num_heads + self.num_kv_heads

@@ -119,7 +119,8 @@ class ModelRunner:
         ordered = sorted(encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed))
         ids = [seq.encoder_token_ids for seq in ordered]
         layers = [seq.num_encoder_layers_needed for seq in ordered]
-        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check)
+        outputs = [seq.needs_encoder_output for seq in ordered]
+        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs)
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
         inside, entering = LooksBuilder("encoder"), LooksBuilder("cross")
         for seq, window in zip(ordered, windows, strict=True):
@@ -289,6 +290,7 @@ def _span(chunk: Chunk) -> Span:
         seq.num_layers_needed,
         seq.cross_block_table,
         seq.num_cross_tokens,
+        seq.needs_output,
     )
 
 

@@ -7,7 +7,7 @@ tensors or of other requests.
 from collections.abc import Iterable
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from model.points import BY_NAME, Stack, reads_encoder
 from server.engine.request import (
@@ -29,6 +29,10 @@ encoder's output.
 """
 
 _AFTER_THE_BLOCKS = ("ln_final", "logits")
+_BEFORE_THE_OUTPUT = frozenset(
+    ["hook_resid_pre"] + [f"attn.hook_{name}" for name in ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern")]
+)
+"""Points of a block that are there once it has its queries and keys, in every family: norms may come later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +43,25 @@ class Stacks:
     encoder: int = 0
 
 
+class Depth(NamedTuple):
+    """How far a stack must run. Compares: the deeper one is the larger."""
+
+    num_layers: int
+    needs_output: bool
+    """Whether anything behind the queries, keys and values of the last of these blocks is needed."""
+
+
+_NOT_AT_ALL = Depth(0, False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What one request needs."""
 
     runs_encoder: bool
     runs_decoder: bool
-    encoder_layers: int
-    """Blocks of the encoder."""
-    decoder_layers: int
+    encoder: Depth
+    decoder: Depth
     captured: ReadOnlySequence[int]
     """Positions of the prompt that the decoder must compute because the answer holds them, ascending."""
 
@@ -55,57 +69,66 @@ class Needs:
 def needs_of(request: EngineRequest, stacks: Stacks) -> Needs:
     """What `request` needs of a model with these stacks. Raises ValueError when it asks a stack that is not there."""
     task = request.task
-    encoder_layers, decoder_layers = _depths(task, stacks)
-    for name, depth, has in (("encoder", encoder_layers, stacks.encoder), ("decoder", decoder_layers, stacks.decoder)):
+    encoder, decoder = _depths(task, stacks)
+    for name, depth, has in (("encoder", encoder, stacks.encoder), ("decoder", decoder, stacks.decoder)):
         if depth is not None and not has:
             raise ValueError(f"request {request.uid}: {type(task).__name__} asks the {name}; this model has none")
-    runs_decoder = decoder_layers is not None
+    runs_decoder = decoder is not None
     runs_encoder = stacks.encoder > 0
-    whole = stacks.encoder if runs_decoder else 0  # a decoder looks at the encoder's last word
+    # A decoder looks at the encoder's last word.
+    whole = Depth(stacks.encoder, needs_output=True) if runs_decoder else _NOT_AT_ALL
     return Needs(
         runs_encoder=runs_encoder,
         runs_decoder=runs_decoder,
-        encoder_layers=max(whole, encoder_layers or 0),
-        decoder_layers=decoder_layers or 0,
+        encoder=_changed(max(whole, encoder or _NOT_AT_ALL), request),
+        decoder=_changed(decoder or _NOT_AT_ALL, request),
         captured=_captured(task, len(request.prompt_token_ids)) if runs_decoder else (),
     )
 
 
-def _depths(task: Task, stacks: Stacks) -> tuple[int | None, int | None]:
-    """Blocks that the answer is read from, of the encoder and of the decoder; None where it reads nothing there."""
+def _changed(depth: Depth, request: EngineRequest) -> Depth:
+    """Patterns that a request changes are made anew where they are used, so its last block has to use them."""
+    return depth._replace(needs_output=True) if request.interventions else depth
+
+
+def _depths(task: Task, stacks: Stacks) -> tuple[Depth | None, Depth | None]:
+    """Where the answer is read, in the encoder and in the decoder; None where it reads nothing there."""
     if isinstance(task, AttentionTask):
         return _depth_of_part(task.capture.part, [layer for layer, _ in task.capture.pairs])
     if isinstance(task, HeadScoresTask):
         return _depth_of_part(task.part, [layer for layer, _ in task.pairs])
     if isinstance(task, EmbedTask):
         read = stacks.encoder or stacks.decoder
-        depth = read if task.layer is None else max(1, task.layer)
+        depth = Depth(read if task.layer is None else max(1, task.layer), needs_output=True)
         return (depth, None) if stacks.encoder else (None, depth)
     if isinstance(task, LensTask):
-        return None, max(1, *task.layers)
+        return None, Depth(max(1, *task.layers), needs_output=True)
     if isinstance(task, TraceTask):
         return (
             _depth_of_points([each for each in task.points if each.stack == "encoder"], stacks.encoder),
             _depth_of_points([each for each in task.points if each.stack == "decoder"], stacks.decoder),
         )
-    return None, stacks.decoder
+    return None, Depth(stacks.decoder, needs_output=True)
 
 
-def _depth_of_part(part: str, layers: ReadOnlySequence[int]) -> tuple[int | None, int | None]:
-    depth = max(layers, default=-1) + 1
+def _depth_of_part(part: str, layers: ReadOnlySequence[int]) -> tuple[Depth | None, Depth | None]:
+    """Of the attention of these layers. Across to the encoder looks what attention to the text itself made."""
+    depth = Depth(max(layers, default=-1) + 1, needs_output=part == "cross")
     return (depth, None) if part == "encoder" else (None, depth)
 
 
-def _depth_of_points(points: ReadOnlySequence[PointCapture], num_layers: int) -> int | None:
+def _depth_of_points(points: ReadOnlySequence[PointCapture], num_layers: int) -> Depth | None:
     if not points:
         return None
     return max(_depth_of_point(each, num_layers) for each in points)
 
 
-def _depth_of_point(capture: PointCapture, num_layers: int) -> int:
+def _depth_of_point(capture: PointCapture, num_layers: int) -> Depth:
     if capture.layer is not None:
-        return capture.layer + 1
-    return num_layers if capture.point.startswith(_AFTER_THE_BLOCKS) else 0
+        return Depth(capture.layer + 1, capture.point not in _BEFORE_THE_OUTPUT)
+    if capture.point.startswith(_AFTER_THE_BLOCKS):
+        return Depth(num_layers, needs_output=True)
+    return _NOT_AT_ALL
 
 
 def _captured(task: Task, length: int) -> ReadOnlySequence[int]:

@@ -58,6 +58,8 @@ class Sequence:
         "finish_reason",
         "is_changed",
         "max_num_computed_tokens",
+        "needs_encoder_output",
+        "needs_output",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_encoder_layers_needed",
@@ -72,6 +74,7 @@ class Sequence:
         "sampling_params",
         "status",
         "stopping_ids",
+        "takes_largest_logit",
         "token_ids",
         "uid",
     )
@@ -96,6 +99,7 @@ class Sequence:
         self.sampling_params: SamplingParams | None = task.sampling if isinstance(task, GenerateTask) else None
         params = self.sampling_params
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
+        self.takes_largest_logit = params is not None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
         if needs.runs_encoder and not self.encoder_token_ids:
             name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
@@ -122,11 +126,13 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.captured_upto = 0
         """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
-        self.num_layers_needed = needs.decoder_layers
-        """Blocks of the decoder to run for this sequence; its K/V exist in these layers only."""
+        self.num_layers_needed, self.needs_output = needs.decoder
+        """Blocks of the decoder to run for this sequence; its K/V exist in these layers only. And whether anything
+        behind the last one's queries, keys and values is needed.
+        """
         self.only_looks = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
         """It neither writes text nor embeds it: while others do, it may wait."""
-        self.num_encoder_layers_needed = needs.encoder_layers
+        self.num_encoder_layers_needed, self.needs_encoder_output = needs.encoder
         self.is_changed = bool(request.interventions)
         """Its numbers are its own: no other sequence may use them, nor it theirs."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed

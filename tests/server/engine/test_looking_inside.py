@@ -5,6 +5,7 @@ others, for every family.
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from model.checkpoint import load_weights
 from model.point_names import sizes
 from model.points import BY_NAME
+from model.sublayers import Feedforward
 from model.transformer import Transformer
 from server.engine.request import (
     AttentionCapture,
@@ -68,6 +70,62 @@ def test_every_point_has_the_same_bits_in_chunks_among_others(model_of: Load, na
     for each in traced:
         assert answers[each.uid] == expected[each.uid]
     assert engine.stats().kv_cache_usage_ratio == 0
+
+
+UP_TO_THE_KEYS = {
+    "hook_resid_pre",
+    *(f"attn.hook_{name}" for name in ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern")),
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_block_that_is_left_after_its_keys_shows_what_it_would_show_otherwise(model_of: Load, name: str) -> None:
+    """Alone nothing behind the keys is computed; beside a stream it is, for the stream's sake."""
+    model = model_of(name)
+    whole = everything(model.config)
+    ids, encoded = text(29), text(11) if model.config.kind == "encoder-decoder" else ()
+    expected = alone(model, [request(0, ids, whole, encoded=encoded)])[0]
+    stream = (
+        [] if model.config.kind == "encoder" else [request(9, text(7), generate(8), encoded=text(5) if encoded else ())]
+    )
+    for stack, layer in dict.fromkeys((point.stack, point.layer) for point in whole.points):
+        points = tuple(
+            point
+            for point in whole.points
+            if (point.stack, point.layer) == (stack, layer) and point.point in UP_TO_THE_KEYS
+        )
+        if not points:
+            continue
+        for beside in ([], stream):
+            engine = build(model, max_num_seqs=8, max_num_batched_tokens=17)
+            found = run(engine, [*beside, request(1, ids, TraceTask(points=points), encoded=encoded)])[1]
+            for point in points:
+                assert found.array(point.name).tobytes() == expected.array(point.name).tobytes(), point.name
+
+
+def test_a_look_at_a_layers_patterns_runs_no_mlp_of_that_layer(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, num_runs, run_mlp = model_of("llama"), 0, Feedforward.__call__
+
+    def counted(mlp: Feedforward, *arguments: Any) -> torch.Tensor:
+        nonlocal num_runs
+        num_runs += 1
+        return run_mlp(mlp, *arguments)
+
+    monkeypatch.setattr(Feedforward, "__call__", counted)
+    for layer in range(model.config.num_layers):
+        num_runs = 0
+        alone(model, [request(1, text(9), AttentionTask(capture=AttentionCapture(pairs=((layer, 0),))))])
+        assert num_runs == layer
+
+
+def test_the_keys_of_a_last_block_that_was_left_serve_whoever_reads_the_same_text(model_of: Load) -> None:
+    model, ids = model_of("llama"), text(40)
+    engine = build(model)
+    looked = AttentionTask(capture=AttentionCapture(pairs=((model.config.num_layers - 1, 0),)))
+    run(engine, [request(1, ids, looked)])
+    stream = request(2, ids, generate(12, ignore_eos=True))
+    assert run(engine, [stream])[2] == alone(model, [stream])[2]
+    assert engine.stats().prefix_cache_hits_total > 0
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.engine.request import AttentionCapture, EmbedTask, GenerateTask, Pooling, Task
+from server.engine.request import AttentionCapture, EmbedTask, GenerateTask, PointCapture, Pooling, Task, TraceTask
 from server.engine.sampling_params import SamplingParams
 from server.engine.sequence import Chunk
 from tests.server.engine.toy_runner import NUM_LAYERS, attend, generate, sequence
@@ -13,6 +13,13 @@ SAMPLING = SamplingParams(max_tokens=3, seed=0)
 
 def capture(*queries: int) -> AttentionCapture:
     return AttentionCapture(pairs=((0, 0),), queries=queries or None)
+
+
+def trace(*points: str) -> TraceTask:
+    """These points of the first block."""
+    return TraceTask(
+        points=tuple(PointCapture(name=f"blocks.0.{each}", stack="decoder", layer=0, point=each) for each in points)
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,6 +74,30 @@ def test_layers_follow_what_is_asked_and_only_complete_ones_are_shared(task: Tas
     seq = sequence(1, PROMPT, task)
     assert seq.num_layers_needed == num_layers
     assert seq.publishes_prefix == (num_layers == NUM_LAYERS)
+
+
+@pytest.mark.parametrize(
+    ("task", "needs_output"),
+    [
+        (generate(), True),
+        (EmbedTask(layer=1), True),
+        (attend(), False),
+        (trace("hook_resid_pre", "attn.hook_k", "attn.hook_pattern"), False),
+        (trace("attn.hook_pattern", "attn.hook_z"), True),
+        (trace("ln1.hook_normalized"), True),  # where the norm comes last, it stands behind the attention
+    ],
+)
+def test_a_last_block_is_left_with_its_keys_where_nothing_behind_them_is_asked_for(
+    task: Task, needs_output: bool
+) -> None:
+    assert sequence(1, PROMPT, task).needs_output == needs_output
+
+
+def test_of_two_points_the_deeper_one_decides_how_much_of_the_last_block_runs() -> None:
+    shallow = PointCapture(name="blocks.0.hook_mlp_out", stack="decoder", layer=0, point="hook_mlp_out")
+    deep = PointCapture(name="blocks.1.attn.hook_q", stack="decoder", layer=1, point="attn.hook_q")
+    seq = sequence(1, PROMPT, TraceTask(points=(shallow, deep)))
+    assert (seq.num_layers_needed, seq.needs_output) == (2, False)
 
 
 def test_a_sample_is_taken_only_where_a_chunk_reaches_the_newest_token() -> None:
