@@ -210,7 +210,7 @@ class Exchange(asyncio.Protocol):
 
 
 def events_in(answer: bytes, start: int) -> Iterator[tuple[bytes, int]]:
-    """The data of each whole event of a body in chunks that begins at `start`, and where the chunk with its end ends."""
+    """The data of each whole event of a body in chunks that begins at `start`; where the chunk that ends it ends."""
     pending = b""
     while (line := answer.find(b"\r\n", start)) >= 0:
         size = int(answer[start:line], 16)
