@@ -7,8 +7,11 @@ Axes: R rows, V values of a row, N blocks of a row, B values of a block, K large
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from model.layers.arrays import bits, why_not_compiled
 
 BLOCK = 64
 """Values searched together. A two-level search reads a row once, at memory speed; torch.argmax and topk do not."""
@@ -30,10 +33,16 @@ def argmax(x: Tensor) -> Tensor:
     """The id [R] of the largest value of each row of x [R, V], the lowest id among equals; of a NaN, if there is one.
 
     torch.argmax gives the first maximum, but runs scalar on CPU. numpy's does not, and takes a tenth, in one thread and
-    for the types that it has; for others it pays to find the block first.
+    for the types that it has; bfloat16 has a kernel of ours. For others it pays to find the block first.
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
+    if x.dtype == torch.bfloat16 and x.is_contiguous() and why_not_compiled(x.dtype, x.device) is None:
+        from model.layers.search_kernels import argmax as kernel  # here: a GPU server needs no compiler
+
+        places = np.empty(len(x), np.int64)
+        kernel(bits(x), places)
+        return torch.from_numpy(places)
     full = x.shape[1] // BLOCK * BLOCK
     if full < 2 * BLOCK:
         return x.argmax(-1)

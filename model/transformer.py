@@ -103,10 +103,11 @@ class Transformer:
             block.cross_attention.enter(hidden, layer, slots, None if looks is None else looks.at(block.index))
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
         """hidden [n, d] of `forward` -> logits [n, vocab], float32 (float64 in float64), scaled, biased and capped.
 
-        Raises ValueError when the model has no head.
+        Without `widen` they keep the type of the head's product where they are no more than that: the same numbers in
+        half the bytes. Raises ValueError when the model has no head.
         """
         if self.head is None:
             raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
@@ -116,8 +117,9 @@ class Transformer:
         if self.project_out is not None:
             x = self.project_out(x)  # [n, e]
         logits = self.head(x)[: len(hidden)]
-        logits = logits if logits.dtype == torch.float64 else logits.float()
         cap = self.config.final_logit_softcap
+        if (widen or cap is not None) and logits.dtype != torch.float64:
+            logits = logits.float()
         return logits if cap is None else soft_cap(logits, cap)
 
     @torch.inference_mode()

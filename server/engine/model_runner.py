@@ -13,7 +13,7 @@ import torch
 from model.batch import Batch, Check, Span
 from model.capture import Looks
 from model.kv_cache import KVCache
-from model.row_search import take
+from model.row_search import argmax, take
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
@@ -242,23 +242,32 @@ class ModelRunner:
     ) -> None:
         """hidden, logits: of every row of the batch, the latter where they are there already."""
         rows = [at.last_row for at in sampling]
-        logits = self.model.logits(take(hidden, rows)) if logits is None else logits[rows]
-        for i, at in enumerate(sampling):
-            found = findings[at.chunk.sequence.uid]
-            if found.patches:
-                found.change_logits(logits[i : i + 1], at.chunk.end - 1)
-        chosen = self.sampler.sample(logits, [self._sampler_row(at.chunk.sequence) for at in sampling])
+        logits = self.model.logits(take(hidden, rows), widen=False) if logits is None else logits[rows]
+        changing = [i for i, at in enumerate(sampling) if findings[at.chunk.sequence.uid].patches]
+        if changing:
+            logits = logits.float()
+        for i in changing:
+            chunk = sampling[i].chunk
+            findings[chunk.sequence.uid].change_logits(logits[i : i + 1], chunk.end - 1)
+        sequences = [at.chunk.sequence for at in sampling]
+        if all(seq.takes_largest_logit for seq in sequences):
+            ids, scored = argmax(logits), None
+        else:
+            scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
+            ids = torch.tensor([sampled.token_id for sampled in scored], device=logits.device)
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
-        ids = torch.tensor([sampled.token_id for sampled in chosen], device=logits.device)
         usable = logits.gather(1, ids[:, None])[:, 0].isfinite().tolist()
-        for at, sampled, is_usable in zip(sampling, chosen, usable, strict=True):
-            uid = at.chunk.sequence.uid
-            if not is_usable:
-                result.failures[uid] = _not_finite(at.chunk.sequence, at.chunk.end - 1)
-                continue
-            result.tokens[uid] = sampled.token_id
+        result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids.tolist(), strict=True)}
+        for sampled, seq in zip(scored or (), sequences, strict=False):
             if sampled.logprob is not None:
-                result.logprobs[uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+                told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+                result.logprobs[seq.uid] = told
+        for at, is_usable in zip(sampling, usable, strict=True):
+            if not is_usable:
+                seq = at.chunk.sequence
+                result.failures[seq.uid] = _not_finite(seq, at.chunk.end - 1)
+                del result.tokens[seq.uid]
+                result.logprobs.pop(seq.uid, None)
 
     @staticmethod
     def _sampler_row(seq: Sequence) -> SamplerRow:

@@ -40,3 +40,15 @@ class SamplingParams:
         """Every token id that ends the request when it is chosen."""
         eos = () if self.ignore_eos else self.eos_token_ids
         return frozenset(eos) | frozenset(self.stop_token_ids)
+
+    @property
+    def takes_largest_logit(self) -> bool:
+        """Whether every token is that of the largest logit as it came, and nothing else is told of it."""
+        changes_logits = (
+            self.repetition_penalty != 1
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.logit_bias
+            or self.min_tokens
+        )
+        return not self.temperature and not changes_logits and self.logprobs is None

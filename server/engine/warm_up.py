@@ -13,6 +13,7 @@ import torch
 from model.batch import Batch, Span, padded_sizes
 from model.capture import AttentionTap, Looks
 from model.kv_cache import KVCache
+from model.row_search import argmax
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
 from server.engine.memory_limit import give_back_memory
@@ -81,7 +82,7 @@ def _warm_up_products(
         model.forward(Batch(spans, cache.block_size, model.device), cache)
     if model.head is not None:
         for rows in padded_sizes(max_num_seqs):
-            model.logits(model.tokens.new_zeros(rows, model.config.hidden_size))
+            argmax(model.logits(model.tokens.new_zeros(rows, model.config.hidden_size), widen=False))
 
 
 def _counts(rows: int, piece: int) -> Sequence[int]:

@@ -1,5 +1,6 @@
 """Row searches against plain Python on rows full of ties, at sizes around the block size."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,13 @@ sizes = st.sampled_from([1, 2, 63, 64, 65, 128, 129, 1000, 4096])
 levels = st.sampled_from([1, 2, 5, 1000])  # few levels: many ties
 seeds = st.integers(0, 2**32 - 1)
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float64])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """What compiles does so before hypothesis looks at the clock."""
+    for rows in (1, 9):
+        argmax(torch.zeros(rows, 1, dtype=torch.bfloat16))
 
 
 def row_with_ties(size: int, num_levels: int, seed: int, rows: int = 3) -> torch.Tensor:
@@ -23,17 +31,28 @@ def test_argmax_is_the_lowest_id_among_the_largest(size: int, num_levels: int, s
     assert argmax(x).tolist() == [row.index(max(row)) for row in x.tolist()]
 
 
-@given(sizes, st.data())
-def test_argmax_finds_what_is_no_number(size: int, data: st.DataObject) -> None:
+@given(sizes, st.data(), dtypes)
+def test_argmax_finds_what_is_no_number(size: int, data: st.DataObject, dtype: torch.dtype) -> None:
     place = data.draw(st.integers(0, size - 1))
-    x = row_with_ties(size, 5, 1, rows=1)
+    x = row_with_ties(size, 5, 1, rows=1).to(dtype)
+    x[0, data.draw(st.integers(0, size - 1))] = torch.inf
     x[0, place] = float("nan")
     assert argmax(x).tolist() == [place]
 
 
-def test_argmax_finds_every_place() -> None:
+@given(sizes, st.data(), dtypes)
+def test_argmax_finds_the_first_infinity(size: int, data: st.DataObject, dtype: torch.dtype) -> None:
+    places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=3))
+    x = row_with_ties(size, 5, 1, rows=1).to(dtype)
+    x[0, places] = torch.inf
+    assert argmax(x).tolist() == [min(places)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_argmax_finds_every_place(dtype: torch.dtype) -> None:
     size = 2 * BLOCK + 3
-    assert argmax(torch.eye(size)).tolist() == list(range(size))
+    assert argmax(torch.eye(size, dtype=dtype)).tolist() == list(range(size))
+    assert argmax(torch.eye(size, dtype=dtype) - 2).tolist() == list(range(size))
 
 
 @given(sizes, levels, seeds, st.integers(1, 40))
