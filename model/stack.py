@@ -13,6 +13,7 @@ from model.batch import Batch, padded_rows
 from model.block import Block
 from model.capture import Looks
 from model.config import ModelConfig
+from model.decode_step import DecodeStep
 from model.embedding import Embedding
 from model.kv_cache import LayerCache
 from model.layers.norm import Norm
@@ -31,6 +32,8 @@ class Stack:
     """Of the layers with a window, where it differs."""
     blocks: Sequence[Block]
     final_norm: Norm | None
+    decode_step: DecodeStep | None
+    """All blocks in one call, for steps of few rows where it can."""
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
@@ -41,6 +44,8 @@ class Stack:
         """
         outside = None if looks is None else looks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
+        if self.decode_step is not None and self.decode_step.can_run(batch, looks):
+            return self.decode_step(x[: batch.num_rows], batch, caches, looks)
         turns = None if self.rope is None else self.rope.at(batch.positions)
         local_turns = turns if self.local_rope is None else self.local_rope.at(batch.positions)
         for block, cache in zip(self.blocks, caches, strict=True):

@@ -46,21 +46,27 @@ class RmsNorm:
         """
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self._rounds_once = weight_offset != 0
-        self.weight = weight.to(self._wide) + weight_offset if self._rounds_once else weight
+        self.rounds_once = weight_offset != 0
+        """After the product with `weight`, which then is float32."""
+        self.weight = weight.to(self._wide) + weight_offset if self.rounds_once else weight
         self._kernel: RowKernel | None = None
         if why_not_compiled(weight.dtype, weight.device) is None:
             from model.layers.row_kernels import rms_norm, rms_norm_rounded_once  # here: a GPU server needs no compiler
 
-            self._kernel = rms_norm_rounded_once if self._rounds_once else rms_norm
+            self._kernel = rms_norm_rounded_once if self.rounds_once else rms_norm
             self._arguments = bits(self.weight), np.float32(eps)
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether rows are normalised by `row_kernels`."""
+        return self._kernel is not None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._kernel is not None:
             out = torch.empty_like(x, memory_format=torch.contiguous_format)
             self._kernel(bits(x.contiguous()), *self._arguments, bits(out))
             return out
-        if x.dtype == self._wide or self._rounds_once:
+        if x.dtype == self._wide or self.rounds_once:
             return F.rms_norm(x.to(self._wide), self.weight.shape, self.weight, self.eps).to(x.dtype)
         return F.rms_norm(x.to(self._wide), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
 

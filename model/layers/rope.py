@@ -137,12 +137,12 @@ class Rope:
         angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, R / 2]
         cos, sin = angles.cos() * turns.scaling, angles.sin() * turns.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
-        self._cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
-        self._sin = torch.cat((-sin, sin), -1).to(device)
+        self.cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
+        self.sin = torch.cat((-sin, sin), -1).to(device)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and signed sin of positions [T], both [T, 1, R]: looked up once a step, used by `turn` in every layer."""
-        return self._cos[positions].unsqueeze(1), self._sin[positions].unsqueeze(1)
+        return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
     @staticmethod
     def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

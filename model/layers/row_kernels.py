@@ -84,22 +84,22 @@ def _silu(x):
 
 
 @numba.njit(**COMPILE)
-def silu_times_row(gate_up, t, width, out):
-    """Row t of `_silu_times`; width: ff."""
+def silu_times_row(gate_up, t, width, out, o):
+    """out[o : o + ff] = row t of `_silu_times`; width: ff."""
     whole = width - width % LANES
-    gate, up, start = 2 * t * width, (2 * t + 1) * width, t * width
+    gate, up = 2 * t * width, (2 * t + 1) * width
     for i in range(0, whole, LANES):
-        store(out, start + i, _silu(load(gate_up, gate + i)))
-        store(out, start + i, load(out, start + i) * load(gate_up, up + i))
+        store(out, o + i, _silu(load(gate_up, gate + i)))
+        store(out, o + i, load(out, o + i) * load(gate_up, up + i))
     for i in range(whole, width):
         activated = widen(narrow(_silu(widen(gate_up.flat[gate + i])), out))
-        out.flat[start + i] = narrow(activated * widen(gate_up.flat[up + i]), out)
+        out.flat[o + i] = narrow(activated * widen(gate_up.flat[up + i]), out)
 
 
 def _silu_times(gate_up, out):
     """out = silu(gate), rounded to the model's type, times up. gate_up [T, 2 ff]: gate, then up; out [T, ff]."""
     for t in numba.prange(len(gate_up)):
-        silu_times_row(gate_up, t, out.shape[1], out)
+        silu_times_row(gate_up, t, out.shape[1], out, t * out.shape[1])
 
 
 def _soft_cap(x, cap):
