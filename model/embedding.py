@@ -12,13 +12,14 @@ from model.capture import LayerLooks
 from model.config import ModelConfig
 from model.layers.linear import Linear
 from model.layers.norm import Norm, take_norm
+from model.layers.token_table import TokenTable
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
     """norm(project(scale * token) + token type + position), of which a family has some."""
 
-    tokens: torch.Tensor
+    tokens: TokenTable
     """[vocab, e]; both stacks of an encoder-decoder share it."""
     scale: torch.Tensor | None
     """A number, of the tables' dtype."""
@@ -34,7 +35,7 @@ class Embedding:
     def take(
         cls,
         weights: dict[str, torch.Tensor],
-        tokens: torch.Tensor,
+        tokens: TokenTable,
         config: ModelConfig,
         *,
         context: int,
@@ -48,13 +49,13 @@ class Embedding:
         scale = (
             None
             if config.embedding_scale == 1
-            else torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens)
+            else torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens.device, tokens.dtype)
         )
         positions = weights.pop("pos_embed.weight", None)
         if positions is not None:
             positions = positions[config.position_offset :]
         elif config.sinusoidal_positions:
-            positions = sinusoids(context, config.hidden_size).to(tokens)
+            positions = sinusoids(context, config.hidden_size).to(tokens.device, tokens.dtype)
         types = weights.pop("token_type_embed.weight", None)
         return cls(
             tokens=tokens,
@@ -69,7 +70,7 @@ class Embedding:
 
     def __call__(self, batch: Batch, look: LayerLooks | None = None) -> torch.Tensor:
         """The batch's tokens at their positions -> [T, d]."""
-        x = self.tokens[batch.token_ids]  # [T, e]
+        x = self.tokens(batch.token_ids)  # [T, e]
         if self.scale is not None:
             x = x * self.scale
         if self.project is not None:

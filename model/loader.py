@@ -12,6 +12,7 @@ from model.layers.arrays import why_not_compiled
 from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.packed_weight import can_pack
+from model.layers.token_table import TokenTable
 from model.stack import Stack
 from model.stack_builder import StackBuilder
 from model.transformer import Transformer
@@ -108,14 +109,18 @@ def build_model(
 
     Raises KeyError when a weight is missing.
     """
-    tokens = weights.pop("embed.weight")
-    invariant = resolve_batch_invariant(batch_invariant, tokens.dtype, tokens.device)
+    table = weights.pop("embed.weight")
+    invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device)
+    is_tied = "head.weight" not in weights
     head = project_out = None
     if config.has_head:
-        weight = weights.pop("head.weight", tokens)  # tied: the packed copy beside the table tokens are looked up in
-        head = Linear(weight, weights.pop("head.bias", None), batch_invariant=invariant, quantize=quantize)
+        weight, bias = weights.pop("head.weight", table), weights.pop("head.bias", None)
+        head = Linear(weight, bias, batch_invariant=invariant, quantize=quantize)
+        del weight
         if "embed_out.weight" in weights:
             project_out = Linear.take(weights, "embed_out", batch_invariant=invariant)
+    tokens = TokenTable(table, tied=head if is_tied else None)
+    del table
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}

@@ -7,7 +7,6 @@ import torch
 
 from model.block import Block, Residual
 from model.config import ModelConfig
-from model.decode_step import DecodeStep
 from model.embedding import Embedding
 from model.layers.attention import AttentionRule
 from model.layers.attention_choice import attention_for
@@ -17,6 +16,7 @@ from model.layers.mlp import Mlp
 from model.layers.norm import Norm, RmsNorm, take_norm
 from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
+from model.layers.token_table import TokenTable
 from model.stack import Stack
 from model.sublayers import CrossAttention, Feedforward, Heads, SelfAttention
 
@@ -28,7 +28,7 @@ class StackBuilder:
         self,
         config: ModelConfig,
         weights: dict[str, torch.Tensor],
-        tokens: torch.Tensor,
+        tokens: TokenTable,
         context: int,
         *,
         batch_invariant: bool,
@@ -51,9 +51,6 @@ class StackBuilder:
         config = self.config
         bias = self._position_bias()
         rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
-        rope, local_rope = self._rope(local=False), self._rope(local=True)
-        blocks = [self._block(i, rule) for i in range(config.num_layers)]
-        final_norm = self._norm("final_norm") if config.final_norm else None
         stack = Stack(
             config,
             Embedding.take(
@@ -63,11 +60,10 @@ class StackBuilder:
                 context=self.context,
                 batch_invariant=self.batch_invariant,
             ),
-            rope=rope,
-            local_rope=local_rope,
-            blocks=blocks,
-            final_norm=final_norm,
-            decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope) if config.causal else None,
+            rope=self._rope(local=False),
+            local_rope=self._rope(local=True),
+            blocks=[self._block(i, rule) for i in range(config.num_layers)],
+            final_norm=self._norm("final_norm") if config.final_norm else None,
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack

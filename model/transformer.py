@@ -12,6 +12,7 @@ from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
+from model.layers.token_table import TokenTable
 from model.stack import Stack
 
 
@@ -41,8 +42,7 @@ class Transformer:
         self._scratch: LayerCache | None = None
 
     @property
-    def tokens(self) -> torch.Tensor:
-        """The token table, [vocab, e]."""
+    def tokens(self) -> TokenTable:
         stack = self.decoder or self.encoder
         assert stack is not None
         return stack.embedding.tokens

@@ -31,7 +31,7 @@ class LiveWeights:
         owner, _, kind = name.rpartition(".")
         shared = {"head": model.head, "embed_out": model.project_out}
         if owner == "embed":
-            return model.tokens
+            return model.tokens.to_dense()
         if owner in shared:
             return _of_linear(shared[owner], kind)
         has_two = model.encoder is not None and model.decoder is not None

@@ -65,7 +65,7 @@ def test_log_probabilities_of_a_prompt_are_never_no_numbers(model_of: Load) -> N
 def test_weights_that_are_no_numbers_are_the_servers_fault(tmp_path: Path) -> None:
     model = load(tiny.make_variant("opt-post", tmp_path))
     quiet = alone(model, OTHERS)
-    model.tokens[60] = torch.nan
+    model.tokens.to_dense()[60] = torch.nan
     answers = run(build(model), [request(0, (60, 7), generate(3)), *OTHERS])
     assert answers[0].finish_reason == "error"
     assert "logits at position 1 are infinite or no numbers" in (answers[0].error or "")
