@@ -7,6 +7,7 @@ import torch
 
 from model.block import Block, Residual
 from model.config import ModelConfig
+from model.decode_step import DecodeStep
 from model.embedding import Embedding
 from model.layers.attention import AttentionRule
 from model.layers.attention_choice import attention_for
@@ -51,6 +52,9 @@ class StackBuilder:
         config = self.config
         bias = self._position_bias()
         rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
+        rope, local_rope = self._rope(local=False), self._rope(local=True)
+        blocks = [self._block(i, rule) for i in range(config.num_layers)]
+        final_norm = self._norm("final_norm") if config.final_norm else None
         stack = Stack(
             config,
             Embedding.take(
@@ -60,10 +64,11 @@ class StackBuilder:
                 context=self.context,
                 batch_invariant=self.batch_invariant,
             ),
-            rope=self._rope(local=False),
-            local_rope=self._rope(local=True),
-            blocks=[self._block(i, rule) for i in range(config.num_layers)],
-            final_norm=self._norm("final_norm") if config.final_norm else None,
+            rope=rope,
+            local_rope=local_rope,
+            blocks=blocks,
+            final_norm=final_norm,
+            decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope) if config.causal else None,
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack
