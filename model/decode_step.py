@@ -25,8 +25,6 @@ from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope
 from model.sublayers import Feedforward, SelfAttention
 
-MOST_ROWS = 64
-"""More wait for arithmetic, which blocks one by one do as fast."""
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Weights that one call reads at most, or one layer's: some milliseconds. A key of a head counts as 64."""
 
@@ -87,8 +85,10 @@ class DecodeStep:
         """ropes: of each layer. The parts live as long as this does; all have norms of one kind, and one rule."""
         # Imported here: a GPU server never needs them.
         from model import decode_step_kernels as kernels
+        from model.layers.few_rows_kernels import BLOCK, MOST_ROWS
 
         self._kernels = kernels
+        self._most_rows, self._sums = MOST_ROWS, BLOCK * MOST_ROWS
         self._parts = parts
         self._final_norm = final_norm
         attention = parts[0].attention
@@ -143,7 +143,11 @@ class DecodeStep:
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
         """Whether rows are few, see few keys and need all layers, and nobody wants more than attention rows."""
         last = len(self._parts) - 1
-        if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows or not batch.needs_output_of(last):
+        if (
+            batch.num_rows > self._most_rows
+            or batch.num_rows_at(last) < batch.num_rows
+            or not batch.needs_output_of(last)
+        ):
             return False
         if looks is not None and (looks.reads or looks.changes or looks.attention_changes):
             return False
@@ -212,7 +216,7 @@ class DecodeStep:
         if not self._buffers or len(self._buffers[0]) < num_rows * inputs or len(self._buffers[-1]) != threads:
             rows = padded_rows(num_rows)
             normed, wide, mixed = (np.empty(rows * width, dtype) for width in (inputs, outputs, inputs))
-            self._buffers = normed, wide, mixed, np.empty((threads, 64 * MOST_ROWS), np.float32)
+            self._buffers = normed, wide, mixed, np.empty((threads, self._sums), np.float32)
         return self._buffers
 
     def _show(

@@ -12,9 +12,10 @@ import torch
 from model.batch import Batch, Span
 from model.capture import AttentionTap, Looks, Read
 from model.config import ModelConfig, RopeConfig
-from model.decode_step import MOST_ROWS, DecodeStep
+from model.decode_step import DecodeStep
 from model.folder import PACKAGED
 from model.kv_cache import KVCache
+from model.layers.few_rows_kernels import MOST_ROWS
 from model.layers.tiles import has_wide_vectors
 from model.loader import build_model, load_model
 from model.registry import read_config
