@@ -104,6 +104,21 @@ def read(typingctx, tile, array, i, stride):
 
 
 @intrinsic
+def fetch(typingctx, array, i, stride):
+    """Have what `read` would read brought into the first cache; nothing happens where there is no such memory."""
+
+    def codegen(context, builder, signature, args):
+        first = _address(context, builder, signature.args[0], args[0], args[1])
+        kind = [ir.Constant(ir.IntType(32), value) for value in (0, 3, 1)]  # to read, into the first cache, of data
+        for row in range(TILE_ROWS):
+            line = builder.gep(first, [builder.mul(args[2], ir.Constant(_LONG, row))])
+            _call(context, builder, "llvm.prefetch.p0", line, *kind)
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, types.intp), codegen
+
+
+@intrinsic
 def write(typingctx, tile, array, i, stride):
     """The reverse of `read`."""
     return types.none(tile, array, types.intp, types.intp), _moving("llvm.x86.tilestored64", tile)
