@@ -22,6 +22,7 @@ from model.layers.packed_weight import (
     ConvolutionWeight,
     InnerProductWeight,
     PackedWeight,
+    PostOp,
     WideInnerProductWeight,
     as_wide,
     rounding_alone,
@@ -33,6 +34,9 @@ BLOCK = 64
 _PROBED_ROWS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64)
 _CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32,)}
 """Inputs that oneDNN 3.12 was seen to sum in one go: float32 is cut for the sake of caches, bfloat16 as tiles are."""
+
+_MOST_ROWS = {torch.float32: 64, torch.bfloat16: 32}
+"""Up to which our own products are faster than oneDNN's: beyond, both wait for arithmetic."""
 
 _PACKINGS: dict[str, Callable[[torch.Tensor], PackedWeight]] = {
     packing.__name__: packing for packing in (InnerProductWeight, WideInnerProductWeight, ConvolutionWeight)
@@ -58,11 +62,32 @@ class FewRows:
         return -(-self.outputs // BLOCK)
 
 
+class FewRowsWeight:
+    """A `PackedWeight` whose products of few rows without an activation are made here."""
+
+    def __init__(self, packed: PackedWeight, few_rows: FewRows, dtype: torch.dtype) -> None:
+        """few_rows: what `few_rows_of` says of `packed`."""
+        self._packed, self._few_rows = packed, few_rows
+        num_bytes = few_rows.num_blocks * BLOCK * few_rows.inputs * dtype.itemsize
+        self._memory = _memory_at(few_rows.address, num_bytes, dtype)
+        self._most_rows = _MOST_ROWS[dtype]
+
+    def multiply(self, x: torch.Tensor, bias: torch.Tensor | None, post_op: PostOp) -> torch.Tensor:
+        """As `PackedWeight` says."""
+        if post_op == NO_POST_OP and 0 < len(x) <= self._most_rows:
+            return _product(x, self._memory, self._few_rows, bias)
+        return self._packed.multiply(x, bias, post_op)
+
+    def to_dense(self) -> torch.Tensor:
+        """As `PackedWeight` says."""
+        return self._packed.to_dense()
+
+
 def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
     """How to multiply few rows by `packed`, made of weight [out, in], with the same bits; None where that cannot be."""
     if not isinstance(packed, InnerProductWeight | ConvolutionWeight) or not _has_instructions(weight.dtype):
         return None
-    memory = memory_of(packed, weight.dtype)
+    memory = _memory_of(packed, weight.dtype)
     outputs, inputs = weight.shape
     packed_inputs, rest = divmod(len(memory), -(-outputs // BLOCK) * BLOCK)
     if rest or not _lies_in_blocks(memory, packed_inputs, weight):
@@ -71,11 +96,14 @@ def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
     return FewRows(memory.ctypes.data, chain, packed_inputs, outputs) if chain else None
 
 
-def memory_of(packed: InnerProductWeight | ConvolutionWeight, dtype: torch.dtype) -> np.ndarray:
+def _memory_of(packed: InnerProductWeight | ConvolutionWeight, dtype: torch.dtype) -> np.ndarray:
     """All numbers of what oneDNN packed, as `arrays.bits` would have them; the weight must outlive this view."""
     operators, tensor = torch.ops.mkldnn, packed.packed
-    array_type = ctypes.c_int8 * operators._nbytes(tensor)
-    memory = np.ctypeslib.as_array(array_type.from_address(operators.data_ptr(tensor)))
+    return _memory_at(operators.data_ptr(tensor), operators._nbytes(tensor), dtype)
+
+
+def _memory_at(address: int, num_bytes: int, dtype: torch.dtype) -> np.ndarray:
+    memory = np.ctypeslib.as_array((ctypes.c_int8 * num_bytes).from_address(address))
     return memory.view(np.float32 if dtype == torch.float32 else np.uint16)
 
 
@@ -115,16 +143,14 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
     x, weight = rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
     packed = _PACKINGS[packing](weight)
     assert isinstance(packed, InnerProductWeight | ConvolutionWeight)
-    memory = memory_of(packed, dtype)
+    memory = _memory_of(packed, dtype)
     packed_inputs = len(memory) // (-(-outputs // BLOCK) * BLOCK)
     bias = weight[:, 0].contiguous()
 
     def agrees(chain: int) -> bool:
+        few = FewRows(memory.ctypes.data, chain, packed_inputs, outputs)
         return all(
-            torch.equal(
-                _product(x[-rows:], memory, packed_inputs, chain, of, outputs),
-                packed.multiply(x[-rows:], of, NO_POST_OP),
-            )
+            torch.equal(_product(x[-rows:], memory, few, of), packed.multiply(x[-rows:], of, NO_POST_OP))
             for rows in _PROBED_ROWS
             for of in (None, bias)
         )
@@ -135,15 +161,13 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
     return next((chain for chain in chains if agrees(chain)), 0)
 
 
-def _product(
-    x: torch.Tensor, memory: np.ndarray, inputs: int, chain: int, bias: torch.Tensor | None, outputs: int
-) -> torch.Tensor:
+def _product(x: torch.Tensor, memory: np.ndarray, few: FewRows, bias: torch.Tensor | None) -> torch.Tensor:
     """x W^T + bias."""
     from model.layers import few_rows_kernels as kernels
 
-    x = F.pad(x, (0, inputs - x.shape[1])) if inputs > x.shape[1] else x
-    out = x.new_empty(len(x), outputs)
+    x = F.pad(x, (0, few.inputs - x.shape[1])) if few.inputs > x.shape[1] else x
+    out = x.new_empty(len(x), few.outputs)
     y = bits(out)
     multiply = kernels.multiply_here if torch.get_num_threads() == 1 else kernels.multiply_shared
-    multiply(bits(x), memory, chain, y[0, :0] if bias is None else bits(bias), y)
+    multiply(bits(x), memory, few.chain, y[0, :0] if bias is None else bits(bias), y)
     return out
