@@ -350,16 +350,17 @@ class EngineClient:
     def _take_step(self, worker: WorkerState, step: messages.Step, buffers: Sequence[messages.Buffer]) -> None:
         worker.stats = step.stats
         num_read = step.stats.iteration_tokens if step.stepped else 0
+        for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
+            handle = worker.requests.get(uid)
+            if handle is not None:  # or it was aborted while the step ran
+                num_read += self._note_token(handle, 0)
+                handle.push_token(token_id)
         for wire in step.outputs:
             handle = worker.requests.get(wire.uid)
-            if handle is None:  # aborted while the step ran
+            if handle is None:
                 continue
-            if handle.was_read:
-                num_read -= wire.token_id is not None
-            elif wire.token_id is not None:
-                handle.was_read = True
-                num_read += wire.num_cached_tokens
-                self.admission.note_prompt_read(handle.cost)
+            if wire.token_id is not None:
+                num_read += self._note_token(handle, wire.num_cached_tokens)
             handle.push(messages.request_output(wire, buffers))
             if handle.is_finished:
                 self._finish(worker, handle)
@@ -374,6 +375,16 @@ class EngineClient:
                 self.on_step(step.stats)
             except Exception:  # an observer must not cost the worker its link
                 logger.exception("the observer of engine steps failed")
+
+    def _note_token(self, handle: RequestHandle, num_cached_tokens: int) -> int:
+        """What a step that brought it a token read of prompts beyond what it computed: its first tells that its prompt
+        was read, of which some came from the cache; any other was computed, and is no prompt's.
+        """
+        if handle.was_read:
+            return -1
+        handle.was_read = True
+        self.admission.note_prompt_read(handle.cost)
+        return num_cached_tokens
 
     def _on_lost(self, protocol: link.LinkProtocol, reason: str) -> None:
         worker = self._by_protocol.pop(protocol, None)

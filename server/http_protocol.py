@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.errors import ApiError, BadRequest, Unavailable, error_json
 from server.request_log import request_id
@@ -41,6 +41,10 @@ _REASONS = {
 }
 _LOOKS_PER_TIMEOUT = 4
 """How often within a timeout a connection is looked at: a slow one ends up to a quarter of it later."""
+
+
+BODY_WRITER = "lightwell.body_writer"
+"""Extension of the ASGI scope; its "writer" is a BodyWriter."""
 
 
 def _ignore() -> None:
@@ -70,6 +74,24 @@ class ConnectionEvents:
     """Its client did not send its request in time."""
     on_refused: Callable[[], None] = _ignore
     """There were too many."""
+
+
+class BodyWriter:
+    """Writes pieces of a body past the application's `send`: no task of its own need wake to write each token."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a piece may be written now: the answer, in chunks, has begun, and its client keeps up."""
+        cycle = self._cycle
+        is_over = cycle.disconnected or cycle.response_complete
+        return bool(cycle.response_started and cycle.chunked_encoding) and not (is_over or cycle.flow.write_paused)
+
+    def write(self, piece: bytes) -> None:
+        """Write a piece that is not empty, right behind what was sent before; only while it `is_ready`."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -114,8 +136,10 @@ class HttpProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
             self._refuse_head()
-        else:
-            super().on_headers_complete()
+            return
+        super().on_headers_complete()
+        if self.cycle is not None and self.cycle.scope is self.scope:  # the application runs only after this
+            self.scope["extensions"] = {BODY_WRITER: {"writer": BodyWriter(self.cycle)}}
 
     def on_body(self, body: bytes) -> None:
         self._wrapping_bytes -= MAX_WRAPPING * len(body)

@@ -191,6 +191,10 @@ class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
     refusals: tuple[Refusal, ...] = ()
     stepped: bool = True
     """False when no engine step stands behind it, only a change of the gauges."""
+    token_uids: tuple[int, ...] = ()
+    """The requests to which it brought a token and nothing else: they are in no other output."""
+    token_ids: tuple[int, ...] = ()
+    """Their tokens, in the same order."""
 
 
 ToWorker = NewRequest | Abort | Describe
@@ -304,8 +308,29 @@ def step_message(
 ) -> tuple[Step, list[Buffer]]:
     """One message for one step, and the tensors' bytes in the order in which the message numbers them."""
     buffers: list[Buffer] = []
-    outputs = tuple(_wire_output(output, buffers) for output in step.outputs)
-    return Step(outputs=outputs, stats=step.stats, refusals=tuple(refusals), stepped=stepped), buffers
+    outputs, token_uids, token_ids = [], [], []
+    for output in step.outputs:
+        if output.token_id is None or not is_bare(output):
+            outputs.append(_wire_output(output, buffers))
+        else:
+            token_uids.append(output.uid)
+            token_ids.append(output.token_id)
+    message = Step(tuple(outputs), step.stats, tuple(refusals), stepped, tuple(token_uids), tuple(token_ids))
+    return message, buffers
+
+
+def is_bare(output: RequestOutput) -> bool:
+    """Whether it says no more than its token. What came from the prefix cache was said with the first one, and is
+    again with the last.
+    """
+    return (
+        output.timing is None
+        and output.logprobs is None
+        and output.finish_reason is None
+        and not output.tensors
+        and output.prompt_logprobs is None
+        and output.error is None
+    )
 
 
 def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:

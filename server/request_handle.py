@@ -4,6 +4,7 @@ Knows nothing of sockets: the engine client fills it and is told when it is clos
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from server.admission import Cost
 from server.engine.outputs import RequestOutput
 from server.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
 from server.request_log import RequestRecord
+
+logger = logging.getLogger(__name__)
 
 
 class RequestHandle:
@@ -44,6 +47,8 @@ class RequestHandle:
         """The engine has nothing more to say about it."""
         self.timer: asyncio.TimerHandle | None = None
         """Of the deadline; the client cancels it."""
+        self.on_token: Callable[[int], bool] | None = None
+        """Called with a token that comes with nothing else while the reader waits; False leaves it to the reader."""
         self._record = record
         self._on_close = on_close
         self._on_taken = on_taken
@@ -95,9 +100,7 @@ class RequestHandle:
     def push(self, output: RequestOutput) -> None:
         """For the client: one more output. Ends by deadline, error or abort become an exception of the iteration."""
         if output.token_id is not None:
-            self.num_generated_tokens += 1
-            if self._record is not None:
-                self._record.count_generated()
+            self._count_token()
         if output.finish_reason == "deadline":
             self.expire(was_scheduled=output.timing is not None and output.timing.scheduled is not None)
         elif output.finish_reason == "memory":
@@ -112,6 +115,20 @@ class RequestHandle:
             self._outputs.append(output)
             self.is_finished = output.finish_reason is not None
             self._wake()
+
+    def push_token(self, token_id: int) -> None:
+        """For the client: one more token, which came with nothing else."""
+        self._count_token()
+        is_awaited = self._waiter is not None and not self._waiter.done()
+        try:
+            if is_awaited and self.on_token is not None and self.on_token(token_id):
+                return
+        except Exception:  # of one request: the others' tokens come in the same message
+            logger.exception("a token of request %d could not be handed on", self.uid)
+            self._error = EngineError("The server failed on this request; its log says why.", code="internal_error")
+        else:
+            self._outputs.append(RequestOutput(uid=self.uid, token_id=token_id))
+        self._wake()
 
     def expire(self, *, was_scheduled: bool) -> None:
         """For the client: its time is over."""
@@ -128,6 +145,11 @@ class RequestHandle:
         self._error = error
         self.is_finished = True
         self._wake()
+
+    def _count_token(self) -> None:
+        self.num_generated_tokens += 1
+        if self._record is not None:
+            self._record.count_generated()
 
     def _take(self, error: ApiError | None = None) -> None:
         """The end is in the reader's hands: its bytes are no longer ours to account for. A failure counts as one only

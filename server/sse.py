@@ -9,11 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+import orjson
 from fastapi import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from server.errors import ApiError, EngineError, error_json, note_error
+from server.http_protocol import BODY_WRITER, BodyWriter
 from server.request_log import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
@@ -33,6 +35,19 @@ class ClientGone(ApiError):
 def event(data: bytes) -> bytes:
     """One event; `data` holds no newline."""
     return b"data: " + data + b"\n\n"
+
+
+class TokenEvent:
+    """The event of a token where only its text tells it from the next one's: made once, all but the text."""
+
+    TEXT = "\0"
+    """Stands for the text in the chunk that is given; no name or id holds it."""
+
+    def __init__(self, chunk: dict[str, Any]) -> None:
+        self._before, self._after = event(orjson.dumps(chunk)).split(orjson.dumps(self.TEXT))
+
+    def of(self, text: str) -> bytes:
+        return self._before + orjson.dumps(text) + self._after
 
 
 def error_event(error: ApiError) -> bytes:
@@ -65,9 +80,17 @@ async def _disconnected(request: Request) -> None:
 
 
 class EventStream(StreamingResponse):
-    """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began."""
+    """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began.
 
-    def __init__(self, events: AsyncIterator[bytes], on_close: Callable[[], None]) -> None:
+    `on_begin` is told how events may be written past the stream, between two of its own, where the server lets them.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        on_close: Callable[[], None],
+        on_begin: Callable[[BodyWriter], None] | None = None,
+    ) -> None:
         super().__init__(
             _with_errors(events),
             media_type="text/event-stream",
@@ -75,8 +98,12 @@ class EventStream(StreamingResponse):
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
         self.on_close = on_close
+        self._on_begin = on_begin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = scope.get("extensions", {}).get(BODY_WRITER, {}).get("writer")
+        if writer is not None and self._on_begin is not None:
+            self._on_begin(writer)
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -13,7 +13,18 @@ from server.routes.abilities import check_route
 from server.routes.answers import new_answer_id
 from server.routes.choices import Piece
 from server.routes.context import AppContext
-from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
+from server.routes.generation import (
+    Arrived,
+    Collected,
+    Job,
+    Started,
+    collect,
+    from_first,
+    merged,
+    start,
+    token_writer,
+    usage,
+)
 from server.routes.inputs import between_stacks
 from server.routes.logprobs import chat_entries, prompt_entries
 from server.routes.prompts import fit_generation, read_chat
@@ -42,7 +53,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, job, arrival))
         started, arrivals = await unless_disconnected(request, _begin(context, body, job, arrival))
-        return EventStream(_events(_Writer(context, body, job, started), arrivals), started.close)
+        writer = _Writer(context, body, job, started)
+        direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
+        return EventStream(_events(writer, arrivals), started.close, direct)
 
 
 async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
@@ -80,21 +93,18 @@ async def _begin(
 
 
 async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
-    head = writer.head("chat.completion.chunk")
-    if writer.body.include_usage:
-        head["usage"] = None
     for run in writer.started.runs:
-        yield event(orjson.dumps({**head, "choices": [writer.opening(run.index)]}))
+        yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
     num_tokens = 0
     async for arrived in arrivals:
         num_tokens += len(arrived.piece.token_ids)
-        chunk = {**head, "choices": [await writer.chunk(arrived.run.index, arrived.piece)]}
+        chunk = writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])
         if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
             chunk["prompt_logprobs"] = await writer.prompt_logprobs(arrived.piece.prompt_logprobs)
         yield event(orjson.dumps(chunk))
     if writer.body.include_usage:
         total = usage([writer.job], num_tokens, writer.started.runs)
-        yield event(orjson.dumps({**head, "choices": [], "usage": total}))
+        yield event(orjson.dumps({**writer.stream_chunk([]), "usage": total}))
     yield DONE
 
 
@@ -113,6 +123,21 @@ class _Writer:
     def head(self, kind: str) -> dict[str, Any]:
         """The fields before the choices."""
         return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
+
+    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """One chunk of a stream."""
+        unknown = {"usage": None} if self.body.include_usage else {}  # until the last one
+        return {**self.head("chat.completion.chunk"), **unknown, "choices": choices}
+
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        """The fields that every chunk of a choice has."""
+        return {
+            "index": index,
+            "delta": {"content": piece.text},
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
 
     def opening(self, index: int) -> dict[str, Any]:
         """The first chunk of a choice, which says who speaks."""
@@ -138,13 +163,8 @@ class _Writer:
         """What a piece adds to a choice."""
         query = len(self.job.prompt.ids) - 1 + self._num_tokens[index]
         self._num_tokens[index] += len(piece.token_ids)
-        choice: dict[str, Any] = {
-            "index": index,
-            "delta": {"content": piece.text},
-            "logprobs": await self._logprobs(piece.logprobs),
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
-        }
+        choice = self.choice(index, piece)
+        choice["logprobs"] = await self._logprobs(piece.logprobs)
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
         if self.started.rows is not None and piece.tensors:

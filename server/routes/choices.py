@@ -11,8 +11,10 @@ from model.detokenizer import Detokenizer, StopMatcher
 from model.tokenizer import Tokenizer
 from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.errors import ApiError
+from server.http_protocol import BodyWriter
 from server.metrics import Metrics
 from server.routes.context import Handle
+from server.sse import TokenEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,11 @@ class ChoiceText:
         self._min_tokens = min_tokens
         self._num_tokens = 0
         self._end_of_text_ids = end_of_text_ids
+
+    def take_token(self, token_id: int) -> str:
+        """What a token adds that ends nothing: of a choice without stop strings."""
+        self._num_tokens += 1
+        return self._detokenizer.push(token_id)
 
     def take(self, output: RequestOutput) -> Piece:
         """The piece that an output adds; its finish_reason is set when the choice is over."""
@@ -100,6 +107,8 @@ class Run:
         self.index = index
         self.num_prompt_tokens = num_prompt_tokens
         self.num_cached_tokens = 0
+        self.num_written = 0
+        """Tokens that are in no piece: `write_tokens` wrote them."""
         self._handle = handle
         self._text = text
         self._metrics = metrics
@@ -130,6 +139,21 @@ class Run:
             raise
         finally:
             self.close()
+
+    def write_tokens(self, writer: BodyWriter, event: TokenEvent) -> None:
+        """Write tokens that come with nothing else as soon as they come, past whoever iterates: what a token costs
+        beside the network is mostly tasks that wake for it. For choices without stop strings.
+        """
+
+        def write(token_id: int) -> bool:
+            if not writer.is_ready:
+                return False
+            self._see_token()
+            self.num_written += 1
+            writer.write(event.of(self._text.take_token(token_id)))
+            return True
+
+        self._handle.on_token = write
 
     def _see_token(self) -> None:
         now = time.monotonic()

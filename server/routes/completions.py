@@ -12,7 +12,18 @@ from server.routes.abilities import check_route
 from server.routes.answers import new_answer_id
 from server.routes.choices import Piece
 from server.routes.context import AppContext
-from server.routes.generation import Arrived, Collected, Job, Started, collect, from_first, merged, start, usage
+from server.routes.generation import (
+    Arrived,
+    Collected,
+    Job,
+    Started,
+    collect,
+    from_first,
+    merged,
+    start,
+    token_writer,
+    usage,
+)
 from server.routes.inputs import between_stacks
 from server.routes.logprobs import LegacyLogprobs, prompt_entries
 from server.routes.prompts import Keep, Prompt, fit_generation, read_prompts
@@ -42,7 +53,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, jobs, arrival))
         started, arrivals = await unless_disconnected(request, _begin(context, body, jobs, arrival))
-        return EventStream(_events(_Writer(context, body, jobs, started), arrivals), started.close)
+        writer = _Writer(context, body, jobs, started)
+        direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
+        return EventStream(_events(writer, arrivals), started.close, direct)
 
 
 async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
@@ -95,14 +108,11 @@ async def _begin(
 
 
 async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
-    head = writer.head()
-    if writer.body.include_usage:
-        head["usage"] = None
     async for arrived in arrivals:
-        yield event(orjson.dumps({**head, "choices": [await writer.chunk(arrived.run.index, arrived.piece)]}))
+        yield event(orjson.dumps(writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])))
     if writer.body.include_usage:
         total = usage(writer.jobs, writer.num_completion_tokens, writer.started.runs)
-        yield event(orjson.dumps({**head, "choices": [], "usage": total}))
+        yield event(orjson.dumps({**writer.stream_chunk([]), "usage": total}))
     yield DONE
 
 
@@ -128,6 +138,21 @@ class _Writer:
     def head(self) -> dict[str, Any]:
         """The fields before the choices."""
         return {"id": self._id, "object": "text_completion", "created": self._created, "model": self.context.model_id}
+
+    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """One chunk of a stream."""
+        unknown = {"usage": None} if self.body.include_usage else {}  # until the last one
+        return {**self.head(), **unknown, "choices": choices}
+
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        """The fields that every chunk of a choice has."""
+        return {
+            "index": index,
+            "text": piece.text,
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
 
     def _prompt(self, index: int) -> Prompt:
         return self.jobs[index // (self.body.n or 1)].prompt
@@ -171,13 +196,10 @@ class _Writer:
         self._num_tokens[index] += len(piece.token_ids)
         self.num_completion_tokens += len(piece.token_ids)
         echoes = bool(self.body.echo) and is_first
-        choice: dict[str, Any] = {
-            "index": index,
-            "text": self._echo(index) + piece.text if echoes else piece.text,
-            "logprobs": await self._logprobs(index, piece, echoes),
-            "finish_reason": piece.finish_reason,
-            "stop_reason": piece.stop_reason,
-        }
+        choice = self.choice(index, piece)
+        if echoes:
+            choice["text"] = self._echo(index) + piece.text
+        choice["logprobs"] = await self._logprobs(index, piece, echoes)
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
         if self.body.prompt_logprobs is not None and piece.prompt_logprobs is not None:

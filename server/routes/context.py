@@ -4,7 +4,7 @@ Built once by the application; the routes hold no state of their own. `Engine` a
 process that computes: they are described here so that routes can be tested against any engine that keeps the contract.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +23,9 @@ from server.settings import Settings
 
 class Handle(Protocol):
     """One request in flight: iterate over its outputs; `close` aborts it if it has not finished (idempotent)."""
+
+    on_token: Callable[[int], bool] | None
+    """Takes tokens that come with nothing else while the reader waits, where it returns True."""
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
     def close(self) -> None: ...

@@ -4,7 +4,7 @@ The routes say how a choice is written; this file sees to it that every choice e
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.errors import ApiError, BadRequest, PayloadTooLarge
+from server.http_protocol import BodyWriter
 from server.routes.answers import counted_refusals
 from server.routes.choices import ChoiceText, Piece, Run
 from server.routes.context import AppContext
@@ -23,6 +24,7 @@ from server.routes.sampling import seed_of_choice
 from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.routes.terms import deadline, priority
 from server.schemas import GenerationFields
+from server.sse import TokenEvent
 
 _LOGPROB_BYTES = 75
 """Of one alternative of a prompt's token in an answer, about: its id, text, rank and number."""
@@ -196,6 +198,18 @@ async def from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]
     return rest()
 
 
+def token_writer(
+    started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]]
+) -> Callable[[BodyWriter], None] | None:
+    """For `EventStream`, where each token of the only choice brings text and nothing else: `chunk` of it, as JSON.
+
+    Tokens with log-probabilities never come alone.
+    """
+    if len(started.runs) > 1 or started.rows is not None or body.return_token_ids or body.stop_strings:
+        return None
+    return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT)))
+
+
 @dataclass
 class Collected:
     """All pieces of one choice, joined."""
@@ -231,8 +245,11 @@ async def collect(started: Started) -> list[Collected]:
 
 
 def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
-    """Tokens of the whole request; a prompt counts once, however many choices it has."""
+    """Tokens of the whole request; a prompt counts once, however many choices it has. `num_completion_tokens` are those
+    of the pieces.
+    """
     jobs, runs = list(jobs), list(runs)
+    num_completion_tokens += sum(run.num_written for run in runs)
     num_prompt_tokens = sum(job.prompt.num_tokens for job in jobs)
     each = len(runs) // len(jobs)
     num_cached_tokens = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))

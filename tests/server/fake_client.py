@@ -6,7 +6,7 @@ It answers a prompt with the ids `script` (then repeats them), so tests know eve
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from server.engine.request import (
     TraceTask,
 )
 from server.errors import ApiError
+from server.messages import is_bare
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
 INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu", batch_invariant=True)
@@ -56,19 +57,25 @@ class FakeHandle:
         self.is_closed = False
         self.was_aborted = False
         self.num_read = 0
+        self.on_token: Callable[[int], bool] | None = None
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]:
         return self
 
     async def __anext__(self) -> RequestOutput:
+        while not self.is_closed:
+            if self._gate is not None:
+                await self._gate.wait()
+            await asyncio.sleep(0)
+            if not self._outputs:
+                break
+            self.num_read += 1
+            output = self._outputs.popleft()
+            token_id = output.token_id
+            if token_id is None or not is_bare(output) or self.on_token is None or not self.on_token(token_id):
+                return output
         if self.is_closed:
             raise StopAsyncIteration
-        if self._gate is not None:
-            await self._gate.wait()
-        await asyncio.sleep(0)
-        if self._outputs:
-            self.num_read += 1
-            return self._outputs.popleft()
         if self._failure is not None:
             raise self._failure
         raise StopAsyncIteration

@@ -82,6 +82,50 @@ async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: Pl
     assert client.num_inflight == 0
 
 
+async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    handle = await client.submit(generate(9), (1, 2))
+    taken: list[int] = []
+
+    def take(token_id: int) -> bool:
+        is_wanted = token_id < 100
+        if is_wanted:
+            taken.append(token_id)
+        return is_wanted
+
+    worker.step(RequestOutput(uid=handle.uid, token_id=1))  # nobody waits yet
+    await until(lambda: handle.num_generated_tokens == 1)
+    handle.on_token = take
+    reading = asyncio.create_task(outputs_of(handle))
+    worker.step(RequestOutput(uid=handle.uid, token_id=2, logprobs=TokenLogprobs(2, -0.5, 1)))  # comes with more
+    await until(lambda: handle.num_generated_tokens == 2)
+    for token_id in (3, 4, 100):
+        worker.step(RequestOutput(uid=handle.uid, token_id=token_id))
+    await until(lambda: handle.num_generated_tokens == 5)
+    worker.step(RequestOutput(uid=handle.uid, token_id=5, finish_reason="length"))
+    assert [output.token_id for output in await reading] == [1, 2, 100, 5]
+    assert taken == [3, 4]
+
+
+async def test_what_cannot_take_a_token_costs_its_own_request_alone(client: EngineClient, worker: PlayedWorker) -> None:
+    broken = await client.submit(generate(9), (1, 2))
+    reading = asyncio.create_task(outputs_of(broken))
+    await asyncio.sleep(0)
+
+    def stumble(token_id: int) -> bool:
+        raise KeyError(token_id)
+
+    broken.on_token = stumble
+    worker.step(RequestOutput(uid=broken.uid, token_id=1))
+    with pytest.raises(EngineError, match="failed on this request"):
+        await reading
+    broken.close()
+    assert isinstance(await worker.receive(), NewRequest)
+    assert await worker.receive() == Abort(broken.uid)
+    assert client.ready()
+
+
 async def test_closing_an_unfinished_request_aborts_it_once(client: EngineClient, worker: PlayedWorker) -> None:
     handle = await client.submit(generate(), (1,))
     assert isinstance(await worker.receive(), NewRequest)

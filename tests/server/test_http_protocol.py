@@ -11,11 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from server.http_protocol import (
+    BODY_WRITER,
     MAX_HEAD_BYTES,
     SPARE_CONNECTIONS,
     ConnectionEvents,
@@ -101,6 +103,40 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
         writer.write_eof()
         await asyncio.wait_for(gone.wait(), 10)
         assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+
+
+async def test_pieces_written_past_the_application_stand_between_its_own() -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        writer = scope["extensions"][BODY_WRITER]["writer"]
+        assert not writer.is_ready  # there is no head yet
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        assert writer.is_ready
+        writer.write(b"two ")
+        await send({"type": "http.response.body", "body": b"three", "more_body": False})
+        assert not writer.is_ready
+
+    async with serving(answer, HttpProtocol) as port, httpx.AsyncClient() as client:
+        assert (await client.get(f"http://127.0.0.1:{port}/")).text == "one two three"
+
+
+async def test_no_more_is_written_past_the_application_than_the_client_takes() -> None:
+    paused = asyncio.Event()
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        writer = scope["extensions"][BODY_WRITER]["writer"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        while writer.is_ready:
+            writer.write(bytes(1 << 16))
+        paused.set()
+        await send({"type": "http.response.body", "body": b"the end", "more_body": False})  # waits for the client
+
+    async with serving(answer, HttpProtocol) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        await asyncio.wait_for(paused.wait(), 10)
+        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"7\r\nthe end\r\n0\r\n\r\n")
         writer.close()
 
 
