@@ -1,6 +1,7 @@
 """How `lightwell serve` starts, or ends with one line: the real command, the real engine where it matters."""
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -118,3 +119,33 @@ def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Pat
     assert default_model_id("org/name", folder) == "org/name"
     assert default_model_id(str(folder), folder) == "model"
     assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
+
+
+MAIN = """
+import multiprocessing
+import sys
+import threading
+from server.cli import main
+
+def tell():
+    for thread in threading.enumerate():
+        if thread.name == "read-torch":
+            thread.join()
+    print("libtorch_cpu" in open("/proc/self/maps").read(), "torch" in sys.modules, flush=True)
+
+if __name__ == "__main__":
+    tell()
+    worker = multiprocessing.get_context("spawn").Process(target=tell)
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_does(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(MAIN)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
