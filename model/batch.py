@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -119,23 +119,42 @@ class Batch:
         self.block_size = block_size
         self.device = device
         self.check = check
-        counts = [span.num_rows for span in spans]
-        self.first_rows = [0, *accumulate(counts)]
+        self.first_rows = [0, *accumulate(len(span.token_ids) for span in spans)]
         """Row where each span begins, and the total."""
-        self._owners = np.repeat(np.arange(len(spans)), counts)  # [T], the span of each row
-        shifts = np.array([span.start - row for span, row in zip(spans, self.first_rows, strict=False)], np.int64)
-        self.positions_array = np.arange(self.first_rows[-1]) + shifts[self._owners]
         self.tables_array = _as_array([span.block_table for span in spans])
         self._sights: dict[tuple[bool, int | None], Sight] = {}
         self._attention_items: dict[tuple[int, int, int], list[np.ndarray]] = {}
-        blocks = self.tables_array[self._owners, self.positions_array // block_size]
-        self.slots_array = blocks.astype(np.int64) * block_size + self.positions_array % block_size
-        padded = padded_rows(self.num_rows)
-        ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
-        ids[: self.num_rows] = [token for span in spans for token in span.token_ids]
-        positions[: self.num_rows] = self.positions_array
-        self.token_ids = torch.from_numpy(ids).to(device)
-        self.positions = torch.from_numpy(positions).to(device)
+        lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
+        self.positions_array, self.slots_array = lines[1, : self.num_rows], lines[2, : self.num_rows]
+        self.token_ids = torch.from_numpy(lines[0]).to(device)
+        self.positions = torch.from_numpy(lines[1]).to(device)
+
+    def _rows(self) -> np.ndarray:
+        """[3, padded rows] int64: token ids, positions and the cache's slots, filled up with zeros."""
+        lines = np.zeros((3, padded_rows(self.num_rows)), np.int64)
+        ids, positions, slots = lines[:, : self.num_rows]
+        ids[:] = [token for span in self.spans for token in span.token_ids]
+        shifts = [span.start - row for span, row in zip(self.spans, self.first_rows, strict=False)]
+        positions[:] = np.arange(self.num_rows) + np.array(shifts)[self._owners]
+        slots[:] = self.tables_array[self._owners, positions // self.block_size]
+        slots *= self.block_size
+        slots += positions % self.block_size
+        return lines
+
+    def _single_rows(self) -> np.ndarray:
+        """The same where each span has one row. In plain Python: every call of numpy takes a few microseconds after
+        a pass that has emptied the caches, and a step of decodes has little else to do here.
+        """
+        size, fill = self.block_size, [0] * (padded_rows(self.num_rows) - self.num_rows)
+        ids = [span.token_ids[0] for span in self.spans]
+        positions = [span.start for span in self.spans]
+        slots = [span.block_table[span.start // size] * size + span.start % size for span in self.spans]
+        return np.array((ids + fill, positions + fill, slots + fill), np.int64)
+
+    @cached_property
+    def _owners(self) -> np.ndarray:
+        """[T]: the span of each row."""
+        return np.repeat(np.arange(len(self.spans)), np.diff(self.first_rows))
 
     @classmethod
     def unchunked(
@@ -266,8 +285,10 @@ def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int)
 
 def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
     """Block tables one under the other, filled up with zeros: [span, J] int32."""
-    lengths = np.array([len(table) for table in tables])
-    out = np.zeros((len(tables), lengths.max()), np.int32)
-    # All at once: an assignment for each row takes longer than everything else about a step's batch.
-    out[np.arange(out.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(tables), np.int32, lengths.sum())
-    return out
+    width = max(map(len, tables))
+    numbers: list[int] = []
+    for table in tables:
+        numbers += table
+        if len(table) < width:
+            numbers += [0] * (width - len(table))
+    return np.array(numbers, np.int32).reshape(len(tables), width)

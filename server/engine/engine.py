@@ -88,7 +88,8 @@ class Engine:
         self._tracked: dict[int, Tracked] = {}
         self._pending: list[RequestOutput] = []
         """Ends that came between steps: the next step reports them."""
-        self._counted = EngineStats()
+        self._counted: dict[str, Any] = {}
+        """What `EngineStats` counts, by its fields' names."""
         self.info = engine_info(model, cache, max_model_len)
 
     @classmethod
@@ -232,8 +233,8 @@ class Engine:
         """A snapshot of gauges and counters, `inflight_capture_bytes` aside: those are in flight until they are sent,
         which the engine does not see.
         """
-        return replace(
-            self._counted,
+        return EngineStats(
+            **self._counted,
             num_requests_running=self._scheduler.num_running,
             num_requests_waiting=self._scheduler.num_waiting + len(self._set_aside),
             kv_cache_usage_ratio=self._blocks.usage,
@@ -257,7 +258,7 @@ class Engine:
     def state(self) -> dict[str, Any]:
         """What it is doing, for a debug dump: no tokens."""
         state = engine_state(self._scheduler, self._look_budget)
-        state |= {"num_steps_abandoned": self._counted.steps_abandoned_total, "set_aside": self._set_aside.uids}
+        state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._set_aside.uids}
         return state | {"capture_bytes": self.capture_bytes}
 
     def _take_ends(self) -> list[RequestOutput]:
@@ -267,8 +268,7 @@ class Engine:
         outputs, self._pending = self._pending, []
         for seq in self._scheduler.expired(time.monotonic()):
             outputs.append(self._ending(seq.uid, "deadline"))
-        for output in outputs:
-            self._set_aside.forget(output.uid)
+        self._set_aside.forget(*[output.uid for output in outputs])
         return outputs
 
     def _abandon(self, schedule: Schedule, aborted: Iterable[int]) -> list[RequestOutput]:
@@ -297,11 +297,10 @@ class Engine:
                     outputs.append(output)
         if short or self._set_aside.is_trying:
             outputs.extend(self._share_memory(schedule, short))
-        for output in outputs:
-            self._set_aside.forget(output.uid)
-        captured = sum(len(array.data) for output in outputs for array in output.tensors.values())
+        self._set_aside.forget(*[output.uid for output in outputs])
+        captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
         self._count(
-            generation_tokens_total=sum(output.token_id is not None for output in outputs),
+            generation_tokens_total=sum([output.token_id is not None for output in outputs]),
             computed_tokens_total=schedule.num_tokens,
             engine_steps_total=1,
             capture_bytes_total=captured,
@@ -401,5 +400,5 @@ class Engine:
         return self._tracked.pop(uid).ending(reason, error)
 
     def _count(self, **increments: float) -> None:
-        current = {name: getattr(self._counted, name) + value for name, value in increments.items()}
-        self._counted = replace(self._counted, **current)
+        for name, value in increments.items():
+            self._counted[name] = self._counted.get(name, 0) + value

@@ -91,6 +91,11 @@ class Findings:
         return next((problem for problem in typed if problem is not None), None)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no step need ask it for anything."""
+        return not (self.sinks or self.patches) and self.prompt_logprobs is None
+
+    @property
     def is_gathering(self) -> bool:
         """Whether a step may add to what was found."""
         return bool(self.sinks) or self.prompt_logprobs is not None

@@ -89,23 +89,27 @@ class _Step:
 
     def attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
         """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
-        uids = {seq.uid for seq in sequences}
         part, findings = self._schedule, self._findings
-        if len(uids) < len(findings):
-            part, findings = part.of(uids), {uid: findings[uid] for uid in uids}
+        if len(sequences) < len(findings):
+            findings = {seq.uid: findings[seq.uid] for seq in sequences}
+            part = part.of(findings.keys())
         try:
             return self._runner.run(part.chunks, findings, part.encodes, self._check)
         except StepAbandoned:
             raise
         except Exception as error:
             failure = failure_of(error)
-            if len(uids) == 1:
-                named = {"request_id": sequences[0].request.request_id}
-                logger.exception("request %d failed alone, its neighbours go on", *uids, extra={"fields": named})
+            if len(sequences) == 1:
+                (seq,) = sequences
+                named = {"request_id": seq.request.request_id}
+                logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
             else:
-                logger.warning("a step over %d requests failed, and is run in halves: %s", len(uids), failure.message)
+                num_requests = len(sequences)
+                logger.warning(
+                    "a step over %d requests failed, and is run in halves: %s", num_requests, failure.message
+                )
         # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
-        self.take_back(uids)
+        self.take_back(findings.keys())
         if failure.reason == "memory":
             give_back_memory()
         return failure

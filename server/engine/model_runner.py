@@ -5,6 +5,7 @@ makes no policy and keeps no queue.
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -147,22 +148,25 @@ class ModelRunner:
     def _decode(
         self, chunks: ReadOnlySequence[Chunk], findings: Mapping[int, Findings], result: StepResult, check: Check
     ) -> None:
-        ordered = sorted(chunks, key=lambda chunk: -chunk.sequence.num_layers_needed)
+        ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
-        looks, row_sinks = self._looks(placed, findings)
+        asking = [
+            at for at in placed if at.chunk.sequence.tells_attention or not findings[at.chunk.sequence.uid].is_empty
+        ]
+        looks, row_sinks = self._looks(asking, findings) if asking else (None, {})
         passed = None if self.graphs is None else self.graphs.run(batch, looks)
         if passed is None:
             hidden, logits = self.model.forward(batch, self.cache, looks), None
         else:
             hidden, logits, looks = passed.hidden, passed.logits, passed.looks
-        for at in placed:
+        for at in asking:
             found = findings[at.chunk.sequence.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
             if found.is_gathering:
                 self._read_logits(at, hidden, found, result, check)
-        sampling = [at for at in placed if at.chunk.needs_sample]
+        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
         if sampling:
             self._sample(sampling, hidden, logits, findings, result)
         if passed is not None:
@@ -174,11 +178,11 @@ class ModelRunner:
                 result.failures.setdefault(uid, Failure("overflow", sink.problem))
 
     def _looks(
-        self, placed: ReadOnlySequence[_Placed], findings: Mapping[int, Findings]
+        self, asking: ReadOnlySequence[_Placed], findings: Mapping[int, Findings]
     ) -> tuple[Looks | None, dict[int, RowSink]]:
         builder = LooksBuilder("decoder")
         row_sinks: dict[int, RowSink] = {}
-        for at in placed:
+        for at in asking:
             chunk, seq = at.chunk, at.chunk.sequence
             found = findings[seq.uid]
             if found.sinks or found.patches:
@@ -290,11 +294,14 @@ def _not_finite(seq: Sequence, position: int) -> Failure:
     return Failure("error", f"{what}: the weights, or their type, do not serve this input")
 
 
+_layers_needed = attrgetter("sequence.num_layers_needed")
+
+
 def _span(chunk: Chunk) -> Span:
-    seq = chunk.sequence
+    seq, start, num_tokens = chunk
     return Span(
-        seq.token_ids[chunk.start : chunk.end],
-        chunk.start,
+        seq.token_ids[start : start + num_tokens],
+        start,
         seq.block_table,
         seq.num_layers_needed,
         seq.cross_block_table,

@@ -43,9 +43,12 @@ class Timing:
     finished: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestOutput:
-    """What one step brought for one request: at most one token, any tensors, and the end if this is it."""
+    """What one step brought for one request: at most one token, any tensors, and the end if this is it.
+
+    Nobody changes one. It is not frozen because that takes three times as long to make, for every token.
+    """
 
     uid: int
     token_id: int | None = None

@@ -89,6 +89,8 @@ class Schedule:
     @property
     def work(self) -> StepWork:
         """How much of it is text, and how much looks."""
+        if self.num_tokens == len(self.chunks) and not any(chunk.sequence.only_looks for chunk in self.chunks):
+            return StepWork(self.num_tokens, 0, only_decodes=True)
         looks = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_looks)
         looks += sum(len(seq.encoder_token_ids) for seq in self.encodes if seq.only_looks)
         decodes = all(chunk.num_tokens == 1 for chunk in self.chunks if not chunk.sequence.only_looks)
@@ -246,7 +248,8 @@ class Scheduler:
         budget = self.config.max_num_batched_tokens - len(chunks)
         if budget:
             self._share(step, self._line(step, prefills), budget)
-        num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in step.encodes)
+        num_tokens = sum([chunk.num_tokens for chunk in chunks])
+        num_tokens += sum([len(seq.encoder_token_ids) for seq in step.encodes])
         return Schedule(chunks, num_tokens, step.encodes, has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:

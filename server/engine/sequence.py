@@ -75,6 +75,7 @@ class Sequence:
         "status",
         "stopping_ids",
         "takes_largest_logit",
+        "tells_attention",
         "token_ids",
         "uid",
     )
@@ -132,6 +133,8 @@ class Sequence:
         """
         self.only_looks = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
         """It neither writes text nor embeds it: while others do, it may wait."""
+        self.tells_attention = isinstance(task, GenerateTask) and task.attention is not None
+        """Each token comes with the attention rows that chose it."""
         self.num_encoder_layers_needed, self.needs_encoder_output = needs.encoder
         self.is_changed = bool(request.interventions)
         """Its numbers are its own: no other sequence may use them, nor it theirs."""
@@ -196,7 +199,7 @@ class Sequence:
         return (
             self.sampling_params is not None
             and chunk.start + chunk.num_tokens == len(self.token_ids)
-            and self.num_generated_tokens < self.sampling_params.max_tokens
+            and len(self.token_ids) - self.num_prompt_tokens < self.sampling_params.max_tokens
         )
 
     def completion(self) -> FinishReason | None:

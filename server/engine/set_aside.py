@@ -115,12 +115,17 @@ class SetAside:
             self._line.remove(each)
         return late
 
-    def forget(self, uid: int) -> None:
-        """The request was told something, so it gathers no more, or it has ended."""
-        self._blames.pop(uid, None)
-        if uid in self._retrying:  # it never was tried without those set aside for it: nobody knows who was to blame
-            self._retrying.remove(uid)
-            self._blames.clear()
+    def forget(self, *uids: int) -> None:
+        """These requests were told something, so they gather no more, or they have ended."""
+        if not (self._blames or self._retrying):
+            return
+        for uid in uids:
+            self._blames.pop(uid, None)
+            if (
+                uid in self._retrying
+            ):  # it never was tried without those set aside for it: nobody knows who was to blame
+                self._retrying.remove(uid)
+                self._blames.clear()
 
     def check_integrity(self, begun: Collection[int]) -> None:
         """Raises AssertionError when others would wait, for ever, for one that is gone; `begun` are those in no line

@@ -36,12 +36,20 @@ class Tracked:
 
         now: CLOCK_MONOTONIC seconds.
         """
-        seq, found, timing = self.sequence, self.findings, self.timing
+        seq = self.sequence
         token = result.tokens.get(seq.uid)
+        if self.has_answered and not seq.is_finished:  # as in nearly every step
+            return RequestOutput(
+                uid=seq.uid,
+                token_id=token,
+                logprobs=result.logprobs.get(seq.uid),
+                tensors=result.rows.get(seq.uid, {}),
+                num_cached_tokens=seq.num_cached_tokens,
+            )
+        found, timing = self.findings, self.timing
         tensors: dict[str, Array] = dict(result.rows.get(seq.uid, {}))
         scored: list[TokenLogprobs | None] | None = None
-        is_first = not self.has_answered
-        if is_first:
+        if not self.has_answered:
             timing = replace(timing, first_token=now)
             tensors.update(found.arrays())
             scored = found.prompt_logprobs
@@ -57,7 +65,7 @@ class Tracked:
             finish_reason=seq.finish_reason,
             stop_token_id=token if seq.finish_reason == "stop" else None,
             num_cached_tokens=seq.num_cached_tokens,
-            timing=timing if is_first or seq.is_finished else None,
+            timing=timing,
         )
         self.findings, self.timing = found, timing
         return output
