@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from model.config import Activation
 from model.layers import fixed_shapes
 from model.layers.arrays import why_not_compiled
-from model.layers.few_rows import FewRows, few_rows_of
+from model.layers.few_rows import FewRows, FewRowsWeight, few_rows_of
 from model.layers.int8_rows import Int8Rows, Quantization
 from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
 
@@ -85,6 +85,8 @@ class Linear:
         elif packed and can_pack(weight.dtype, weight.device):
             self._packed = pack(weight, batch_invariant=batch_invariant)
             self.few_rows = few_rows_of(self._packed, weight)
+            if self.few_rows is not None:
+                self._packed = FewRowsWeight(self._packed, self.few_rows, weight.dtype)
         self._weight = self._packed or self._weight
         self._post_op = _POST_OPS[activation or "none"]
         self._batch_invariant = batch_invariant
