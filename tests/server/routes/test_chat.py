@@ -1,7 +1,10 @@
 """POST /v1/chat/completions."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from server.engine.request import GenerateTask
 from tests.server.fake_client import FakeEngine
@@ -9,6 +12,13 @@ from tests.server.serving import events_of, site
 
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}]
 PATH = "/v1/chat/completions"
+NULLABLE = (
+    "model", "stream", "stream_options", "n", "temperature", "top_p", "presence_penalty", "frequency_penalty",
+    "logit_bias", "seed", "stop", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "response_format",
+    "modalities", "tools", "tool_choice", "parallel_tool_calls", "prediction", "user", "store", "metadata",
+    "service_tier", "audio", "web_search_options", "reasoning_effort", "verbosity",
+)  # fmt: skip
+"""OpenAI's fields that clients may send as null."""
 
 
 async def test_messages_become_the_prompt_that_the_template_writes(tmp_path: Path) -> None:
@@ -35,6 +45,17 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(tmp_path: Pat
         task = at.engine.submitted[0].task
     assert isinstance(task, GenerateTask)
     assert task.sampling.max_tokens == 64 - len("<u>" + "x" * 10 + "<A>")
+
+
+@pytest.mark.parametrize("field", NULLABLE)
+async def test_null_means_what_leaving_the_field_out_means(field: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answers = [(await at.post(PATH, {"messages": MESSAGES, **more})).json() for more in ({}, {field: None})]
+        left_out, null = (each.task for each in at.engine.submitted)  # one choice each
+    assert isinstance(left_out, GenerateTask)
+    assert isinstance(null, GenerateTask)
+    assert null == replace(left_out, sampling=replace(left_out.sampling, seed=null.sampling.seed))  # seeds are drawn
+    assert answers[1]["choices"] == answers[0]["choices"]
 
 
 async def test_a_stream_says_who_speaks_and_joined_is_the_answer(tmp_path: Path) -> None:
