@@ -143,11 +143,9 @@ class DecodeStep:
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
         """Whether rows are few, see few keys and need all layers, and nobody wants more than attention rows."""
         last = len(self._parts) - 1
-        if (
-            batch.num_rows > self._most_rows
-            or batch.num_rows_at(last) < batch.num_rows
-            or not batch.needs_output_of(last)
-        ):
+        if batch.num_rows > self._most_rows or batch.num_rows_at(last) < batch.num_rows:
+            return False
+        if not batch.needs_output_of(last):
             return False
         if looks is not None and (looks.reads or looks.changes or looks.attention_changes):
             return False
@@ -189,8 +187,9 @@ class DecodeStep:
         run = self._kernels.run_blocks_here if threads == 1 else self._kernels.run_blocks_shared
         addresses = np.array([(each.keys.data_ptr(), each.values.data_ptr()) for each in caches], np.int64)
         num_blocks, *_, size = caches[0].keys.shape
-        shape = self._num_heads, self._num_kv_heads, self._head_dim, size, num_blocks
-        buffers = self._buffers_for(len(x), bits(x).dtype, threads)
+        shape = x.shape[1], self._num_heads, self._num_kv_heads, self._head_dim, size, num_blocks
+        stream, normed = bits(x).reshape(-1), bits(out).reshape(-1)
+        buffers = self._buffers_for(len(x), stream.dtype, threads)
         sight, (items,) = sights[0], self._items(batch)
         first = np.array([each.first_array for each in sights])
         seen = sight.positions_array, batch.slots_array, first, sight.last_array, sight.tables_array, items
@@ -202,8 +201,8 @@ class DecodeStep:
             final = 0 if self._final_norm is None or end < num_layers else _address(self._final_norm.weight)
             of_call = slice(start, end)
             run(
-                *(bits(x), self._layers[of_call], addresses[of_call], shape, (*self._norms, final), self._scores),
-                *(*seen, queries, places[of_call], buffers, bits(out)),
+                *(stream, self._layers[of_call], addresses[of_call], shape, self._norms, final, self._scores),
+                *(seen, queries, places[of_call], buffers, normed),
             )
 
     def _buffers_for(self, num_rows: int, dtype: np.dtype, threads: int) -> tuple[np.ndarray, ...]:

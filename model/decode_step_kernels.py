@@ -10,6 +10,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff, B
 # (numba infers the types of compiled functions; annotations would say nothing that it checks)
 
 import numba
+import numpy as np
 
 from model.layers.addresses import array_at
 from model.layers.attention_kernels import COMPILE, attend_item
@@ -30,63 +31,81 @@ QKV, OUT, GATE_UP, DOWN = range(0, 20, 5)
 BEFORE_ATTENTION, BEFORE_MLP, Q_NORM, Q_WIDTH, K_NORM, K_WIDTH, COS, SIN, TURNED, SIGHT = range(20, 30)
 """Addresses of norms' weights (0: no such norm) and over how many numbers they go, of the rotary tables [context, R]
 and R, and which of the sights is the layer's."""
-COLUMNS = 30
+
+_NORM, _MULTIPLY, _ENTER, _ATTEND, _ADD, _GATE = range(6)
+_PHASES = np.array(
+    [
+        (_NORM, BEFORE_ATTENTION),
+        (_MULTIPLY, QKV),
+        (_ENTER, 0),
+        (_ATTEND, 0),
+        (_ADD, OUT),
+        (_NORM, BEFORE_MLP),
+        (_MULTIPLY, GATE_UP),
+        (_GATE, 0),
+        (_ADD, DOWN),
+    ]
+)
+"""Of a block, one after the other: what all threads do, and with what of the table of layers."""
 
 
-@numba.njit(**COMPILE)
-def _norm_row(x, i, weight, width, eps, rounds_once, single, out, o):
+@numba.njit(inline="always")
+def _norm_row(x, i, weight, width, norms, single, out, o):
     """out[o : o + width] = RMSNorm of x[i : i + width]; weight: its address; single: any array of float32."""
+    eps, rounds_once = norms
     if rounds_once:
         rms_norm_row_rounded_once(x, i, array_at(weight, width, single), eps, out, o)
     else:
         rms_norm_row(x, i, array_at(weight, width, x), eps, out, o)
 
 
-@numba.njit(**COMPILE)
-def _multiply_part(x, num_rows, product, part, num_parts, sums, out):
-    """A thread's columns of out [R, outputs] = x W^T + b; product: its columns of the table; sums [>= R * 64]."""
-    num_inputs, num_outputs = product[INPUTS], product[OUTPUTS]
-    num_blocks = (num_outputs + BLOCK - 1) // BLOCK
-    weights = array_at(product[WEIGHT], num_blocks * num_inputs * BLOCK, x)
-    bias = array_at(product[BIAS], num_outputs if product[BIAS] else 0, x)
-    for block in range(part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts):
-        multiply_columns(x, num_rows, weights, product[CHAIN], num_inputs, block, sums)
-        store_columns(sums, num_rows, bias, block, num_outputs, out)
+@numba.njit(inline="always")
+def _share(count, part, num_parts):
+    """Where a thread's share of so many things begins and ends."""
+    return part * count // num_parts, (part + 1) * count // num_parts
 
 
 @numba.njit(**COMPILE)
-def _add_part(x, num_rows, product, part, num_parts, sums, y, stream):
-    """A thread's columns of stream [R, d] += y, where y [R, d] = x W^T + b."""
-    _multiply_part(x, num_rows, product, part, num_parts, sums, y)
-    width = product[OUTPUTS]
+def _multiply_part(x, num_rows, product, part, num_parts, sums, y, stream):
+    """A thread's columns of y [R, outputs] = x W^T + b, and then of stream += y, unless stream is empty.
+
+    product: its columns of the table of layers; sums [>= 64 R].
+    """
+    num_inputs, width = product[INPUTS], product[OUTPUTS]
     num_blocks = (width + BLOCK - 1) // BLOCK
-    first = part * num_blocks // num_parts * BLOCK
-    last = min((part + 1) * num_blocks // num_parts * BLOCK, width)
-    whole = first + (last - first) // LANES * LANES
-    for start in range(0, num_rows * width, width):
-        for i in range(start + first, start + whole, LANES):
-            store(stream, i, load(stream, i) + load(y, i))
-        for i in range(start + whole, start + last):
-            stream.flat[i] = narrow(widen(stream.flat[i]) + widen(y[i]), stream)
+    weights = array_at(product[WEIGHT], num_blocks * num_inputs * BLOCK, x)
+    bias = array_at(product[BIAS], width if product[BIAS] else 0, x)
+    first, end = _share(num_blocks, part, num_parts)
+    for block in range(first, end):
+        multiply_columns(x, num_rows, weights, product[CHAIN], num_inputs, block, sums)
+        store_columns(sums, num_rows, bias, block, width, y)
+    if len(stream) > 0:
+        last = min(end * BLOCK, width)
+        whole = last - (last - first * BLOCK) % LANES
+        for start in range(0, num_rows * width, width):
+            for i in range(start + first * BLOCK, start + whole, LANES):
+                store(stream, i, load(stream, i) + load(y, i))
+            for i in range(start + whole, start + last):
+                stream[i] = narrow(widen(stream[i]) + widen(y[i]), stream)
 
 
-@numba.njit(**COMPILE)
-def _enter_row(qkv, t, layer, shape, position, slot, eps, rounds_once, q, keys, values):
+@numba.njit(inline="always")
+def _enter_row(qkv, t, layer, heads, position, slot, norms, q, keys, values):
     """Norm and turn the queries and keys of row t, and put keys and values into the cache; in place where normed."""
-    num_heads, num_key_heads, dim, _ = shape
+    num_heads, num_key_heads, dim, _ = heads
     first = t * layer[QKV + OUTPUTS]
     if layer[Q_NORM]:
         first_key = first + num_heads * dim
         for i in range(first, first_key, layer[Q_WIDTH]):
-            _norm_row(qkv, i, layer[Q_NORM], layer[Q_WIDTH], eps, rounds_once, q, qkv, i)
+            _norm_row(qkv, i, layer[Q_NORM], layer[Q_WIDTH], norms, q, qkv, i)
         for i in range(first_key, first_key + num_key_heads * dim, layer[K_WIDTH]):
-            _norm_row(qkv, i, layer[K_NORM], layer[K_WIDTH], eps, rounds_once, q, qkv, i)
+            _norm_row(qkv, i, layer[K_NORM], layer[K_WIDTH], norms, q, qkv, i)
     table = (position + 1, layer[TURNED])
     cos, sin = array_at(layer[COS], table, q), array_at(layer[SIN], table, q)
     rotate_and_store_row(qkv, t, cos, sin, position, slot, num_heads, q, keys, values)
 
 
-@numba.njit(**COMPILE)
+@numba.njit(inline="always")
 def _gate_row(gate_up, t, layer, hidden):
     """Row t of hidden [R, inputs of down] = silu(gate) * up; what fills the inputs up is 0."""
     width, stride = layer[GATE_UP + OUTPUTS] // 2, layer[DOWN + INPUTS]
@@ -94,68 +113,63 @@ def _gate_row(gate_up, t, layer, hidden):
     hidden[t * stride + width : (t + 1) * stride] = 0
 
 
-def _run_blocks(
-    x,
-    layers,
-    caches,
-    shape,
-    norms,
-    scores,
-    positions,
-    slots,
-    first,
-    last,
-    tables,
-    items,
-    queries,
-    of_layer,
-    buffers,
-    out,
-):
-    """Run the blocks of `layers`, and the final norm if there is one, on x [R, d], in place.
-
-    layers [L, COLUMNS] int64, see there; caches [L, 2] int64: addresses of keys and values; shape: H, K, D, B and how
-    many blocks a cache has; norms: eps, whether rounded once, address of the final norm's weight or 0; scores: scale,
-    softcap and no bias [H, 0]; positions, slots, last [R] int64, first [sights, R], tables and items: as
-    `attention_kernels.attend` takes them; queries [places, >= R H D] float32: each layer's go to the place in of_layer
-    [L]; buffers: normed [>= R d], wide [>= R max(H + 2K D, 2 ff)], mixed [>= R max(H D, inputs of down)], of the type
-    of x, and sums [threads, >= 64 R] float32; out [R, d]: the final-normed rows.
-    """
-    num_heads, num_key_heads, dim, size, num_blocks = shape
-    heads = num_heads, num_key_heads, dim, size
-    eps, rounds_once, final_norm = norms
+@numba.njit(inline="always")
+def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, seen, q, keys, values, buffers):
+    """A thread's share of one of _PHASES. heads: H, K, D, B; norms: eps, whether rounded once; the rest as below."""
+    positions, slots, first, last, tables, items = seen
     scale, softcap, bias = scores
     normed, wide, mixed, sums = buffers
-    num_rows, width = x.shape
-    num_parts = len(sums)
-    for n in range(len(layers)):
-        layer, q, sight = layers[n], queries[of_layer[n]], first[layers[n, SIGHT]]
-        keys = array_at(caches[n, 0], (num_blocks, num_key_heads, dim, size), x)
-        values = array_at(caches[n, 1], (num_blocks, num_key_heads, size, dim), x)
-        all_keys, all_values = keys.ravel(), values.ravel()
-        for t in numba.prange(num_rows):
-            _norm_row(x, t * width, layer[BEFORE_ATTENTION], width, eps, rounds_once, q, normed, t * width)
-        for part in numba.prange(num_parts):
-            _multiply_part(normed, num_rows, layer[QKV : QKV + 5], part, num_parts, sums[part], wide)
-        for t in numba.prange(num_rows):
-            _enter_row(wide, t, layer, heads, positions[t], slots[t], eps, rounds_once, q, keys, values)
-        for i in numba.prange(len(items)):
+    num_rows = len(positions)
+    begin, end = _share(num_rows, part, num_parts)
+    what, column = phase
+    if what == _NORM:
+        for t in range(begin, end):
+            _norm_row(x, t * width, layer[column], width, norms, q, normed, t * width)
+    elif what == _MULTIPLY:
+        _multiply_part(normed, num_rows, layer[column : column + 5], part, num_parts, sums[part], wide, x[:0])
+    elif what == _ENTER:
+        for t in range(begin, end):
+            _enter_row(wide, t, layer, heads, positions[t], slots[t], norms, q, keys, values)
+    elif what == _ATTEND:
+        all_keys, all_values, sight = keys.ravel(), values.ravel(), first[layer[SIGHT]]
+        begin, end = _share(len(items), part, num_parts)
+        for i in range(begin, end):
             attend_item(
                 q, all_keys, all_values, heads, tables, items[i], positions, sight, last, scale, softcap, bias, mixed
             )
-        for part in numba.prange(num_parts):
-            _add_part(mixed, num_rows, layer[OUT : OUT + 5], part, num_parts, sums[part], normed, x)
-        for t in numba.prange(num_rows):
-            _norm_row(x, t * width, layer[BEFORE_MLP], width, eps, rounds_once, q, normed, t * width)
-        for part in numba.prange(num_parts):
-            _multiply_part(normed, num_rows, layer[GATE_UP : GATE_UP + 5], part, num_parts, sums[part], wide)
-        for t in numba.prange(num_rows):
+    elif what == _ADD:
+        _multiply_part(mixed, num_rows, layer[column : column + 5], part, num_parts, sums[part], normed, x)
+    else:
+        for t in range(begin, end):
             _gate_row(wide, t, layer, mixed)
-        for part in numba.prange(num_parts):
-            _add_part(mixed, num_rows, layer[DOWN : DOWN + 5], part, num_parts, sums[part], normed, x)
+
+
+def _run_blocks(x, layers, caches, shape, norms, final_norm, scores, seen, queries, of_layer, buffers, out):
+    """Run the blocks of `layers`, and the final norm if there is one, on x [R, d], in place; x and out are flat.
+
+    layers [L, columns] int64, see there; caches [L, 2] int64: addresses of keys and values; shape: d, H, K, D, B and
+    how many blocks a cache has; norms: eps, whether rounded once; final_norm: address of its weight, or 0; scores:
+    scale, softcap and no bias [H, 0]; seen: positions, slots [R] int64, first [sights, R], last [R], tables and items,
+    as `attention_kernels.attend` takes them; queries [places, >= R H D] float32: each layer's go to the place in
+    of_layer [L]; buffers: normed [>= R d], wide [>= R max(H + 2K D, 2 ff)], mixed [>= R max(H D, inputs of down)], of
+    the type of x, and sums [threads, >= 64 R] float32; out [R, d]: the final-normed rows.
+    """
+    width, num_heads, num_key_heads, dim, size, num_blocks = shape
+    heads = num_heads, num_key_heads, dim, size
+    num_parts = len(buffers[3])
+    for n in range(len(layers)):
+        layer, q = layers[n], queries[of_layer[n]]
+        keys = array_at(caches[n, 0], (num_blocks, num_key_heads, dim, size), x)
+        values = array_at(caches[n, 1], (num_blocks, num_key_heads, size, dim), x)
+        for phase in _PHASES:
+            for part in numba.prange(num_parts):
+                mine = np.int64(part)
+                _run_phase(
+                    phase, mine, num_parts, layer, x, width, heads, norms, scores, seen, q, keys, values, buffers
+                )
     if final_norm:
-        for t in numba.prange(num_rows):
-            _norm_row(x, t * width, final_norm, width, eps, rounds_once, queries, out, t * width)
+        for i in range(0, len(x), width):
+            _norm_row(x, i, final_norm, width, norms, queries, out, i)
 
 
 run_blocks_here, run_blocks_shared = alone_and_shared(_run_blocks)

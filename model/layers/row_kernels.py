@@ -66,14 +66,18 @@ def rms_norm_row_rounded_once(x, i, weight, eps, out, o):
 
 def _rms_norm(x, weight, eps, out):
     """`rms_norm_row` of every row: x, out [T, d]."""
+    numbers, normed = x.ravel(), out.ravel()
     for t in numba.prange(len(x)):
-        rms_norm_row(x, t * len(weight), weight, eps, out, t * len(weight))
+        i = np.int64(t) * len(weight)
+        rms_norm_row(numbers, i, weight, eps, normed, i)
 
 
 def _rms_norm_rounded_once(x, weight, eps, out):
     """`rms_norm_row_rounded_once` of every row: x, out [T, d]."""
+    numbers, normed = x.ravel(), out.ravel()
     for t in numba.prange(len(x)):
-        rms_norm_row_rounded_once(x, t * len(weight), weight, eps, out, t * len(weight))
+        i = np.int64(t) * len(weight)
+        rms_norm_row_rounded_once(numbers, i, weight, eps, normed, i)
 
 
 @numba.njit(inline="always")
@@ -98,8 +102,10 @@ def silu_times_row(gate_up, t, width, out, o):
 
 def _silu_times(gate_up, out):
     """out = silu(gate), rounded to the model's type, times up. gate_up [T, 2 ff]: gate, then up; out [T, ff]."""
+    numbers, gated, width = gate_up.ravel(), out.ravel(), out.shape[1]
     for t in numba.prange(len(gate_up)):
-        silu_times_row(gate_up, t, out.shape[1], out, t * out.shape[1])
+        row = np.int64(t)
+        silu_times_row(numbers, row, width, gated, row * width)
 
 
 def _soft_cap(x, cap):
@@ -153,8 +159,10 @@ def _rotate_and_store(qkv, cos, sin, slots, q, keys, values):
     turned): the first R <= D dimensions turn, none for [0, 0]; slots [T]: block * B + place; q [T, H, D] float32;
     keys [block, K, D, B]; values [block, K, B, D].
     """
+    numbers, queries, num_heads = qkv.ravel(), q.ravel(), q.shape[1]
     for t in numba.prange(len(qkv)):
-        rotate_and_store_row(qkv, t, cos, sin, t, slots[t], q.shape[1], q, keys, values)
+        row = np.int64(t)
+        rotate_and_store_row(numbers, row, cos, sin, row, slots[t], num_heads, queries, keys, values)
 
 
 def alone_and_shared(function: Callable[..., None]) -> tuple[Any, Any]:
