@@ -1,9 +1,9 @@
 """Where the time of one decode step goes: products, attention, norms, and what stands between them.
 
-A network in this process and steps of one token each of 1, 8 and 32 sequences that hold 160 tokens. The whole step is
-timed as it is; its parts in other steps, with a clock around each, so that they add up to a little more. "Products
-alone" are the same products one after the other with nothing between them (`benchmarks.ceiling`), timed in turn with
-the steps: what is above them is what a step could lose at most.
+A network in this process and steps of one token each of 1, 8 and 32 sequences that hold 160 tokens. The step is timed
+as a server takes it, all blocks in one call where that can be, and block by block; the parts in further steps block by
+block, with a clock around each, so that they add up to a little more. "Products alone" are the same products by oneDNN,
+one after the other with nothing between them (`benchmarks.ceiling`), timed in turn with the steps.
 
     python -m benchmarks.step_profile --dtype bfloat16 --rows 1 8 32
 """
@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,12 @@ class Decoder:
         self._per_row = KEYS // BLOCK + 1
         self._cache = KVCache(self.config, rows * self._per_row + 1, BLOCK, dtype, device)
         self._rows = rows
+        decoder = self.model.decoder
+        assert decoder is not None
+        self._stacks = {False: decoder, True: replace(decoder, decode_step=None)}
 
-    def step(self) -> torch.Tensor:
+    def step(self, *, block_by_block: bool) -> torch.Tensor:
+        self.model.decoder = self._stacks[block_by_block]
         spans = []
         for row in range(self._rows):
             first = 1 + row * self._per_row
@@ -88,27 +93,28 @@ def measure(folder: Path, dtype: torch.dtype, rows: int, rounds: int) -> list[st
     """A row of the table: medians in milliseconds."""
     decoder = Decoder(folder, dtype, rows)
     products = Products(decoder.config, dtype)
-    whole: list[float] = []
+    whole: dict[bool, list[float]] = {False: [], True: []}
     alone: list[float] = []
     parts: dict[str, list[float]] = defaultdict(list)
     for turn in range(-1, rounds):  # the first one warms up
-        for _ in range(10):
-            started = time.perf_counter()
-            decoder.step()
-            if turn >= 0:
-                whole.append(time.perf_counter() - started)
+        for block_by_block, seconds_of_steps in whole.items():
+            for _ in range(10):
+                started = time.perf_counter()
+                decoder.step(block_by_block=block_by_block)
+                if turn >= 0:
+                    seconds_of_steps.append(time.perf_counter() - started)
         for _ in range(5):
             seconds = dict.fromkeys((name for name, _, _ in PARTS), 0.0)
             with clocks(seconds):
-                decoder.step()
+                decoder.step(block_by_block=True)
             if turn >= 0:
                 for name, spent in seconds.items():
                     parts[name].append(spent)
         if turn >= 0:
             alone.append(products.step_seconds(rows, rows))
     medians = [statistics.median(parts[name]) for name, _, _ in PARTS]
-    step = statistics.median(whole)
-    cells = [step, *medians, max(0.0, step - sum(medians)), statistics.median(alone)]
+    step, slow_step = statistics.median(whole[False]), statistics.median(whole[True])
+    cells = [step, slow_step, *medians, max(0.0, slow_step - sum(medians)), statistics.median(alone)]
     return [str(rows), *(f"{1e3 * cell:.2f}" for cell in cells), f"{statistics.median(alone) / step:.2f}"]
 
 
@@ -118,7 +124,9 @@ def main() -> None:
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"], choices=["bfloat16", "float32"])
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--rounds", type=int, default=10, help="of ten steps, five in parts and seven of products")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="of ten steps each way, five in parts and seven of products"
+    )
     parser.add_argument(
         "--cache", type=Path, default=ROOT / "benchmarks" / ".cache", help="where the checkpoint is kept"
     )
@@ -127,7 +135,8 @@ def main() -> None:
     folder = options.model or make_checkpoint(options.cache)
     use_threads(options.threads, read_config(folder).num_matrix_parameters)
     for name in options.dtype:
-        rows = [["rows", "step, ms", *(part for part, _, _ in PARTS), "the rest", "products alone", "they / step"]]
+        parts = [*(part for part, _, _ in PARTS), "the rest"]
+        rows = [["rows", "step, ms", "block by block", *parts, "products alone", "they / step"]]
         rows += [measure(folder, getattr(torch, name), count, options.rounds) for count in options.rows]
         print(f"{name}, {torch.get_num_threads()} threads\n\n{table(rows)}\n", flush=True)
 
