@@ -21,10 +21,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from model.layers.attention_blocks import INNER, dots, mix, mix_tile, score_tile, side_by_side
 from model.layers.vectors import (
     LANES,
     exp,
-    fma,
     largest_lane,
     load,
     narrow,
@@ -32,13 +32,13 @@ from model.layers.vectors import (
     store,
     sum_of_lanes,
     where_greater,
-    widen,
     zeros,
 )
 
-# "contract" alone: a*b+c may become one fused operation, but no sum may be reordered.
-COMPILE: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+COMPILE: dict[str, Any] = {name: option for name, option in INNER.items() if name != "forceinline"}
 
+_ROWS_TOGETHER = 8
+"""Rows of which attention is looked at together: they share each load of their keys."""
 PATTERN, SCORES, DOTS = 0, 1, 2
 """What `attention_rows` leaves in its output: the softmax, the scores, the bare q.k (masked)."""
 
@@ -56,137 +56,6 @@ def tanh(x):
     e = exp(np.float32(-2) * abs(x))
     far = (np.float32(1) - e) / (np.float32(1) + e)
     return near if abs(x) < np.float32(0.625) else (-far if x < np.float32(0) else far)
-
-
-@numba.njit(**COMPILE)
-def _dots(q, i, keys, tile, dim, size, out, o):
-    """out[o + b] = sum over d of q[i + d] * keys[d, b], added in the order of d; keys [D, B] at `tile`."""
-    b = 0
-    while b + 2 * LANES <= size:  # two sums at a time: one would wait for itself
-        sum0, sum1 = zeros(), zeros()
-        for d in range(dim):
-            at = tile + d * size + b
-            sum0 = fma(q[i + d], load(keys, at), sum0)
-            sum1 = fma(q[i + d], load(keys, at + LANES), sum1)
-        store(out, o + b, sum0)
-        store(out, o + b + LANES, sum1)
-        b += 2 * LANES
-    while b + LANES <= size:
-        total = zeros()
-        for d in range(dim):
-            total = fma(q[i + d], load(keys, tile + d * size + b), total)
-        store(out, o + b, total)
-        b += LANES
-    for rest in range(b, size):
-        single = np.float32(0)
-        for d in range(dim):
-            single = fma(q[i + d], widen(keys[tile + d * size + rest]), single)
-        out[o + rest] = single
-
-
-@numba.njit(**COMPILE)
-def _dots_of_four(q, i0, i1, i2, i3, keys, tile, dim, size, out, o, stride):
-    """`_dots` of four queries, which share each load of the keys; their sums go to o, o + stride, ... of out."""
-    b = 0
-    while b + 2 * LANES <= size:
-        a0, b0, c0, d0 = zeros(), zeros(), zeros(), zeros()
-        a1, b1, c1, d1 = zeros(), zeros(), zeros(), zeros()
-        for d in range(dim):
-            at = tile + d * size + b
-            left, right = load(keys, at), load(keys, at + LANES)
-            a0, a1 = fma(q[i0 + d], left, a0), fma(q[i0 + d], right, a1)
-            b0, b1 = fma(q[i1 + d], left, b0), fma(q[i1 + d], right, b1)
-            c0, c1 = fma(q[i2 + d], left, c0), fma(q[i2 + d], right, c1)
-            d0, d1 = fma(q[i3 + d], left, d0), fma(q[i3 + d], right, d1)
-        at = o + b
-        store(out, at, a0)
-        store(out, at + LANES, a1)
-        store(out, at + stride, b0)
-        store(out, at + stride + LANES, b1)
-        store(out, at + 2 * stride, c0)
-        store(out, at + 2 * stride + LANES, c1)
-        store(out, at + 3 * stride, d0)
-        store(out, at + 3 * stride + LANES, d1)
-        b += 2 * LANES
-    if b < size:  # narrow blocks are rare
-        for n, i in enumerate((i0, i1, i2, i3)):
-            _dots(q, i, keys, tile, dim, size, out, o + n * stride)
-
-
-@numba.njit(**COMPILE)
-def _mix(weights, w, num_keys, values, tile, dim, out, o):
-    """out[o + d] += sum over b of weights[w + b] * values[b, d], added in the order of b; values [b, D] at `tile`."""
-    d = 0
-    while d + 4 * LANES <= dim:
-        sum0, sum1 = load(out, o + d), load(out, o + d + LANES)
-        sum2, sum3 = load(out, o + d + 2 * LANES), load(out, o + d + 3 * LANES)
-        for b in range(num_keys):
-            weight, at = weights[w + b], tile + b * dim + d
-            sum0 = fma(weight, load(values, at), sum0)
-            sum1 = fma(weight, load(values, at + LANES), sum1)
-            sum2 = fma(weight, load(values, at + 2 * LANES), sum2)
-            sum3 = fma(weight, load(values, at + 3 * LANES), sum3)
-        store(out, o + d, sum0)
-        store(out, o + d + LANES, sum1)
-        store(out, o + d + 2 * LANES, sum2)
-        store(out, o + d + 3 * LANES, sum3)
-        d += 4 * LANES
-    while d + 2 * LANES <= dim:
-        sum0, sum1 = load(out, o + d), load(out, o + d + LANES)
-        for b in range(num_keys):
-            weight, at = weights[w + b], tile + b * dim + d
-            sum0 = fma(weight, load(values, at), sum0)
-            sum1 = fma(weight, load(values, at + LANES), sum1)
-        store(out, o + d, sum0)
-        store(out, o + d + LANES, sum1)
-        d += 2 * LANES
-    while d + LANES <= dim:
-        total = load(out, o + d)
-        for b in range(num_keys):
-            total = fma(weights[w + b], load(values, tile + b * dim + d), total)
-        store(out, o + d, total)
-        d += LANES
-    for rest in range(d, dim):
-        single = out[o + rest]
-        for b in range(num_keys):
-            single = fma(weights[w + b], widen(values[tile + b * dim + rest]), single)
-        out[o + rest] = single
-
-
-@numba.njit(**COMPILE)
-def _mix_of_four(weights, w, stride, num_keys, values, tile, dim, out, o):
-    """`_mix` for four rows of weights, from w, w + stride, ... on, into rows of out that follow one another."""
-    d = 0
-    while d + 2 * LANES <= dim:
-        o0, o1, o2, o3 = o + d, o + d + dim, o + d + 2 * dim, o + d + 3 * dim
-        a0, b0, c0, d0 = load(out, o0), load(out, o1), load(out, o2), load(out, o3)
-        a1, b1 = load(out, o0 + LANES), load(out, o1 + LANES)
-        c1, d1 = load(out, o2 + LANES), load(out, o3 + LANES)
-        for b in range(num_keys):
-            at, each = tile + b * dim + d, w + b
-            left, right = load(values, at), load(values, at + LANES)
-            a0, a1 = fma(weights[each], left, a0), fma(weights[each], right, a1)
-            each += stride
-            b0, b1 = fma(weights[each], left, b0), fma(weights[each], right, b1)
-            each += stride
-            c0, c1 = fma(weights[each], left, c0), fma(weights[each], right, c1)
-            each += stride
-            d0, d1 = fma(weights[each], left, d0), fma(weights[each], right, d1)
-        store(out, o0, a0)
-        store(out, o0 + LANES, a1)
-        store(out, o1, b0)
-        store(out, o1 + LANES, b1)
-        store(out, o2, c0)
-        store(out, o2 + LANES, c1)
-        store(out, o3, d0)
-        store(out, o3 + LANES, d1)
-        d += 2 * LANES
-    for r in range(4):
-        for rest in range(d, dim):
-            single = out[o + r * dim + rest]
-            for b in range(num_keys):
-                single = fma(weights[w + r * stride + b], widen(values[tile + b * dim + rest]), single)
-            out[o + r * dim + rest] = single
 
 
 @numba.njit(**COMPILE)
@@ -233,42 +102,6 @@ def _lanes_up(n):
 
 
 @numba.njit(**COMPILE)
-def _score_tile(q, at, lo, hi, keys, tile, dim, size, scores, stride, start):
-    """Dots of the queries that begin at q[at[r]] with a block of keys, into row r of scores [len(at), stride] from
-    column `start` on.
-
-    Row r sees columns lo[r] <= k < hi[r]; neither falls from one row to the next.
-    """
-    r, end = 0, start + size
-    while r < len(at):
-        o = r * stride + start
-        if r + 4 <= len(at):
-            if start < hi[r + 3] and end > lo[r]:  # one of the four may see it
-                _dots_of_four(q, at[r], at[r + 1], at[r + 2], at[r + 3], keys, tile, dim, size, scores, o, stride)
-            r += 4
-        else:
-            if start < hi[r] and end > lo[r]:
-                _dots(q, at[r], keys, tile, dim, size, scores, o)
-            r += 1
-
-
-@numba.njit(**COMPILE)
-def _mix_tile(weights, stride, start, lo, hi, values, tile, dim, size, out):
-    """Add to out [len(lo), D] what the rows take from a block of values; as `_score_tile`."""
-    r, end = 0, start + size
-    while r < len(lo):
-        if r + 4 <= len(lo) and start >= lo[r + 3] and end <= hi[r]:  # all four see the whole block
-            _mix_of_four(weights, r * stride + start, stride, size, values, tile, dim, out, r * dim)
-            r += 4
-        else:
-            first, last = max(lo[r], start), min(hi[r], end)
-            if first < last:
-                place = tile + (first - start) * dim
-                _mix(weights, r * stride + first, last - first, values, place, dim, out, r * dim)
-            r += 1
-
-
-@numba.njit(**COMPILE)
 def _store_row(mixed, i, dim, out, o):
     """out[o : o + D] = mixed[i : i + D], rounded to the type of out."""
     whole = dim - dim % LANES
@@ -298,6 +131,7 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
     for h in range(item[3], item[3] + item[4]):
         for r in range(num):
             at[r] = ((row + r // group) * num_heads + h * group + r % group) * dim
+        eights = side_by_side(q, at, dim)
         tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
         first_tile = tile
         for j in range(num_blocks):  # while one block is worked on, the next one is on its way
@@ -309,9 +143,9 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
                 prefetch(values, after, dim * size)
             start = lead + j * size
             if num == 1:  # sees a part of every block: the tests and the call would take a third of the time
-                _dots(q, at[0], keys, tile, dim, size, scores, start)
+                dots(q, at[0], keys, tile, dim, size, scores, start)
             else:
-                _score_tile(q, at, lo, hi, keys, tile, dim, size, scores, stride, start)
+                score_tile(q, at, eights, lo, hi, keys, tile, dim, size, scores, stride, start)
             tile = after
         for r in range(num):
             begin, end = lo[r] // LANES * LANES, _lanes_up(hi[r])
@@ -330,9 +164,9 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
             start = lead + j * size
             if num == 1:
                 begin, end = max(lo[0], start), min(hi[0], start + size)
-                _mix(scores, begin, end - begin, values, tile + (begin - start) * dim, dim, mixed, 0)
+                mix(scores, begin, end - begin, values, tile + (begin - start) * dim, dim, mixed, 0)
             else:
-                _mix_tile(scores, stride, start, lo, hi, values, tile, dim, size, mixed)
+                mix_tile(scores, stride, start, lo, hi, values, tile, dim, size, mixed)
             tile = after
         for r in range(num):
             _store_row(mixed, r * dim, dim, out, at[r])
@@ -358,28 +192,40 @@ def attention_rows(q, rows, heads, keys, shape, table, positions, first, last, s
 
     rows, heads: int64; table [J]; out [heads, rows, keys]: keys out of sight are 0 in a pattern and -inf otherwise.
     """
+    num_pieces = (len(rows) + _ROWS_TOGETHER - 1) // _ROWS_TOGETHER
+    for item in numba.prange(len(heads) * num_pieces):
+        h, r = item // num_pieces, item % num_pieces * _ROWS_TOGETHER
+        some = rows[r : r + _ROWS_TOGETHER]
+        seen_by = (positions, first, last, scale, softcap, bias)
+        _rows_of_head(q, some, heads[h], keys, shape, table, seen_by, kind, out[h, r : r + len(some)])
+
+
+@numba.njit(**COMPILE)
+def _rows_of_head(q, rows, head, keys, shape, table, rule, kind, out):
+    """Some rows of `attention_rows` of one head: out [rows, keys]."""
     num_heads, num_key_heads, dim, size = shape
-    num_rows = out.shape[1]
-    for item in numba.prange(out.shape[0] * num_rows):
-        h, r = item // num_rows, item % num_rows
-        row, head = rows[r], heads[h]
-        key_head = head // (num_heads // num_key_heads)
-        first_block, end_block = first[row] // size, (last[row] + size - 1) // size
-        origin = first_block * size // LANES * LANES
-        lo, hi = first[row] - origin, last[row] - origin
-        seen = np.empty(_lanes_up(end_block * size - origin), np.float32)
-        for j in range(first_block, end_block):
-            tile = (table[j] * num_key_heads + key_head) * dim * size
-            _dots(q, (row * num_heads + head) * dim, keys, tile, dim, size, seen, j * size - origin)
+    positions, first, last, scale, softcap, bias = rule
+    first_block, end_block = first[rows].min() // size, (last[rows].max() + size - 1) // size
+    origin = first_block * size // LANES * LANES
+    stride = _lanes_up(end_block * size - origin)
+    scores = np.empty(len(rows) * stride, np.float32)
+    at = (rows * num_heads + head) * dim
+    eights = side_by_side(q, at, dim)
+    everywhere = np.zeros(len(rows), np.int64), np.full(len(rows), stride)
+    for j in range(first_block, end_block):
+        tile = (table[j] * num_key_heads + head // (num_heads // num_key_heads)) * dim * size
+        score_tile(q, at, eights, *everywhere, keys, tile, dim, size, scores, stride, j * size - origin)
+    for r in range(len(rows)):
+        lo, hi = first[rows[r]] - origin, last[rows[r]] - origin
         begin, end = lo // LANES * LANES, _lanes_up(hi)
+        seen = scores[r * stride + begin : r * stride + end]
         if kind != DOTS:
-            position = positions[row] - origin - begin
-            _make_scores(seen[begin:end], lo - begin, hi - begin, position, scale, softcap, bias[head])
+            position = positions[rows[r]] - origin - begin
+            _make_scores(seen, lo - begin, hi - begin, position, scale, softcap, bias[head])
         if kind == PATTERN:
-            _softmax(seen, begin, end - begin)
-        out[h, r] = np.float32(0) if kind == PATTERN else np.float32(-np.inf)
-        for t in range(lo, hi):
-            out[h, r, origin + t] = seen[t]
+            _softmax(scores, r * stride + begin, end - begin)
+        out[r] = np.float32(0) if kind == PATTERN else np.float32(-np.inf)
+        out[r, origin + lo : origin + hi] = scores[r * stride + lo : r * stride + hi]
 
 
 @numba.njit(parallel=True, **COMPILE)
@@ -406,4 +252,4 @@ def mix_rows(pattern, key_heads, values, shape, table, out):
         for start in range(0, num_keys, size):
             tile = (table[start // size] * num_key_heads + key_heads[item // num_rows]) * size * dim
             num = min(size, num_keys - start)
-            _mix(pattern, item * num_keys + start, num, values, tile, dim, out, item * dim)
+            mix(pattern, item * num_keys + start, num, values, tile, dim, out, item * dim)

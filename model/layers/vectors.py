@@ -79,6 +79,18 @@ def load(typingctx, array, i):
 
 
 @intrinsic
+def in_all_lanes(typingctx, array, i):
+    """array[i], of float32, in every lane. (To index an array by a sum has numba ask whether that is negative.)"""
+    _check_contiguous(array)
+
+    def codegen(context, builder, signature, args):
+        number = builder.load(_address(context, builder, signature, args, _FLOAT), align=4)
+        return _in_all_lanes(builder, number)
+
+    return VECTOR(array, types.intp), codegen
+
+
+@intrinsic
 def store(typingctx, array, i, vector):
     """array[i : i + 16] = vector; in uint16, rounded to the nearest bfloat16, the even one of two."""
     _check_contiguous(array)
