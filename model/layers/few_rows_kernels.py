@@ -45,8 +45,10 @@ BLOCK = 64
 MOST_ROWS = 64
 """Of one call. More wait for arithmetic, which oneDNN does as fast."""
 
-_ROWS_AT_ONCE = 6
-"""Rows of float32 whose sums over a block, four vectors each, stay in registers."""
+_ROWS_OF_A_BLOCK = 6
+"""Rows of float32 whose sums over a block, four vectors each, stay in registers; of up to twice as many those over half
+a block do. So each weight is read once for 12 rows: to read it again from the second cache took a tenth more.
+"""
 
 _AHEAD = 8192
 """Bytes by which weights are asked for before they are used, into the first cache: a quarter faster than not at all,
@@ -60,6 +62,38 @@ _TWO_TILE_SHAPES = np.stack([shapes([16, 16, rows, rows, 16, rows, 16, 16]) for 
 """For `_by_two_tiles`, by its number of rows beyond 16: sums 0 to 3, rows 4 and 5, weights 6 and 7."""
 
 
+_BYTE, _INT, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+
+
+def _plus(builder, *numbers):
+    """The sum of indices, each a value or a constant."""
+    total, *rest = (each if isinstance(each, ir.Value) else ir.Constant(_INDEX, each) for each in numbers)
+    for each in rest:
+        total = builder.add(total, each)
+    return total
+
+
+def _pointer(builder, data, i, kind):
+    return builder.bitcast(builder.gep(data, [i]), kind.as_pointer())
+
+
+def _call(builder, name, result, *args):
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
+
+
+def _fetch(builder, pointer):
+    how = (ir.Constant(_INT, value) for value in (0, 3, 1))  # to read, into the first cache, of data
+    _call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *how)
+
+
+def _in_all_lanes(builder, number):
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    lane = builder.insert_element(undefined, number, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(lane, undefined, ir.Constant(ir.VectorType(_INT, LANES), None))
+
+
 @intrinsic
 def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
     """sums[s + 64 r + j] += the chain over k of x[i + r * stride + k] * weights[at + 64 k + j], each j < 64 and
@@ -69,46 +103,33 @@ def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
     """
     if not isinstance(num_rows, types.IntegerLiteral):
         raise TypingError(f"how many rows stay in registers is a constant, not {num_rows}")
-    rows, places = num_rows.literal_value, range(0, BLOCK, LANES)
-    index, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+    rows = range(num_rows.literal_value)
+    width = BLOCK if len(rows) <= _ROWS_OF_A_BLOCK else BLOCK // 2
+    places = range(0, width, LANES)
 
     def codegen(context, builder, signature, args):
         x, weights, sums = (context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 4, 7))
         _, _, i, stride, _, at, count, _, s = args
-
-        def plus(a, b):
-            return builder.add(a, ir.Constant(index, b))
-
-        def vector_at(data, place):
-            return builder.bitcast(builder.gep(data, [place]), vector.as_pointer())
-
-        def call(name, result, *of):
-            kind = ir.FunctionType(result, [each.type for each in of])
-            return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), of)
-
-        def in_all_lanes(number):
-            undefined = ir.Constant(vector, ir.Undefined)
-            lane = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(lane, undefined, ir.Constant(ir.VectorType(ir.IntType(32), LANES), None))
-
-        starts = [builder.add(i, builder.mul(stride, ir.Constant(index, r))) for r in range(rows)]
-        totals = [
-            [cgutils.alloca_once_value(builder, ir.Constant(vector, [0.0] * LANES)) for _ in places] for _ in starts
-        ]
-        with cgutils.for_range(builder, count) as loop:
-            line = builder.add(at, builder.mul(loop.index, ir.Constant(index, BLOCK)))
-            for place in places:
-                far = builder.gep(weights, [plus(line, place + _AHEAD // 4)])
-                how = [ir.Constant(ir.IntType(32), value) for value in (0, 3, 1)]  # to read, into the first cache, data
-                call("llvm.prefetch.p0", ir.VoidType(), builder.bitcast(far, ir.IntType(8).as_pointer()), *how)
-            w = [builder.load(vector_at(weights, plus(line, place)), align=4) for place in places]
-            for start, row in zip(starts, totals, strict=True):
-                number = in_all_lanes(builder.load(builder.gep(x, [builder.add(start, loop.index)])))
-                for total, of_weights in zip(row, w, strict=True):
-                    builder.store(call("llvm.fma.v16f32", vector, number, of_weights, builder.load(total)), total)
-        for r, row in enumerate(totals):
-            for place, total in zip(places, row, strict=True):
-                to = vector_at(sums, plus(s, BLOCK * r + place))
+        starts = [_plus(builder, i, builder.mul(stride, ir.Constant(_INDEX, r))) for r in rows]
+        nothing = ir.Constant(_VECTOR, [0.0] * LANES)
+        columns = (ir.Constant(_INDEX, each) for each in (0, BLOCK, width))  # from, to, so many at a time
+        with cgutils.for_range_slice(builder, *columns) as (column, _):
+            totals = {(r, place): cgutils.alloca_once_value(builder, nothing) for r in rows for place in places}
+            with cgutils.for_range(builder, count) as loop:
+                line = _plus(builder, at, column, builder.mul(loop.index, ir.Constant(_INDEX, BLOCK)))
+                for place in places:
+                    _fetch(builder, _pointer(builder, weights, _plus(builder, line, place, _AHEAD // 4), _BYTE))
+                w = {
+                    place: builder.load(_pointer(builder, weights, _plus(builder, line, place), _VECTOR), align=4)
+                    for place in places
+                }
+                numbers = [builder.load(builder.gep(x, [_plus(builder, start, loop.index)])) for start in starts]
+                lanes = [_in_all_lanes(builder, number) for number in numbers]
+                for (r, place), total in totals.items():
+                    product = lanes[r], w[place], builder.load(total)
+                    builder.store(_call(builder, "llvm.fma.v16f32", _VECTOR, *product), total)
+            for (r, place), total in totals.items():
+                to = _pointer(builder, sums, _plus(builder, s, column, BLOCK * r + place), _VECTOR)
                 builder.store(builder.fadd(builder.load(to, align=4), builder.load(total)), to, align=4)
         return context.get_dummy_value()
 
@@ -121,26 +142,36 @@ def _by_vectors(x, num_rows, weights, chain, num_inputs, block, sums):
     """`multiply_columns` in float32."""
     for i in range(0, num_rows * BLOCK, LANES):
         store(sums, i, zeros())
-    num_groups = (num_rows + _ROWS_AT_ONCE - 1) // _ROWS_AT_ONCE
     for first in range(0, num_inputs, chain):
         count = min(chain, num_inputs - first)
         at = (block * num_inputs + first) * BLOCK
-        for group in range(num_groups):
-            r = group * num_rows // num_groups
-            together = (group + 1) * num_rows // num_groups - r
-            i, s = r * num_inputs + first, r * BLOCK
-            if together == 6:
+        r = 0
+        while r < num_rows:
+            i, s, left = r * num_inputs + first, r * BLOCK, num_rows - r
+            if left >= 12:
+                _add_chain(12, x, i, num_inputs, weights, at, count, sums, s)
+                r += 12
+            elif left >= 8:
+                _add_chain(8, x, i, num_inputs, weights, at, count, sums, s)
+                r += 8
+            elif left >= 6:
                 _add_chain(6, x, i, num_inputs, weights, at, count, sums, s)
-            elif together == 5:
+                r += 6
+            elif left == 5:
                 _add_chain(5, x, i, num_inputs, weights, at, count, sums, s)
-            elif together == 4:
+                r += 5
+            elif left == 4:
                 _add_chain(4, x, i, num_inputs, weights, at, count, sums, s)
-            elif together == 3:
+                r += 4
+            elif left == 3:
                 _add_chain(3, x, i, num_inputs, weights, at, count, sums, s)
-            elif together == 2:
+                r += 3
+            elif left == 2:
                 _add_chain(2, x, i, num_inputs, weights, at, count, sums, s)
+                r += 2
             else:
                 _add_chain(1, x, i, num_inputs, weights, at, count, sums, s)
+                r += 1
 
 
 @numba.njit(**COMPILE)
