@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -61,22 +62,31 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
 
     The request's body must have been read: what comes after it can only be the disconnect.
     """
-    task = asyncio.create_task(work)
-    watch = asyncio.create_task(_disconnected(request))
+    return await _unless_gone(request.receive, work)
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """`work` runs in the task that is here: one more for each would be a good part of what a request costs."""
+    running = asyncio.current_task()
+    assert running is not None
+    is_gone = False
+
+    async def watch() -> None:
+        nonlocal is_gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        is_gone = True
+        running.cancel()
+
+    watching = asyncio.create_task(watch())
     try:
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
+        return await work
+    except asyncio.CancelledError:
+        if is_gone and not running.uncancel():  # nobody else cancelled it too
+            raise ClientGone from None
+        raise
     finally:
-        for each in (task, watch):
-            each.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+        watching.cancel()
 
 
 class EventStream(StreamingResponse):
@@ -91,8 +101,9 @@ class EventStream(StreamingResponse):
         on_close: Callable[[], None],
         on_begin: Callable[[BodyWriter], None] | None = None,
     ) -> None:
+        self._events = _with_errors(events)
         super().__init__(
-            _with_errors(events),
+            self._events,
             media_type="text/event-stream",
             # Proxies that buffer would turn a stream into one late answer.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -105,9 +116,23 @@ class EventStream(StreamingResponse):
         if writer is not None and self._on_begin is not None:
             self._on_begin(writer)
         try:
-            await super().__call__(scope, receive, send)
+            await _unless_gone(receive, self.stream_response(send))
+        except ClientGone:
+            pass
+        except OSError:
+            raise ClientDisconnect from None
         finally:
             self.on_close()
+
+    async def stream_response(self, send: Send) -> None:
+        """The answer. Its last event ends it: what would follow in a packet of its own wakes the client once more."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        more = True
+        async for data in self._events:
+            more = not data.endswith(DONE)
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+        if more:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _with_errors(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

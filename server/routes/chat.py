@@ -102,10 +102,11 @@ async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncI
         if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
             chunk["prompt_logprobs"] = await writer.prompt_logprobs(arrived.piece.prompt_logprobs)
         yield event(orjson.dumps(chunk))
+    last = DONE
     if writer.body.include_usage:
         total = usage([writer.job], num_tokens, writer.started.runs)
-        yield event(orjson.dumps({**writer.stream_chunk([]), "usage": total}))
-    yield DONE
+        last = event(orjson.dumps({**writer.stream_chunk([]), "usage": total})) + DONE
+    yield last
 
 
 class _Writer:

@@ -110,10 +110,11 @@ async def _begin(
 async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
     async for arrived in arrivals:
         yield event(orjson.dumps(writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])))
+    last = DONE
     if writer.body.include_usage:
         total = usage(writer.jobs, writer.num_completion_tokens, writer.started.runs)
-        yield event(orjson.dumps({**writer.stream_chunk([]), "usage": total}))
-    yield DONE
+        last = event(orjson.dumps({**writer.stream_chunk([]), "usage": total})) + DONE
+    yield last
 
 
 class _Writer:
