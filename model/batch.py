@@ -217,17 +217,17 @@ class Batch:
         """What threads share out of the attention of the first `num_rows` rows (a span's end), in pieces short enough
         for a check between two of them.
 
-        Each [item, 5] int32: (span, first row, rows, first key head, key heads). A thread alone takes tile after tile
-        with all heads; so do several, where there are enough tiles of one row. Other tiles they take head by head. Each
-        takes an equal number of neighbours, so they are dealt out, the most work first: a row late in a text costs many
-        times what an early one does.
+        Each [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of several rows are taken head
+        by head, those of a head one after another, as its keys and values then stay near. Tiles of one row are taken
+        with all heads, unless they are too few for all threads. Each thread takes an equal number of neighbours, so
+        they are dealt out, the most work first: a row late in a text costs many times what an early one does.
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
             tiles = self.tiles_array[: self.num_tiles_at(num_rows)]
             items = np.zeros((len(tiles), 5), np.int32)
             items[:, :3], items[:, 4] = tiles, num_key_heads
-            if num_threads > 1 and (len(tiles) < 2 * num_threads or tiles[:, 2].max(initial=0) > 1):
+            if tiles[:, 2].max(initial=0) > 1 or (num_threads > 1 and len(tiles) < 2 * num_threads):
                 items = self._by_head(items, num_threads)
             work = (self.positions_array[items[:, 1] + items[:, 2] - 1] + 1) * items[:, 2] * items[:, 4]
             most = _ATTENTION_PIECE * num_threads
@@ -276,7 +276,8 @@ class Batch:
 
 def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int) -> list[np.ndarray]:
     """Items in pieces of at most so much work, each ordered so that threads which take equal shares get equal work."""
-    order = np.argsort(-work, kind="stable")
+    several = items[:, 2] > 1
+    order = np.lexsort((-work, several * items[:, 3], several * items[:, 0], ~several))  # the last key counts most
     pieces = [order]
     if work.sum() > most:
         pieces = np.split(order, np.flatnonzero(np.diff(work[order].cumsum() // most)) + 1)
