@@ -54,7 +54,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 STANDARD_LIBRARY_ONLY = (
     "scheduler", "line", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs", "look_budget",
-    "set_aside", "abandonment",
+    "prompt_budget", "set_aside", "abandonment",
 )  # fmt: skip
 WITHOUT_TORCH = (
     "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",

@@ -40,6 +40,7 @@ from server.engine.memory import num_cache_blocks
 from server.engine.memory_limit import give_back_memory, reserve
 from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.outputs import EngineStats, FinishReason, RequestOutput, StepOutput, Timing
+from server.engine.prompt_budget import PromptBudget
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
@@ -73,6 +74,7 @@ class Engine:
             self._blocks,
         )
         self._look_budget = LookBudget(config.max_look_tokens) if config.max_look_tokens else None
+        self._prompt_budget = PromptBudget()
         live = LiveWeights(model)
         self._inspector = Inspector(
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
@@ -202,7 +204,8 @@ class Engine:
         outputs = self._take_ends()
         if not self._scheduler.has_work:
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
-        schedule = self._scheduler.schedule(None if self._look_budget is None else self._look_budget.tokens)
+        look_tokens = None if self._look_budget is None else self._look_budget.tokens
+        schedule = self._scheduler.schedule(look_tokens, self._prompt_budget.tokens)
         now = time.monotonic()
         findings: dict[int, Findings] = {}
         for seq in schedule.sequences:
@@ -220,8 +223,8 @@ class Engine:
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
         self._must_complete = False
         outputs.extend(self._book(schedule, result))
-        if self._look_budget is not None and schedule.has_text and not result.failures:
-            self._look_budget.note(time.monotonic() - now, schedule.work)
+        if not result.failures:
+            self._note_seconds(time.monotonic() - now, schedule)
         return StepOutput(outputs=tuple(outputs), stats=self.stats(schedule.num_tokens))
 
     @property
@@ -252,6 +255,7 @@ class Engine:
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._tracked)} are tracked")
         if self._look_budget is not None:
             self._look_budget.check_integrity()
+        self._prompt_budget.check_integrity()
         untold = {output.uid for output in self._pending}
         self._set_aside.check_integrity(known | self._questions.keys() | untold)
 
@@ -260,6 +264,15 @@ class Engine:
         state = engine_state(self._scheduler, self._look_budget)
         state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._set_aside.uids}
         return state | {"capture_bytes": self.capture_bytes}
+
+    def _note_seconds(self, seconds: float, schedule: Schedule) -> None:
+        """Tell the budgets what a step took."""
+        work = schedule.work
+        if self._look_budget is not None and schedule.has_text:
+            self._look_budget.note(seconds, work)
+        if not work.num_look_tokens and not schedule.encodes:
+            num_decodes = schedule.num_decodes
+            self._prompt_budget.note(seconds, num_decodes, work.num_text_tokens - num_decodes)
 
     def _take_ends(self) -> list[RequestOutput]:
         """Of those who need no step, or no more."""

@@ -7,8 +7,9 @@ Every sequence has a rank, and rank decides everything: first the request's prio
 first request), then the order of arrival.
 
 - A step gives one token to every running sequence that has only the one left that it wrote last (decode), and the rest
-  of its token budget to prompts, running and waiting, in the order of rank. So a long prompt never stalls running
-  streams.
+  of its token budget to prompts, running and waiting, in the order of rank. Beside decodes these are as many tokens as
+  `schedule` is told, so that no long prompt stalls running streams, and more where so many prompts wait that they, one
+  after the other, would lose more time than the streams.
 - A prompt may be overtaken by those at most half as long as what is left of it. Together they get at most half of the
   tokens that it would have had, shared by the same rule. So a short prompt does not wait until a long one is read, and
   the first in line gets at least half of what a step has for prompts: it needs at most twice the steps, and then the
@@ -85,11 +86,13 @@ class Schedule:
     """Whose encoder part runs in this step, before the chunks."""
     has_text: bool = False
     """Text was being generated when it was chosen, so looks were bounded."""
+    num_decodes: int = 0
+    """Chunks that are one more token of a stream."""
 
     @property
     def work(self) -> StepWork:
         """How much of it is text, and how much looks."""
-        if self.num_tokens == len(self.chunks) and not any(chunk.sequence.only_looks for chunk in self.chunks):
+        if self.num_tokens == self.num_decodes:
             return StepWork(self.num_tokens, 0, only_decodes=True)
         looks = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_looks)
         looks += sum(len(seq.encoder_token_ids) for seq in self.encodes if seq.only_looks)
@@ -235,22 +238,25 @@ class Scheduler:
             self._deadlines.clear()
             self._turns.forget()
 
-    def schedule(self, look_tokens: int | None = None) -> Schedule:
+    def schedule(self, look_tokens: int | None = None, prompt_tokens: int | None = None) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
         look_tokens: most tokens of looks, should text run in this step; None is `max_look_tokens`.
+        prompt_tokens: most tokens beside decodes, where a prompt or two wait; None is no such bound.
         """
         chunks, prefills = self._schedule_decodes()
-        running = [*(chunk.sequence for chunk in chunks), *prefills]
-        has_text = any(seq.sampling_params is not None for seq in running)
+        num_decodes = len(chunks)
+        has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
         allowed = self.config.max_look_tokens if look_tokens is None else look_tokens
         step = _Step(chunks, allowed if has_text else None)
-        budget = self.config.max_num_batched_tokens - len(chunks)
-        if budget:
-            self._share(step, self._line(step, prefills), budget)
-        num_tokens = sum([chunk.num_tokens for chunk in chunks])
-        num_tokens += sum([len(seq.encoder_token_ids) for seq in step.encodes])
-        return Schedule(chunks, num_tokens, step.encodes, has_text)
+        budget = self.config.max_num_batched_tokens - num_decodes
+        line = self._line(step, prefills) if budget else []
+        if num_decodes and prompt_tokens is not None:
+            num_prompts = sum(not seq.only_looks for seq in line)
+            budget = min(budget, prompt_tokens * max(num_decodes, 2 * num_prompts**2) // num_decodes)
+        self._share(step, line, budget)
+        num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in step.encodes)
+        return Schedule(chunks, num_tokens, step.encodes, has_text, num_decodes)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
         """Book a step that has run.

@@ -26,6 +26,32 @@ def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
     assert [chunk_sizes(runner) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
 
 
+def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int | None) -> int:
+    """How many tokens of prompts of 40 run in a step of some streams."""
+    sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
+    runner = ToyRunner(sched)
+    for uid in range(num_streams):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
+    if num_streams:
+        runner.step()
+    for uid in range(num_streams, num_streams + num_prompts):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + 40)))
+    return sched.schedule(prompt_tokens=prompt_tokens).num_tokens - num_streams
+
+
+def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> None:
+    assert prompt_tokens_of_a_step(8, 1, 5) == 5
+    assert prompt_tokens_of_a_step(8, 2, 5) == 5
+    assert prompt_tokens_of_a_step(1, 1, 5) == 10
+    assert prompt_tokens_of_a_step(8, 1, None) == 40
+    assert prompt_tokens_of_a_step(0, 1, 5) == 40
+
+
+def test_many_prompts_that_wait_are_not_kept_from_running_by_few_streams() -> None:
+    assert prompt_tokens_of_a_step(8, 4, 5) == 20
+    assert prompt_tokens_of_a_step(8, 16, 10) == 16 * 40
+
+
 def test_one_step_mixes_decode_prefill_capture_and_embedding() -> None:
     sched = scheduler(budget=64)
     runner = ToyRunner(sched)

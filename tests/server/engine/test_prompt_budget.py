@@ -1,0 +1,80 @@
+"""How prompts are cut beside streams whose steps have a known cost: plain arithmetic, so that no clock is involved."""
+
+from collections.abc import Callable
+
+import pytest
+
+from server.engine.prompt_budget import PromptBudget
+
+PLAIN = 0.020
+"""Seconds of a step of the streams alone."""
+Cost = Callable[[int, int], float]
+"""Seconds of some tokens from a position on."""
+
+
+def settled(cost: Cost) -> PromptBudget:
+    """After a prompt that ran alone, and steps of the streams."""
+    budget = PromptBudget()
+    budget.note(cost(0, 128), 0, 128)
+    for _ in range(20):
+        budget.note(PLAIN, 8, 0)
+    return budget
+
+
+def read(budget: PromptBudget, num_tokens: int, cost: Cost) -> list[float]:
+    """Seconds of the steps in which a prompt is read beside 8 streams, as many tokens at once as it may have."""
+    position, seconds = 0, []
+    while position < num_tokens:
+        assert budget.tokens is not None
+        n = min(budget.tokens, num_tokens - position)
+        seconds.append(PLAIN + cost(position, n))
+        budget.note(seconds[-1], 8, n)
+        position += n
+    return seconds
+
+
+@pytest.mark.parametrize("seconds_per_token", [2e-5, 3e-4, 1e-3])
+def test_a_prompt_makes_a_step_of_the_streams_about_twice_as_long(seconds_per_token: float) -> None:
+    def cost(position: int, n: int) -> float:
+        return seconds_per_token * n
+
+    steps = read(settled(cost), 900, cost)
+    assert max(steps) < 2.05 * PLAIN
+    assert len(steps) <= 1 + 1.1 * 900 * seconds_per_token / PLAIN
+
+
+def test_tokens_that_cost_more_further_into_the_text_come_in_smaller_pieces() -> None:
+    def cost(position: int, n: int) -> float:
+        return 3e-4 * n * (1 + position / 900)
+
+    assert max(read(settled(cost), 900, cost)) < 2.2 * PLAIN
+
+
+def test_a_machine_that_became_slower_is_noticed_within_a_few_steps() -> None:
+    budget = settled(lambda position, n: 3e-4 * n)
+    assert read(budget, 4000, lambda position, n: 2.4e-3 * n)[3] <= 3 * PLAIN
+
+
+def test_one_step_that_the_machine_held_up_at_most_halves_the_next() -> None:
+    budget = settled(lambda position, n: 3e-4 * n)
+    usual = budget.tokens
+    assert usual is not None
+    budget.note(100.0, 8, usual)
+    assert budget.tokens == usual // 2
+
+
+def test_nothing_is_bounded_before_anything_is_known() -> None:
+    budget = PromptBudget()
+    assert budget.tokens is None
+    budget.note(0.09, 0, 300)
+    assert budget.tokens is None
+    budget.note(PLAIN, 1, 0)
+    assert budget.tokens == 66
+
+
+def test_steps_so_quick_that_the_clock_stood_still_are_no_reason_to_fail() -> None:
+    budget = PromptBudget()
+    budget.note(0.0, 0, 300)
+    budget.note(0.0, 8, 0)
+    assert budget.tokens == 16
+    budget.check_integrity()
