@@ -3,12 +3,15 @@
 import logging
 from dataclasses import dataclass, field
 
+import prometheus_client
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.engine.outputs import EngineStats, Timing
-from server.metrics import Metrics
+from server.metrics import Histogram, Metrics
 from server.request_log import RequestLog
 
 
@@ -168,3 +171,17 @@ async def test_a_crash_is_500_to_the_metrics_and_the_log(caplog: pytest.LogCaptu
         await call(metrics, app)
     assert counted(metrics, 500) == 1
     assert " GET /x 500 " in caplog.text
+
+
+def test_a_histogram_is_exposed_as_prometheus_clients_own() -> None:
+    bounds = (0.001, 0.25, 5.0, 600.0)
+    theirs, ours = CollectorRegistry(), CollectorRegistry()
+    own = Histogram("lightwell_latency_seconds", "Of something.", bounds)
+    ours.register(own)
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    other = prometheus_client.Histogram("lightwell_latency_seconds", "Of something.", buckets=bounds, registry=theirs)
+    assert generate_latest(ours) == generate_latest(theirs)
+    for value in (0.0, 0.001, 0.0010001, 3.0, 600.0, 601.0, 1e9):
+        own.observe(value)
+        other.observe(value)
+    assert generate_latest(ours) == generate_latest(theirs)
