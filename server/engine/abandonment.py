@@ -52,11 +52,11 @@ class StillWanted:
         self._ask_again = clock() + ASK_INTERVAL
 
     def __call__(self) -> None:
-        now = self._clock()
-        if now < self._ask_again:
+        if self._clock() < self._ask_again:
             return
-        self._ask_again = now + ASK_INTERVAL
         self.aborted.update(self._new_aborts())
+        now = self._clock()  # after the asking: a step of few rows, in one call, asks only once
+        self._ask_again = now + ASK_INTERVAL
         if not self.aborted and (self._next_deadline is None or now < self._next_deadline):
             return
         num_wanted = self._num_wanted_tokens(now)
