@@ -1,8 +1,8 @@
 """What this machine could do at most: bytes read a second, large matrix products, and the products of one step alone.
 
 A step of a model takes its products and more; `Products` times nothing but those, with the weights packed as the server
-packs them and read from memory each time, as in a step. It is oneDNN that multiplies here: a yardstick that stays, though
-the server multiplies few rows faster by kernels of its own (`model/layers/few_rows.py`).
+packs them and read from memory each time, as in a step. oneDNN multiplies here: a yardstick that stays, though the
+server multiplies few rows faster by kernels of its own (`model/layers/few_rows.py`).
 """
 
 import statistics
