@@ -40,29 +40,31 @@ print("numba" in sys.modules)
 """
 
 
-def lines_of_steps(folder: Path, dtype: str, compiles: str = "compiled", num_encoded: int = 0) -> list[str]:
-    """What an engine's process prints once it is warm; of oneDNN a line for each product that is got ready."""
+def printed(folder: Path, dtype: str, compiles: str = "compiled", num_encoded: int = 0) -> tuple[list[str], list[str]]:
+    """What an engine's process prints until it is warm, and then; of oneDNN a line for each product that is got ready:
+    with new code (cache_miss) or with what is there.
+    """
     command = [sys.executable, "-c", STEPS, str(folder), dtype, compiles, str(num_encoded)]
     environment = {**os.environ, "ONEDNN_VERBOSE": "profile_create", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    return lines[lines.index("warm") + 1 :]
+    warm = lines.index("warm")
+    return lines[:warm], lines[warm + 1 :]
 
 
 @pytest.mark.parametrize(("dtype", "family"), [("float32", None), ("bfloat16", None), ("float32", "t5")])
 def test_a_warm_engine_needs_no_new_code_for_any_number_of_rows(tmp_path: Path, dtype: str, family: str | None) -> None:
     folder = PACKAGED if family is None else make(family, tmp_path)
-    lines = lines_of_steps(folder, dtype, num_encoded=0 if family is None else 17)
-    products = [line for line in lines if line.startswith("onednn_verbose")]
-    assert sum("create:cache_hit" in line for line in products) > 50
-    assert [line for line in products if "create:cache_miss" in line] == []
+    before, after = printed(folder, dtype, num_encoded=0 if family is None else 17)
+    assert any("create:cache_miss" in line for line in before)
+    assert [line for line in after if "create:cache_miss" in line] == []
 
 
 def test_without_the_compiler_the_same_tokens_are_chosen_and_none_is_loaded() -> None:
     tokens, compiler = {}, {}
     for how in ("compiled", "plain"):
-        lines = [line for line in lines_of_steps(PACKAGED, "float32", how) if not line.startswith("onednn")]
+        lines = [line for line in printed(PACKAGED, "float32", how)[1] if not line.startswith("onednn")]
         *tokens[how], compiler[how] = lines
     assert compiler == {"compiled": "True", "plain": "False"}
     assert tokens["plain"] == tokens["compiled"]
