@@ -6,10 +6,11 @@ The names are those of model/checkpoint.py, without the stack's prefix.
 import torch
 
 from model.block import Block, Residual
-from model.config import ModelConfig
+from model.config import Activation, ModelConfig
 from model.decode_step import DecodeStep
 from model.embedding import Embedding
-from model.layers.attention import AttentionRule
+from model.encoder_block import EncoderBlock, Workspace, why_not_whole
+from model.layers.attention import Attention, AttentionRule
 from model.layers.attention_choice import attention_for
 from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
@@ -17,6 +18,7 @@ from model.layers.mlp import Mlp
 from model.layers.norm import Norm, RmsNorm, take_norm
 from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
+from model.layers.tile_attention import TileAttention
 from model.layers.token_table import TokenTable
 from model.stack import Stack
 from model.sublayers import CrossAttention, Feedforward, Heads, SelfAttention
@@ -45,7 +47,13 @@ class StackBuilder:
         self.context = context
         self.batch_invariant = batch_invariant
         self.quantize: Quantization = quantize
-        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
+        self.workspace: Workspace | None = None
+        """Of a stack whose blocks are `EncoderBlock`s."""
+        if why_not_whole(config, tokens.dtype, tokens.device, quantize) is None:
+            self.workspace = Workspace(config, tokens.dtype)
+            self.attention: Attention = TileAttention()
+        else:
+            self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
 
     def stack(self) -> Stack:
         """Build it. Raises KeyError when a weight is missing; none may be left over."""
@@ -88,8 +96,15 @@ class StackBuilder:
     def _norm(self, name: str) -> Norm:
         return take_norm(self.weights, name, self.config)
 
-    def _linear(self, name: str) -> Linear:
-        return Linear.take(self.weights, name, batch_invariant=self.batch_invariant, quantize=self.quantize)
+    def _linear(self, name: str, activation: Activation | None = None) -> Linear:
+        return Linear.take(
+            self.weights,
+            name,
+            batch_invariant=self.batch_invariant,
+            quantize=self.quantize,
+            activation=activation,
+            tiled=self.workspace is not None,
+        )
 
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
@@ -100,17 +115,20 @@ class StackBuilder:
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
-        mlp = Mlp.take(self.weights, name, config, batch_invariant=self.batch_invariant, quantize=self.quantize)
-        return Block(
-            index=index,
-            attention=self._residual(
-                attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm
-            ),
-            cross=cross,
-            mlp=self._residual(Feedforward(mlp), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
-            parallel=config.parallel_blocks,
-            uses_local_rope=config.local_rope is not None and config.window_of(index) is not None,
+        sublayers = (
+            self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
+            cross,
+            self._residual(Feedforward(self._mlp(name)), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
         )
+        if self.workspace is not None:
+            return EncoderBlock(index, *sublayers, parallel=False, workspace=self.workspace)
+        uses_local_rope = config.local_rope is not None and config.window_of(index) is not None
+        return Block(index, *sublayers, parallel=config.parallel_blocks, uses_local_rope=uses_local_rope)
+
+    def _mlp(self, name: str) -> Mlp:
+        if self.workspace is not None:
+            return Mlp(self._linear(f"{name}.up", self.config.activation), self._linear(f"{name}.down"))
+        return Mlp.take(self.weights, name, self.config, batch_invariant=self.batch_invariant, quantize=self.quantize)
 
     def _residual(
         self,

@@ -23,6 +23,7 @@ from model.layers.arrays import why_not_compiled
 from model.layers.few_rows import FewRows, FewRowsWeight, few_rows_of
 from model.layers.int8_rows import Int8Rows, Quantization
 from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
+from model.layers.tile_weight import TileWeight
 
 _POST_OPS: dict[Activation | Literal["none"], PostOp] = {
     "none": ("none", ""),
@@ -64,11 +65,13 @@ class Linear:
         batch_invariant: bool = True,
         quantize: Quantization = "none",
         activation: Activation | None = None,
+        tiled: bool = False,
     ) -> None:
         """weight [out, in], bias [out]. `packed` is a wish: it is followed where the weight's dtype and device allow.
 
         batch_invariant: whether the bits of a product's row may depend on that row alone. A packed or quantised weight
-        is a copy; drop the original, `to_dense` gives it back: bit for bit unless it is quantised.
+        is a copy; drop the original, `to_dense` gives it back: bit for bit unless it is quantised. tiled: packed as
+        `TileWeight`, which the caller knows this CPU, the shape and the activation to allow.
 
         Raises ValueError when a weight to be quantised has a number that is not finite.
         """
@@ -79,9 +82,14 @@ class Linear:
         self._packed: PackedWeight | None = None
         self.few_rows: FewRows | None = None
         """How compiled kernels may multiply few rows by the packed weight, with the bits of `__call__`."""
+        self.tiles: TileWeight | None = None
+        """The packed weight, where it is `tiled`."""
         if quantize == "int8":
             self._weight = Int8Rows.quantize(weight)
             self._packed = _pack_int8(self._weight) if packed else None
+        elif tiled:
+            self.tiles = TileWeight(weight)
+            self._packed = self.tiles
         elif packed and can_pack(weight.dtype, weight.device):
             self._packed = pack(weight, batch_invariant=batch_invariant)
             self.few_rows = few_rows_of(self._packed, weight)
@@ -100,13 +108,14 @@ class Linear:
         batch_invariant: bool,
         quantize: Quantization = "none",
         activation: Activation | None = None,
+        tiled: bool = False,
     ) -> "Linear":
         """Build from `{name}.weight` and, if there is one, `{name}.bias`; both leave the dict, freeing the originals.
 
         Raises KeyError when there is no such weight.
         """
         weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
-        return cls(weight, bias, batch_invariant=batch_invariant, quantize=quantize, activation=activation)
+        return cls(weight, bias, batch_invariant=batch_invariant, quantize=quantize, activation=activation, tiled=tiled)
 
     @property
     def packed(self) -> bool:

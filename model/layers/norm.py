@@ -79,12 +79,22 @@ class LayerNorm:
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
-        """weight [d], bias [d]. Low precisions are normalised in float32 by torch's kernel, float64 in float64."""
+        """weight [d], bias [d]. Low precisions are normalised in float32, float64 in float64."""
         self.weight = weight
         self.bias = bias
         self.eps = eps
+        self._kernel: RowKernel | None = None
+        if why_not_compiled(weight.dtype, weight.device) is None:
+            from model.layers.layer_norm_kernels import layer_norm  # here: a GPU server needs no compiler
+
+            self._kernel = layer_norm
+            self._arguments = bits(weight), bits(torch.zeros_like(weight) if bias is None else bias), np.float32(eps)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._kernel is not None:
+            out = torch.empty_like(x, memory_format=torch.contiguous_format)
+            self._kernel(bits(x.contiguous()), *self._arguments, bits(out))
+            return out
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,300 @@
+"""Products of rows with a weight on tiles of the matrix unit (see `tiles`), compiled by numba: bfloat16, and float32 as
+sums of three bfloat16.
+
+A float32 has 24 significant bits and a bfloat16 8, so that x = a + b + c holds exactly with a, the bfloat16 nearest to
+x, b, the one nearest to x - a, and c = x - a - b (Henry, Tang and Heinecke 2019, arXiv:1904.06376). Of the nine
+products of the parts of two numbers the three smallest are left out: each is under 2**-25 of the product, half of what
+rounding it to float32 may take away. Sums are float32. So products are as precise as float32's own, in little more than
+half the time. Infinity has no such parts: it becomes no number.
+
+Every number is a function of its own row alone: products are added in one order, 32 inputs at a time, whatever stands
+beside the row.
+
+Axes: T rows, P parts of a number: 1 in bfloat16, 3 in float32. Rows are laid in tiles, [T / 16][in / 32][P][16][32],
+and weights [out / 32][in / 32][P][2][16][16][2]: for 32 columns two tiles, with pairs of inputs side by side in each
+column. Arrays come flat.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# (numba infers the types of compiled functions; annotations would say nothing that it checks)
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from model.layers import tiles
+from model.layers.attention_kernels import COMPILE
+from model.layers.tiles import TILE_INPUTS, TILE_ROWS, clear, multiply, read, write
+from model.layers.vectors import LANES, VECTOR, fma, intrinsic, load, store, where_greater
+
+BLOCK = 2 * TILE_ROWS
+"""Rows, and columns, whose sums are made together: in tiles 0 to 3, from rows in 4 and 5 and columns in 6 and 7."""
+TILE = TILE_ROWS * TILE_INPUTS
+"""Numbers of bfloat16 in a tile."""
+_ERF_IS_ONE = 5.401171684265137
+"""Where the fit below gives exactly 1, and beyond which float32 has nothing nearer."""
+
+
+_NARROW = "llvm.x86.avx512bf16.cvtneps2bf16.512"
+"""LLVM's name of the instruction that rounds to bfloat16."""
+
+
+def _shapes(rows: int) -> np.ndarray:
+    """Of the tiles for so many rows of a block; those left without rows are not used."""
+    first, second = min(rows, TILE_ROWS), max(rows - TILE_ROWS, 1)
+    return tiles.shapes([first, first, second, second, first, second, TILE_ROWS, TILE_ROWS])
+
+
+SHAPES = np.stack([_shapes(max(rows, 1)) for rows in range(BLOCK + 1)])
+"""[rows, 64], for `tiles.use`."""
+
+
+def _narrowing(result: Any, finish: Any) -> Any:
+    """The code of an intrinsic whose last argument is a vector that is rounded to bfloat16."""
+    halves = ir.VectorType(ir.IntType(16), LANES)
+
+    def codegen(context, builder, signature, args):
+        of = ir.FunctionType(halves, [args[-1].type])
+        rounded = builder.call(cgutils.get_or_insert_function(builder.module, of, _NARROW), args[-1:])
+        return finish(context, builder, signature, args, rounded)
+
+    return result, codegen
+
+
+@intrinsic
+def nearest(typingctx, vector):
+    """The bfloat16 nearest to each number, the even one of two; 0 below the normal ones, as tiles take them."""
+
+    def widen(context, builder, signature, args, rounded):
+        wide = ir.VectorType(ir.IntType(32), LANES)
+        shifted = builder.shl(builder.zext(rounded, wide), ir.Constant(wide, [16] * LANES))
+        return builder.bitcast(shifted, args[-1].type)
+
+    return _narrowing(VECTOR(vector), widen)
+
+
+@intrinsic
+def store_nearest(typingctx, array, i, vector):
+    """array[i : i + 16] = nearest(vector), an array of uint16."""
+
+    def put(context, builder, signature, args, rounded):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), rounded.type.as_pointer())
+        builder.store(rounded, address, align=2)
+        return context.get_dummy_value()
+
+    return _narrowing(types.none(array, types.intp, vector), put)
+
+
+@intrinsic
+def _store_pairs_nearest(typingctx, array, i, a, b):
+    """array[i : i + 32] = nearest(a) and nearest(b) in turns, an array of uint16."""
+    halves, wide = ir.VectorType(ir.IntType(16), LANES), ir.VectorType(ir.IntType(32), LANES)
+
+    def codegen(context, builder, signature, args):
+        of = ir.FunctionType(halves, [args[2].type])
+        narrow = cgutils.get_or_insert_function(builder.module, of, _NARROW)
+        low, high = (builder.zext(builder.call(narrow, [each]), wide) for each in args[2:])
+        pairs = builder.or_(low, builder.shl(high, ir.Constant(wide, [16] * LANES)))
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), wide.as_pointer())
+        builder.store(pairs, address, align=2)
+        return context.get_dummy_value()
+
+    return types.none(array, types.intp, a, b), codegen
+
+
+@numba.njit(inline="always")
+def store_parts(vector, out, o, parts):
+    """out[o : o + 16] = the first part of each number, and so on, a tile's numbers further for each part."""
+    store_nearest(out, o, vector)
+    for part in range(1, parts):
+        vector = vector - nearest(vector)
+        store_nearest(out, o + part * TILE, vector)
+
+
+@numba.njit(inline="always")
+def store_pairs_of_parts(a, b, out, o, parts):
+    """out[o : o + 32] = the first part of each number of a and of b in turns, and so on; one of weights' tiles further
+    for each part.
+    """
+    _store_pairs_nearest(out, o, a, b)
+    for part in range(1, parts):
+        a, b = a - nearest(a), b - nearest(b)
+        _store_pairs_nearest(out, o + part * 2 * TILE, a, b)
+
+
+@numba.njit(inline="always")
+def _gelu(x):
+    """x times the normal distribution's share below x (Hendrycks and Gimpel 2016, arXiv:1606.08415), which is
+    (1 + e) / 2 with the odd function e = erf(x / sqrt(2)). That is fitted by a quotient of polynomials of x^2 where it
+    is not 1 in float32, within 2e-8 but for rounding; the answer is within 1e-6, as torch's own.
+    """
+    inside = where_greater(x, np.float32(_ERF_IS_ONE), np.float32(_ERF_IS_ONE), x)
+    inside = where_greater(np.float32(-_ERF_IS_ONE), inside, np.float32(-_ERF_IS_ONE), inside)
+    u = inside * inside
+    p = fma(u, np.float32(4.5498683931555206e-8), np.float32(1.2704263099294621e-5))
+    q = fma(u, np.float32(1.1975042752965237e-6), np.float32(7.36479414626956e-5))
+    p = fma(u, p, np.float32(3.3765393891371787e-4))
+    q = fma(u, q, np.float32(1.8844521837309003e-3))
+    p = fma(u, p, np.float32(9.354537352919579e-3))
+    q = fma(u, q, np.float32(2.8645941987633705e-2))
+    p = fma(u, p, np.float32(6.770553439855576e-2))
+    q = fma(u, q, np.float32(0.2515222132205963))
+    p = fma(u, p, np.float32(0.797884464263916))
+    q = fma(u, q, np.float32(1))
+    return np.float32(0.5) * x * (np.float32(1) + inside * p / q)
+
+
+@numba.njit(**COMPILE)
+def lay_in_tiles(x, i, stride, num_rows, width, parts, out):
+    """Rows of `width` numbers from x[i] on, `stride` apart, into tiles."""
+    for r in range(num_rows):
+        at, o = i + r * stride, (r // TILE_ROWS * width * TILE_ROWS) * parts + r % TILE_ROWS * TILE_INPUTS
+        for first in range(0, width, TILE_INPUTS):
+            for half in range(0, TILE_INPUTS, LANES):
+                store_parts(load(x, at + first + half), out, o + half, parts)
+            o += parts * TILE
+
+
+@numba.njit(inline="always")
+def _multiply_block(both):
+    multiply(0, 4, 6)
+    multiply(1, 4, 7)
+    if both:
+        multiply(2, 5, 6)
+        multiply(3, 5, 7)
+
+
+@numba.njit(inline="always")
+def _read_rows(x, first, second, both):
+    read(4, x, first, 2 * TILE_INPUTS)
+    if both:
+        read(5, x, second, 2 * TILE_INPUTS)
+
+
+@numba.njit(inline="always")
+def _read_columns(weight, at):
+    read(6, weight, at, 2 * TILE_INPUTS)
+    read(7, weight, at + TILE, 2 * TILE_INPUTS)
+
+
+@numba.njit(inline="always")
+def _clear_sums(both):
+    clear(0)
+    clear(1)
+    if both:
+        clear(2)
+        clear(3)
+
+
+@numba.njit(inline="always")
+def _add_step(x, a, second, both, weight, b, parts):
+    """Add the products of 32 inputs, their parts side by side at x[a], x[second] and weight[b]."""
+    if parts == 1:
+        _read_rows(x, a, second, both)
+        _read_columns(weight, b)
+        _multiply_block(both)
+    else:  # the smallest products first, each part read as rarely as can be
+        _read_rows(x, a + 2 * TILE, second + 2 * TILE, both)
+        _read_columns(weight, b)
+        _multiply_block(both)
+        _read_rows(x, a + TILE, second + TILE, both)
+        _multiply_block(both)
+        _read_columns(weight, b + 2 * TILE)
+        _multiply_block(both)
+        _read_rows(x, a, second, both)
+        _multiply_block(both)
+        _read_columns(weight, b + 4 * TILE)
+        _multiply_block(both)
+        _read_columns(weight, b)
+        _multiply_block(both)
+
+
+@numba.njit(inline="always")
+def _write_sums(both, sums, o, stride):
+    write(0, sums, o, 4 * stride)
+    write(1, sums, o + TILE_ROWS, 4 * stride)
+    if both:
+        write(2, sums, o + TILE_ROWS * stride, 4 * stride)
+        write(3, sums, o + TILE_ROWS * stride + TILE_ROWS, 4 * stride)
+
+
+@numba.njit(**COMPILE)
+def sum_block(x, a, second, both, weight, b, inputs, parts, sums, o, stride):
+    """32 rows of 32 sums from sums[o] on, `stride` apart: those at x[a] times the columns at weight[b].
+
+    second: where the second tile of rows begins; both: whether there is one.
+    """
+    _clear_sums(both)
+    for step in range(inputs // TILE_INPUTS):
+        done = step * parts * TILE
+        _add_step(x, a + done, second + done, both, weight, b + 2 * done, parts)
+    _write_sums(both, sums, o, stride)
+
+
+@numba.njit(**COMPILE)
+def _finish_rows(sums, num_rows, bias, column, gelu, out, o, stride):
+    """Rows of out from o on, `stride` apart: sums + bias, behind gelu if wanted."""
+    for half in range(0, BLOCK, LANES):
+        offset = load(bias, column + half)
+        for r in range(num_rows):
+            y = load(sums, r * BLOCK + half) + offset
+            store(out, o + r * stride + half, _gelu(y) if gelu else y)
+
+
+@numba.njit(**COMPILE)
+def _finish_tiles(sums, num_rows, bias, column, gelu, parts, out, o, stride):
+    """The same into tiles: those of the first 16 rows at o, of the others `stride` further."""
+    for half in range(0, BLOCK, LANES):
+        offset = load(bias, column + half)
+        for r in range(num_rows):
+            y = load(sums, r * BLOCK + half) + offset
+            at = o + r // TILE_ROWS * stride + r % TILE_ROWS * TILE_INPUTS + half
+            store_parts(_gelu(y) if gelu else y, out, at, parts)
+
+
+@numba.njit(**COMPILE)
+def multiply_tiles(x, num_rows, weight, bias, shape, rows, tiled):
+    """x W^T + bias, behind gelu if wanted, into rows [T, out], or `tiled` where that has room.
+
+    x: in tiles; bias [out]; shape: (in, out, P, 1 with gelu or 0).
+    """
+    inputs, outputs, parts, gelu = shape
+    sums = np.empty(BLOCK * BLOCK, np.float32)
+    whole = num_rows // BLOCK * BLOCK
+    for begin, end in ((0, whole), (whole, num_rows)):
+        if begin == end:
+            continue
+        tiles.use(SHAPES[min(end - begin, BLOCK)])
+        for column in range(0, outputs, BLOCK):
+            for row in range(begin, end, BLOCK):
+                num = min(BLOCK, end - row)
+                a, second = row * inputs * parts, (row + TILE_ROWS) * inputs * parts
+                sum_block(x, a, second, num > TILE_ROWS, weight, column * inputs * parts, inputs, parts, sums, 0, BLOCK)
+                if len(tiled):
+                    o = (row * outputs + column * TILE_ROWS) * parts
+                    _finish_tiles(sums, num, bias, column, gelu, parts, tiled, o, outputs * TILE_ROWS * parts)
+                else:
+                    _finish_rows(sums, num, bias, column, gelu, rows, row * outputs + column, outputs)
+    tiles.give_up()
+
+
+@numba.njit(parallel=True, **COMPILE)
+def multiply_rows(starts, x, weight, bias, shape, out):
+    """out = x W^T + bias, behind gelu if wanted, in pieces that begin at these rows: x [T, in], out [T, out] flat.
+
+    shape: (in, out, P, 1 with gelu or 0).
+    """
+    inputs, outputs, parts, _ = shape
+    for piece in numba.prange(len(starts)):
+        row = starts[piece]
+        num = (starts[piece + 1] if piece + 1 < len(starts) else len(x)) - row
+        laid = np.empty((num + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS * inputs * parts, np.uint16)
+        lay_in_tiles(x, row * inputs, inputs, num, inputs, parts, laid)
+        own = out[row * outputs : (row + num) * outputs]
+        multiply_tiles(laid, num, weight, bias, shape, own, laid[:0])
