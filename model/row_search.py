@@ -18,7 +18,9 @@ BLOCK = 64
 
 
 def take(x: Tensor, rows: list[int]) -> Tensor:
-    """These ascending rows of x [R, V]; a view when they follow each other."""
+    """These ascending rows of x [R, V]; x itself, or a view, when they follow each other."""
+    if len(rows) == len(x):
+        return x
     if rows[-1] - rows[0] == len(rows) - 1:
         return x[rows[0] : rows[-1] + 1]
     return x[torch.tensor(rows, device=x.device)]
@@ -37,12 +39,8 @@ def argmax(x: Tensor) -> Tensor:
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
-    if x.dtype == torch.bfloat16 and x.is_contiguous() and why_not_compiled(x.dtype, x.device) is None:
-        from model.layers.search_kernels import argmax as kernel  # here: a GPU server needs no compiler
-
-        places = np.empty(len(x), np.int64)
-        kernel(bits(x), places)
-        return torch.from_numpy(places)
+    if _has_kernel(x):
+        return torch.from_numpy(_kernel(x)[0])
     full = x.shape[1] // BLOCK * BLOCK
     if full < 2 * BLOCK:
         return x.argmax(-1)
@@ -54,6 +52,28 @@ def argmax(x: Tensor) -> Tensor:
         return best
     tail_values, tail = x[:, full:].max(-1)
     return torch.where((tail_values > values) | tail_values.isnan(), tail + full, best)
+
+
+def largest(x: Tensor) -> tuple[list[int], list[float]]:
+    """The ids that `argmax` finds in the rows of x, and what stands there."""
+    if _has_kernel(x):
+        ids, numbers = _kernel(x)
+        return ids.tolist(), numbers.tolist()
+    found = argmax(x)
+    return found.tolist(), x.gather(1, found[:, None])[:, 0].tolist()
+
+
+def _has_kernel(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.is_contiguous() and why_not_compiled(x.dtype, x.device) is None
+
+
+def _kernel(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [R] int64 and numbers [R] float32."""
+    from model.layers.search_kernels import argmax as kernel  # here: a GPU server needs no compiler
+
+    ids, numbers = np.empty(len(x), np.int64), np.empty(len(x), np.float32)
+    kernel(bits(x), ids, numbers)
+    return ids, numbers
 
 
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:

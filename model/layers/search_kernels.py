@@ -39,8 +39,11 @@ def _largest_by_one(x, t):
     return largest
 
 
-def _argmax(x, places):
-    """places[t] = the first place of the largest number of x[t], of a NaN where it holds one. x [R, V]; places [R]."""
+def _argmax(x, places, numbers):
+    """numbers[t] = x[t, places[t]] = the largest number of x[t], at its first place; a NaN where it holds one.
+
+    x [R, V]; places [R] int64; numbers [R] float32.
+    """
     width = x.shape[1]
     whole = width - width % _STRIDE
     for t in numba.prange(len(x)):
@@ -69,7 +72,7 @@ def _argmax(x, places):
         rest += sum_of_lanes(unusual)
         if np.isnan(rest):
             largest, at = _largest_by_one(x, t), 0
-        places[t] = _first_of(x, t, at, largest)
+        places[t], numbers[t] = _first_of(x, t, at, largest), largest
 
 
 argmax = RowKernel(_argmax, rows_from=8)

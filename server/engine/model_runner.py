@@ -5,6 +5,7 @@ makes no policy and keeps no queue.
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass, field
+from math import isfinite
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 from model.batch import Batch, Check, Span
 from model.capture import Looks
 from model.kv_cache import KVCache
-from model.row_search import argmax, take
+from model.row_search import largest, take
 from model.sampler import Sampler, SamplerRow, prompt_logprobs
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
@@ -255,23 +256,22 @@ class ModelRunner:
             findings[chunk.sequence.uid].change_logits(logits[i : i + 1], chunk.end - 1)
         sequences = [at.chunk.sequence for at in sampling]
         if all(seq.takes_largest_logit for seq in sequences):
-            ids, scored = argmax(logits), None
+            ids, numbers = largest(logits)
         else:
             scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
-            ids = torch.tensor([sampled.token_id for sampled in scored], device=logits.device)
+            ids = [sampled.token_id for sampled in scored]
+            numbers = logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+            for seq, sampled in zip(sequences, scored, strict=True):
+                if sampled.logprob is not None:
+                    told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+                    result.logprobs[seq.uid] = told
+        result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids, strict=True)}
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
-        usable = logits.gather(1, ids[:, None])[:, 0].isfinite().tolist()
-        result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids.tolist(), strict=True)}
-        for sampled, seq in zip(scored or (), sequences, strict=False):
-            if sampled.logprob is not None:
-                told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
-                result.logprobs[seq.uid] = told
-        for at, is_usable in zip(sampling, usable, strict=True):
-            if not is_usable:
-                seq = at.chunk.sequence
-                result.failures[seq.uid] = _not_finite(seq, at.chunk.end - 1)
-                del result.tokens[seq.uid]
-                result.logprobs.pop(seq.uid, None)
+        for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
+            seq = sequences[i]
+            result.failures[seq.uid] = _not_finite(seq, sampling[i].chunk.end - 1)
+            del result.tokens[seq.uid]
+            result.logprobs.pop(seq.uid, None)
 
     @staticmethod
     def _sampler_row(seq: Sequence) -> SamplerRow:

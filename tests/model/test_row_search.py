@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.row_search import BLOCK, argmax, ordered_top_ids, pick, take, top
+from model.row_search import BLOCK, argmax, largest, ordered_top_ids, pick, take, top
 
 sizes = st.sampled_from([1, 2, 63, 64, 65, 128, 129, 1000, 4096])
 levels = st.sampled_from([1, 2, 5, 1000])  # few levels: many ties
@@ -29,6 +29,14 @@ def row_with_ties(size: int, num_levels: int, seed: int, rows: int = 3) -> torch
 def test_argmax_is_the_lowest_id_among_the_largest(size: int, num_levels: int, seed: int, dtype: torch.dtype) -> None:
     x = row_with_ties(size, num_levels, seed).to(dtype)
     assert argmax(x).tolist() == [row.index(max(row)) for row in x.tolist()]
+
+
+@given(sizes, levels, seeds, dtypes)
+def test_largest_tells_the_number_beside_its_place(size: int, num_levels: int, seed: int, dtype: torch.dtype) -> None:
+    x = row_with_ties(size, num_levels, seed).to(dtype)
+    ids, numbers = largest(x)
+    assert ids == argmax(x).tolist()
+    assert numbers == [max(row) for row in x.tolist()]
 
 
 @given(sizes, st.data(), dtypes)
