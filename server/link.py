@@ -9,6 +9,7 @@ of what the header says.
 import asyncio
 import atexit
 import contextlib
+import mmap
 import os
 import select
 import shutil
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import cast
 
 Buffer = bytes | bytearray | memoryview
+Received = bytearray | memoryview
 
 _PREFIX = struct.Struct("<II")
 _SCRATCH_BYTES = 256 * 1024
@@ -28,6 +30,8 @@ MAX_HEADER_BYTES = 1 << 28
 MAX_BUFFERS = 1 << 19
 """A step may end hundreds of traces at once, each of all the points of a deep network, some 25 a layer."""
 MAX_BUFFER_BYTES = 1 << 34
+_LARGE = 4 << 20
+"""Bytes from which on a buffer has memory of its own: in huge pages, of which few have to be had from the kernel."""
 _PARTS_PER_CALL = 512  # sendmsg takes at most IOV_MAX (1024) parts
 
 
@@ -38,7 +42,7 @@ class FrameError(ConnectionError):
 @dataclass(frozen=True, slots=True)
 class Frame:
     header: bytes
-    buffers: tuple[bytearray, ...]
+    buffers: tuple[Received, ...]
 
 
 def frame_parts(header: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]:
@@ -63,7 +67,7 @@ class FrameDecoder:
         self._end = 0
         self._header = b""
         self._sizes: list[int] | None = None  # of the frame whose buffers are being read
-        self._buffers: list[bytearray] = []
+        self._buffers: list[Received] = []
         self._filled = 0  # of the last buffer
 
     def space(self) -> memoryview:
@@ -120,7 +124,7 @@ class FrameDecoder:
                 return True
             size = self._sizes[len(self._buffers)]
             taken = min(size, self._end - self._start)
-            buffer = bytearray(size)
+            buffer = _room(size)
             buffer[:taken] = memoryview(self._scratch)[self._start : self._start + taken]
             self._start += taken
             self._buffers.append(buffer)
@@ -136,6 +140,16 @@ class FrameDecoder:
             self._scratch = bytearray(needed)
         self._scratch[: len(held)] = held
         self._start, self._end = 0, len(held)
+
+
+def _room(num_bytes: int) -> Received:
+    """Zeros."""
+    if num_bytes < _LARGE:
+        return bytearray(num_bytes)
+    found = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        found.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(found)
 
 
 class WorkerLink:

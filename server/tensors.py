@@ -24,6 +24,8 @@ Wire = Literal["json", "base64", "binary"]
 """How a number is written; decides how large an answer is."""
 EncodingFormat = Literal["float", "base64"]
 
+Piece = bytes | memoryview
+"""Some bytes of a body; a view is of an array that is not written to any more."""
 PIECE_VALUES = 1 << 16
 """Numbers that are turned into text between two chances for other requests: about 5 ms."""
 PIECE_BYTES = 1 << 20
@@ -144,13 +146,13 @@ def json_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: E
 # ---- binary
 
 
-def _byte_pieces(value: NumpyArray) -> Iterator[bytes]:
-    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-    for start in range(0, data.size, PIECE_BYTES):
-        yield data[start : start + PIECE_BYTES].tobytes()
+def _byte_pieces(value: NumpyArray) -> Iterator[Piece]:
+    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    for start in range(0, data.nbytes, PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
 
 
-def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator[bytes]:
+def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator[Piece]:
     """A safetensors file: tensors "{name}.{index}", the fields of each entry as JSON in the metadata.
 
     The metadata holds `head`, one key a field, and "{object}.{index}" with the entry's fields.
@@ -160,7 +162,7 @@ def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator
     return safetensors_pieces(metadata, tensors)
 
 
-def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[bytes]:
+def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[Piece]:
     """A safetensors file. Values of the metadata that are no strings are written as JSON text, as the format asks.
 
     Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors).
@@ -194,13 +196,13 @@ def check_npy(num_arrays: int) -> None:
         )
 
 
-def npy_body(entries: Sequence[Entry]) -> Iterator[bytes]:
+def npy_body(entries: Sequence[Entry]) -> Iterator[Piece]:
     """The one array as a .npy file."""
     (array,) = (value for entry in entries for value in entry.arrays.values())
     return npy_pieces(array)
 
 
-def npy_pieces(array: NumpyArray) -> Iterator[bytes]:
+def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
     """An array as a .npy file."""
     buffer = io.BytesIO()
     header = {"descr": array.dtype.newbyteorder("<").str, "fortran_order": False, "shape": array.shape}
@@ -234,7 +236,7 @@ def ndjson_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format:
 
 def body_pieces(
     wanted: Format, head: dict[str, Any], entries: Sequence[Entry], encoding_format: EncodingFormat
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """The whole answer in the wanted format."""
     match wanted:
         case Format.JSON:
@@ -247,7 +249,7 @@ def body_pieces(
             return ndjson_body(head, entries, encoding_format)
 
 
-async def paced(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
     """The pieces, joined to sizes worth a write, with a chance for other requests after each."""
     waiting = bytearray()
     for piece in pieces:

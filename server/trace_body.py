@@ -13,6 +13,7 @@ from server.tensors import (
     EncodingFormat,
     Format,
     NumpyArray,
+    Piece,
     json_pieces,
     npy_pieces,
     safetensors_pieces,
@@ -41,7 +42,7 @@ class DescribedEntry:
 
 def described_body(
     wanted: Format, head: dict[str, Any], entries: Sequence[DescribedEntry], encoding_format: EncodingFormat
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """The whole answer in the wanted format.
 
     JSON: `head` with "data": the entries, each with "points": {name: {description..., "data"}}. safetensors: tensors
@@ -77,7 +78,7 @@ def _json(head: dict[str, Any], entries: Sequence[DescribedEntry], encoding_form
     yield b"]}"
 
 
-def _safetensors(head: dict[str, Any], entries: Sequence[DescribedEntry]) -> Iterator[bytes]:
+def _safetensors(head: dict[str, Any], entries: Sequence[DescribedEntry]) -> Iterator[Piece]:
     metadata = dict(head)
     tensors: dict[str, NumpyArray] = {}
     for entry in entries:

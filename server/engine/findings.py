@@ -202,7 +202,8 @@ def _sinks(seq: Sequence, model: Network) -> list[Sink]:
     def attention(capture: AttentionCapture, name: str) -> AttentionSink:
         num_queries = encoder_length if capture.part == "encoder" else length
         num_keys = length if capture.part == "decoder" else encoder_length
-        return AttentionSink(capture, config, num_queries=num_queries, num_keys=num_keys, name=name)
+        changed = seq.is_changed
+        return AttentionSink(capture, config, num_queries=num_queries, num_keys=num_keys, name=name, is_changed=changed)
 
     if isinstance(task, AttentionTask):
         return [attention(task.capture, "attention")]

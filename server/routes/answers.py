@@ -1,16 +1,19 @@
 """What the answers of all routes that look inside have in common: formats, tokens, usage, the limit of their size."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
+
+from starlette.responses import Response, StreamingResponse
 
 from server.errors import PayloadTooLarge
 from server.request_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.tasks import Result, count_rejection
-from server.tensors import Format, Wire
+from server.tensors import Format, NumpyArray, Piece, Wire, paced
 
 TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """For the OpenAPI page: the other media types of an answer."""
@@ -21,6 +24,18 @@ def wire_of(wanted: Format, encoding_format: str) -> Wire:
     if wanted in (Format.SAFETENSORS, Format.NPY):
         return "binary"
     return "base64" if encoding_format == "base64" else "json"
+
+
+def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
+    """The pieces of a body that holds these arrays. A binary one says how long it is: then nothing is put between its
+    pieces, which need not be copied.
+    """
+    headers = {}
+    if wire_of(wanted, "") == "binary":
+        head = next(pieces)
+        headers["content-length"] = str(len(head) + sum(array.nbytes for array in arrays))
+        pieces = chain([head], pieces)
+    return StreamingResponse(paced(pieces), media_type=wanted.value, headers=headers)
 
 
 def new_answer_id(kind: str) -> str:

@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from model.point_names import stack_config
 from server.engine.request import AttentionTask, Part
 from server.routes.abilities import check_part
-from server.routes.answers import TENSOR_CONTENT, counted_refusals, input_usage, token_bytes, token_fields, wire_of
+from server.routes.answers import (
+    TENSOR_CONTENT,
+    counted_refusals,
+    input_usage,
+    tensor_response,
+    token_bytes,
+    token_fields,
+    wire_of,
+)
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
@@ -21,7 +29,7 @@ from server.routes.terms import accept
 from server.schemas import AttentionAnswer, AttentionRequest
 from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
 from server.sse import unless_disconnected
-from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate, paced
+from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -55,7 +63,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         entries = await asyncio.to_thread(_entries, context, body, inputs, plans, results)
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
-        return StreamingResponse(paced(pieces), media_type=wanted.value)
+        return tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
 
 
 def rows_of(prompt: Prompt, part: Part) -> Prompt:

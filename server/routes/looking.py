@@ -14,14 +14,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from model.point_names import full_name
 from model.points import Stack
 from server.engine.request import Part, PointCapture, Task, WeightsTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_route
-from server.routes.answers import both_stacks_fields, counted_refusals, input_usage, token_bytes, wire_of
+from server.routes.answers import (
+    both_stacks_fields,
+    counted_refusals,
+    input_usage,
+    tensor_response,
+    token_bytes,
+    wire_of,
+)
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.interventions import read_all_interventions
@@ -30,7 +37,7 @@ from server.routes.tasks import Result, Work, check_capture, run_all
 from server.routes.terms import accept
 from server.schemas import LookRequest
 from server.sse import ClientGone, unless_disconnected
-from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate, paced
+from server.tensors import Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.trace_body import DescribedArray, DescribedEntry, described_body
 
 T = TypeVar("T")
@@ -124,7 +131,8 @@ class Look:
         usage = input_usage(self.inputs, self.results)
         head = {"object": "list", "model": self.context.model_id, "usage": usage}
         pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
-        return StreamingResponse(paced(pieces), media_type=self.wanted.value)
+        arrays = (point.value for entry in entries for point in entry.points.values())
+        return tensor_response(self.wanted, pieces, arrays)
 
     def not_finite(self, what: str) -> BadRequest:
         """The error that `what`, of which an answer would be made, is NaN or infinite."""

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from server.engine.request import TraceTask
 from server.routes.answers import (
@@ -13,6 +13,7 @@ from server.routes.answers import (
     both_stacks_fields,
     counted_refusals,
     input_usage,
+    tensor_response,
     token_bytes,
     wire_of,
 )
@@ -24,7 +25,7 @@ from server.routes.tasks import Result, Work, run_all
 from server.routes.terms import accept
 from server.schemas import TraceAnswer, TraceRequest
 from server.sse import unless_disconnected
-from server.tensors import Format, as_numpy, check_npy, negotiate, paced
+from server.tensors import Format, as_numpy, check_npy, negotiate
 from server.trace_body import DescribedArray, DescribedEntry, described_body
 from server.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_inputs
 
@@ -68,7 +69,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         entries = await asyncio.to_thread(_entries, context, inputs, plans, results)
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
         pieces = described_body(wanted, head, entries, body.encoding_format)
-        return StreamingResponse(paced(pieces), media_type=wanted.value)
+        return tensor_response(wanted, pieces, (point.value for entry in entries for point in entry.points.values()))
 
 
 async def _run(

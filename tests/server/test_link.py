@@ -48,6 +48,12 @@ def test_frames_come_out_whole_however_the_bytes_are_cut(
     assert [(frame.header, [bytes(buffer) for buffer in frame.buffers]) for frame in received] == sent
 
 
+def test_a_buffer_of_megabytes_arrives_whole_between_small_ones() -> None:
+    buffers = [b"before", bytes(range(256)) * (5 << 12) + b"odd", b"", b"behind"]
+    (frame,) = feed(FrameDecoder(), b"".join(frame_parts(b"header", buffers)))
+    assert [bytes(buffer) for buffer in frame.buffers] == buffers
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [struct.pack("<II", 1 << 31, 0), struct.pack("<II", 0, 1 << 20), struct.pack("<IIQ", 0, 1, 1 << 60)],

@@ -125,6 +125,13 @@ async def test_a_conversation_is_read_as_the_template_writes_it(tmp_path: Path) 
     assert "".join(entry["tokens"]) == "<user>x"
 
 
+@pytest.mark.parametrize("kind", ["application/vnd.safetensors", "application/x-npy"])
+async def test_a_binary_answer_says_how_long_it_is(tmp_path: Path, kind: str) -> None:
+    async with site(tmp_path) as at:
+        answer = await at.post(PATH, {"input": "abc", "orientation": "columns"}, headers={"accept": kind})
+    assert int(answer.headers["content-length"]) == len(answer.content) > pattern(range(3), range(3)).nbytes
+
+
 async def test_safetensors_hold_a_tensor_and_the_tokens_of_each_input(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         headers = {"accept": "application/vnd.safetensors"}
