@@ -38,7 +38,7 @@ _CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32,)}
 _MOST_ROWS = {torch.float32: 64, torch.bfloat16: 32}
 """Up to which our own products are faster than oneDNN's: beyond, both wait for arithmetic."""
 
-_PACKINGS: dict[str, Callable[[torch.Tensor], PackedWeight]] = {
+_PACKINGS: dict[str, Callable[[torch.Tensor], InnerProductWeight | ConvolutionWeight]] = {
     packing.__name__: packing for packing in (InnerProductWeight, WideInnerProductWeight, ConvolutionWeight)
 }
 
@@ -87,7 +87,10 @@ def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
     """How to multiply few rows by `packed`, made of weight [out, in], with the same bits; None where that cannot be."""
     if not isinstance(packed, InnerProductWeight | ConvolutionWeight) or not _has_instructions(weight.dtype):
         return None
-    memory = _memory_of(packed, weight.dtype)
+    place = packed.memory()
+    if place is None:
+        return None
+    memory = _memory_at(*place, weight.dtype)
     outputs, inputs = weight.shape
     packed_inputs, rest = divmod(len(memory), -(-outputs // BLOCK) * BLOCK)
     if rest or not _lies_in_blocks(memory, packed_inputs, weight):
@@ -96,13 +99,8 @@ def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
     return FewRows(memory.ctypes.data, chain, packed_inputs, outputs) if chain else None
 
 
-def _memory_of(packed: InnerProductWeight | ConvolutionWeight, dtype: torch.dtype) -> np.ndarray:
-    """All numbers of what oneDNN packed, as `arrays.bits` would have them; the weight must outlive this view."""
-    operators, tensor = torch.ops.mkldnn, packed.packed
-    return _memory_at(operators.data_ptr(tensor), operators._nbytes(tensor), dtype)
-
-
 def _memory_at(address: int, num_bytes: int, dtype: torch.dtype) -> np.ndarray:
+    """As `arrays.bits` would have it; the weight must outlive this view."""
     memory = np.ctypeslib.as_array((ctypes.c_int8 * num_bytes).from_address(address))
     return memory.view(np.float32 if dtype == torch.float32 else np.uint16)
 
@@ -110,8 +108,6 @@ def _memory_at(address: int, num_bytes: int, dtype: torch.dtype) -> np.ndarray:
 def _has_instructions(dtype: torch.dtype) -> bool:
     """Whether this CPU has what makes the kernels fast, and this process a compiler for them."""
     if why_not_compiled(dtype, torch.device("cpu")) is not None:
-        return False
-    if not all(hasattr(torch.ops.mkldnn, name) for name in ("data_ptr", "_nbytes")):
         return False
     from model.layers import tiles  # here, as below: a GPU server needs no compiler
 
@@ -141,8 +137,9 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
     """
     x, weight = rounding_alone(max(_PROBED_ROWS), inputs, outputs, dtype)
     packed = _PACKINGS[packing](weight)
-    assert isinstance(packed, InnerProductWeight | ConvolutionWeight)
-    memory = _memory_of(packed, dtype)
+    place = packed.memory()
+    assert place is not None
+    memory = _memory_at(*place, dtype)
     packed_inputs = len(memory) // (-(-outputs // BLOCK) * BLOCK)
     bias = weight[:, 0].contiguous()
 

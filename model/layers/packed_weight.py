@@ -100,10 +100,9 @@ class InnerProductWeight:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, bias, post_op[0], [], post_op[1])
         return y[:1] if twice else y
 
-    @property
-    def packed(self) -> torch.Tensor:
-        """What oneDNN made of the weight: a tensor that only its operators understand."""
-        return self._weight
+    def memory(self) -> tuple[int, int] | None:
+        """Address and bytes of what oneDNN made of the weight; None where torch does not tell."""
+        return _memory(self._weight)
 
     def to_dense(self) -> torch.Tensor:
         dense: torch.Tensor = self._weight.to_dense()
@@ -157,14 +156,20 @@ class ConvolutionWeight:
         y = y.as_strided((rows, self._outputs), (self._outputs, 1))  # like x, it has channels last
         return y[: rows - padded_rows]
 
-    @property
-    def packed(self) -> torch.Tensor:
-        """As `InnerProductWeight.packed`."""
-        return self._filters
+    def memory(self) -> tuple[int, int] | None:
+        """As `InnerProductWeight.memory`."""
+        return _memory(self._filters)
 
     def to_dense(self) -> torch.Tensor:
         dense: torch.Tensor = self._filters.to_dense()
         return dense[:, : self._inputs, 0, 0].contiguous()
+
+
+def _memory(packed: torch.Tensor) -> tuple[int, int] | None:
+    operators = torch.ops.mkldnn
+    if not (hasattr(operators, "data_ptr") and hasattr(operators, "_nbytes")):
+        return None
+    return operators.data_ptr(packed), operators._nbytes(packed)
 
 
 def _pack_filters(weight: torch.Tensor, images: int, pixels: int) -> torch.Tensor:
