@@ -157,10 +157,11 @@ class DecodeStep:
     def __call__(
         self, x: torch.Tensor, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None
     ) -> torch.Tensor:
-        """x [R, d], which is overwritten -> the final-normed rows [R, d]; keys and values go into the caches.
+        """x [R, d], which may be overwritten -> the final-normed rows [R, d]; keys and values go into the caches.
 
         Raises what `batch.check` raises, between two calls; the caches then hold the rows of some layers.
         """
+        x = x.contiguous()
         sights = [batch.sight(True, window) for window in self._windows]
         wanted = [] if looks is None else [n for n in range(len(caches)) if looks.at(n) is not None]
         places = np.zeros(len(caches), np.int64)
