@@ -77,13 +77,18 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderBlock(Block):
-    """A block that takes all its steps in one call while nobody looks; `why_not_whole` says which can."""
+    """A block that takes all its steps in one call while nobody looks; `why_not_whole` says which can.
+
+    Fewer texts than threads go the ordinary way, in which threads share each product: one text alone is sooner there.
+    """
 
     workspace: Workspace = field(kw_only=True)
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
         """x [T', d] -> [T', d], or of T rows alone."""
-        return Block.__call__(self, x, step, look) if look is not None else self._whole(x, step)
+        if look is not None or step.batch.num_spans_at(self.index) < torch.get_num_threads():
+            return Block.__call__(self, x, step, look)
+        return self._whole(x, step)
 
     def _whole(self, x: torch.Tensor, step: Step) -> torch.Tensor:
         """x [T', d] -> [T, d]."""

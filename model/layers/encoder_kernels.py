@@ -47,16 +47,16 @@ def _encode_group(first_rows, begin, end, x, qkv, out, norm, up, down, last_norm
     laid, hidden, nowhere = tiled[: num_laid * width], tiled[num_laid * width :], tiled[:0]
     wide, z, total = rows[: num * 3 * width], rows[num * 3 * width :], np.empty(width, x.dtype)
     lay_in_tiles(x, row * width, width, num, width, parts, laid)
-    multiply_tiles(laid, num, qkv[0], qkv[1], (width, 3 * width, parts, 0), wide, nowhere)
+    multiply_tiles(laid, num, qkv[0], qkv[1], (width, 3 * width, parts, 0), (0, 3 * width), wide, nowhere)
     for text in range(begin, end):
         at, num_keys = (first_rows[text] - row) * width, first_rows[text + 1] - first_rows[text]
         attend_text(wide, 3 * at, num_keys, (heads, dim, parts), scale, z, at)
     lay_in_tiles(z, 0, width, num, width, parts, laid)
-    multiply_tiles(laid, num, out[0], out[1], (width, width, parts, 0), wide, nowhere)
+    multiply_tiles(laid, num, out[0], out[1], (width, width, parts, 0), (0, width), wide, nowhere)
     _add_and_norm(x, wide, row, num, width, norm, eps, total, y)
     lay_in_tiles(y, row * width, width, num, width, parts, laid)
-    multiply_tiles(laid, num, up[0], up[1], (width, ff, parts, 1), wide, hidden)
-    multiply_tiles(hidden, num, down[0], down[1], (ff, width, parts, 0), wide, nowhere)
+    multiply_tiles(laid, num, up[0], up[1], (width, ff, parts, 1), (0, ff), wide, hidden)
+    multiply_tiles(hidden, num, down[0], down[1], (ff, width, parts, 0), (0, width), wide, nowhere)
     _add_and_norm(y, wide, row, num, width, last_norm, eps, total, y)
 
 

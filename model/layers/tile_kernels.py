@@ -259,10 +259,10 @@ def _finish_tiles(sums, num_rows, bias, column, gelu, parts, out, o, stride):
 
 
 @numba.njit(**COMPILE)
-def multiply_tiles(x, num_rows, weight, bias, shape, rows, tiled):
+def multiply_tiles(x, num_rows, weight, bias, shape, columns, rows, tiled):
     """x W^T + bias, behind gelu if wanted, into rows [T, out], or `tiled` where that has room.
 
-    x: in tiles; bias [out]; shape: (in, out, P, 1 with gelu or 0).
+    x: in tiles; bias [out]; shape: (in, out, P, 1 with gelu or 0); columns: the first, and the one behind the last.
     """
     inputs, outputs, parts, gelu = shape
     sums = np.empty(BLOCK * BLOCK, np.float32)
@@ -271,7 +271,7 @@ def multiply_tiles(x, num_rows, weight, bias, shape, rows, tiled):
         if begin == end:
             continue
         tiles.use(SHAPES[min(end - begin, BLOCK)])
-        for column in range(0, outputs, BLOCK):
+        for column in range(columns[0], columns[1], BLOCK):
             for row in range(begin, end, BLOCK):
                 num = min(BLOCK, end - row)
                 a, second = row * inputs * parts, (row + TILE_ROWS) * inputs * parts
@@ -285,16 +285,20 @@ def multiply_tiles(x, num_rows, weight, bias, shape, rows, tiled):
 
 
 @numba.njit(parallel=True, **COMPILE)
-def multiply_rows(starts, x, weight, bias, shape, out):
-    """out = x W^T + bias, behind gelu if wanted, in pieces that begin at these rows: x [T, in], out [T, out] flat.
+def multiply_rows(starts, num_shares, x, weight, bias, shape, out):
+    """out = x W^T + bias, behind gelu if wanted: x [T, in], out [T, out] flat.
 
-    shape: (in, out, P, 1 with gelu or 0).
+    Threads take the rows in pieces that begin at `starts`, each in so many shares of columns; shape: as in
+    `multiply_tiles`.
     """
     inputs, outputs, parts, _ = shape
-    for piece in numba.prange(len(starts)):
+    blocks = outputs // BLOCK
+    for item in numba.prange(len(starts) * num_shares):
+        piece, share = item // num_shares, item % num_shares
         row = starts[piece]
         num = (starts[piece + 1] if piece + 1 < len(starts) else len(x)) - row
+        columns = (blocks * share // num_shares * BLOCK, blocks * (share + 1) // num_shares * BLOCK)
         laid = np.empty((num + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS * inputs * parts, np.uint16)
         lay_in_tiles(x, row * inputs, inputs, num, inputs, parts, laid)
         own = out[row * outputs : (row + num) * outputs]
-        multiply_tiles(laid, num, weight, bias, shape, own, laid[:0])
+        multiply_tiles(laid, num, weight, bias, shape, columns, own, laid[:0])

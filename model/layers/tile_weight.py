@@ -59,7 +59,8 @@ class TileWeight:
         offset = bits(self._no_bias if bias is None else bias)
         starts = np.arange(0, len(x), _ROWS_OF_A_PIECE)
         shape = self.inputs, self.outputs, num_parts(self._dtype), int(_POST_OPS[post_op])
-        multiply_rows(starts, bits(x), self.array, offset, shape, bits(out.view(-1)))
+        num_shares = max(1, torch.get_num_threads() // max(1, len(starts)))
+        multiply_rows(starts, num_shares, bits(x), self.array, offset, shape, bits(out.view(-1)))
         return out
 
     def to_dense(self) -> torch.Tensor:
