@@ -11,7 +11,7 @@ from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOu
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
-from server.link import WorkerLink
+from server.link import Received, WorkerLink
 from server.messages import Hello, Ready, Refusal, ToWorker
 from server.request_handle import RequestHandle
 
@@ -29,7 +29,7 @@ class PlayedWorker:
         self.client = client
         self.worker_id = worker_id
         self.link = WorkerLink.connect(client.socket.path)
-        self.inbox: list[tuple[ToWorker, tuple[bytearray, ...]]] = []
+        self.inbox: list[tuple[ToWorker, tuple[Received, ...]]] = []
         self.say(Hello(worker_id, os.getpid()))
 
     def say(self, message: messages.FromWorker) -> None:
@@ -49,7 +49,7 @@ class PlayedWorker:
     async def receive(self) -> ToWorker:
         return (await self.receive_frame())[0]
 
-    async def receive_frame(self) -> tuple[ToWorker, tuple[bytearray, ...]]:
+    async def receive_frame(self) -> tuple[ToWorker, tuple[Received, ...]]:
         end = time.monotonic() + 10
         while not self.inbox:
             assert time.monotonic() < end, "no whole message came from the client"
