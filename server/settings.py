@@ -182,7 +182,7 @@ class Settings:
     )
     device: str = _setting("auto", _choice("auto", "cpu", "cuda"), "Where the model runs.")
     threads: int | None = _setting(
-        None, _integer(1), "Compute threads of the worker.", shown_default="one per core; 1 for small models"
+        None, _integer(1), "Compute threads of the worker.", shown_default="one per core; 2 for small models"
     )
     max_model_len: int | None = _setting(
         None, _integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"

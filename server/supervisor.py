@@ -189,15 +189,18 @@ def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None
     glibc gives large buffers back to the kernel and faults them in again, page by page; told not to, the same
     products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a busy
     machine takes the core from the one that is waited for: beside other busy processes a step took 312 ms, and 62 ms
-    with waiters that sleep after 10,000 turns (a tenth of a millisecond, which on a quiet machine costs nothing).
+    with waiters that sleep after 10,000 turns (a tenth of a millisecond, which on a quiet machine costs nothing). Small
+    models wait for shorter: with 1,000 turns they lose a tenth on a quiet machine, and half of it beside a busy process
+    where 10,000 lose two thirds.
     In huge pages, where the kernel has them for who asks, large weights are read 5 to 14 % faster, and a start takes a
     third of a second longer (glibc from 2.35 on; an older one passes over a name that it does not know).
     """
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(8 << 30))
-    if weight_bytes >= _LARGE:
+    is_large = weight_bytes >= _LARGE
+    if is_large:
         os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000" if is_large else "1000")
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     if "NUMBA_CACHE_DIR" not in os.environ and not any(map(_can_write, _COMPILER_CACHES)):

@@ -40,4 +40,4 @@ class EngineConfig:
     compile: bool = True
     """Whether kernels may be compiled on a CPU; without, plain torch operations serve."""
     threads: int | None = None
-    """Compute threads; None is one per core, one in all for a small model."""
+    """Compute threads; None is what OMP_NUM_THREADS says or one per core, two at most for a small model."""

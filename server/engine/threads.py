@@ -6,22 +6,27 @@ import torch
 
 from model.layers.arrays import why_not_compiled
 
-SMALL_MODEL = 16_000_000
-"""Weights below which one thread computes. A product of a few microseconds gains little from a second thread, and
-waiting for it costs ten times as much as the product when something else runs on its core: the built-in model took 5 ms
-a step with one thread and 35 with two beside busy processes (4 with two when they were idle).
+SMALL_MODEL, _MOST_FOR_SMALL = 16_000_000, 2
+"""Weights below which more threads do not compute, and how many do. A step of the built-in model waits for its threads
+some hundred times in a few milliseconds: on two idle cores two give 1.2 to 1.6 times the tokens of one, beside another
+busy process half of them. More than two were not measured.
 """
 
 
 def use_threads(count: int | None, num_parameters: int) -> None:
-    """Use `count` threads within an operation; None is one for each core this process may run on, one for a small
-    model.
+    """Use `count` threads within an operation; None is what OMP_NUM_THREADS says, else one for each core this process
+    may run on, two at most for a small model.
     """
-    count = count or (1 if num_parameters < SMALL_MODEL else len(os.sched_getaffinity(0)))
-    torch.set_num_threads(count)
-    if why_not_compiled(torch.float32, torch.device("cpu")) is not None:
-        return
-    import numba  # here: loading it takes a fifth of a second
+    count = count or _num_threads(num_parameters)
+    if why_not_compiled(torch.float32, torch.device("cpu")) is None:
+        import numba  # here: loading it takes a fifth of a second
 
-    most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-    numba.set_num_threads(min(count, most))
+        most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
+        numba.set_num_threads(min(count, most))
+    torch.set_num_threads(count)  # last: numba's threads begin with its call, and then OpenMP's number is all cores
+
+
+def _num_threads(num_parameters: int) -> int:
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    count = int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+    return min(count, _MOST_FOR_SMALL) if num_parameters < SMALL_MODEL else count

@@ -1,0 +1,56 @@
+"""How many threads compute."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from server.engine.threads import SMALL_MODEL, use_threads
+from tests.invariance import num_threads
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    with num_threads(torch.get_num_threads()):
+        yield
+
+
+def test_one_thread_is_one_for_torch_and_for_compiled_kernels_from_the_start() -> None:
+    code = (
+        "import torch, numba\n"
+        "from server.engine.threads import use_threads\n"
+        "use_threads(1, 1)\n"
+        "print(torch.get_num_threads(), numba.get_num_threads())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.split() == ["1", "1"]
+
+
+@pytest.mark.parametrize("told", ["1", "3"])
+def test_the_usual_variable_says_how_many_threads_compute(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    use_threads(None, SMALL_MODEL)
+    assert torch.get_num_threads() == int(told)
+
+
+def test_what_is_asked_for_counts_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    use_threads(2, 1)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("told", ["", "none", "0"])
+def test_a_variable_that_says_nothing_leaves_a_core_each(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(6))
+    use_threads(None, SMALL_MODEL)
+    assert torch.get_num_threads() == 6
+
+
+def test_a_small_model_is_not_spread_over_many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64))
+    use_threads(None, SMALL_MODEL - 1)
+    assert torch.get_num_threads() == 2
