@@ -190,8 +190,8 @@ def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None
     products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a busy
     machine takes the core from the one that is waited for: beside other busy processes a step took 312 ms, and 62 ms
     with waiters that sleep after 10,000 turns (a tenth of a millisecond, which on a quiet machine costs nothing). Small
-    models wait for shorter: with 1,000 turns they lose a tenth on a quiet machine, and half of it beside a busy process
-    where 10,000 lose two thirds.
+    models wait for shorter: with 1,000 turns they lose half or less beside a busy process where 10,000 lose two thirds,
+    and on a quiet machine no more than its figures scatter.
     In huge pages, where the kernel has them for who asks, large weights are read 5 to 14 % faster, and a start takes a
     third of a second longer (glibc from 2.35 on; an older one passes over a name that it does not know).
     """

@@ -121,9 +121,8 @@ class SetAside:
             return
         for uid in uids:
             self._blames.pop(uid, None)
-            if (
-                uid in self._retrying
-            ):  # it never was tried without those set aside for it: nobody knows who was to blame
+            if uid in self._retrying:
+                # It never was tried without those set aside for it: nobody knows who was to blame.
                 self._retrying.remove(uid)
                 self._blames.clear()
 

@@ -8,8 +8,8 @@ from model.layers.arrays import why_not_compiled
 
 SMALL_MODEL, _MOST_FOR_SMALL = 16_000_000, 2
 """Weights below which more threads do not compute, and how many do. A step of the built-in model waits for its threads
-some hundred times in a few milliseconds: on two idle cores two give 1.2 to 1.6 times the tokens of one, beside another
-busy process half of them. More than two were not measured.
+some hundred times in a few milliseconds: on two idle cores two give 1.1 to 1.3 times the tokens of one, beside another
+busy process half to two thirds of them. More than two were not measured.
 """
 
 
