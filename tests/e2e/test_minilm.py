@@ -53,7 +53,8 @@ def expected(folder: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 @pytest.fixture(scope="module")
 def minilm(folder: Path) -> Iterator[Server]:
-    with serve([str(folder), "--served-model-name", "minilm"]) as running:
+    # Numbers are compared here: whoever is slow shall wait, not be turned away.
+    with serve([str(folder), "--served-model-name", "minilm", "--max-queue-time", "0"]) as running:
         yield running
 
 

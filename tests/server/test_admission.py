@@ -303,3 +303,16 @@ def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -
         queue.admission.note_tokens_read(50)
     assert queue.refused(tokens=1000, prompt=1000).retry_after == pytest.approx(10, abs=2)
     queue.come(tokens=10, prompt=5)  # it overtakes
+
+
+def test_one_slow_first_step_turns_no_burst_away() -> None:
+    queue = Queue(max_queue_time=30.0, num_seats=64)
+    queue.reads_at_once = False
+    queue.come(tokens=400, prompt=400)
+    queue.clock.now += 1.7
+    queue.admission.note_tokens_read(400)
+    for _ in range(20):
+        queue.come(tokens=400, prompt=400)  # at that pace the last of them would wait for 34 s
+    queue.clock.now += 5
+    queue.admission.note_tokens_read(400)
+    queue.refused(tokens=400, prompt=400)  # it was no accident
