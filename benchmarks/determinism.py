@@ -1,7 +1,8 @@
 """Answers alone and in a crowd compared bit for bit, and what their equality costs.
 
-1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16: seeded completions (tokens, and the
-   log-probabilities of the 20 likeliest) and logits of the prompt's last positions (the whole vocabulary, as bytes).
+1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16, with weights of 8 bits and without: seeded
+   completions (tokens, and the log-probabilities of the 20 likeliest) and logits of the prompt's last positions (the
+   whole vocabulary, as bytes).
    Each is asked alone of a server without a prefix cache; again with 31 others in flight; and, among as many, of a
    server whose steps are too small for the prompts of all, and whose prefix cache holds their beginnings.
 2. In process, the 124M model: steps of the network with and without batch invariance, one after the other in turn; the
@@ -12,11 +13,13 @@
 Ends with status 1 when anything differs, or costs more than is asked. The second part needs a quiet machine.
 
     python -m benchmarks.determinism --quick
+    python -m benchmarks.determinism --only answers --models "built-in, float32" "int8" --threads 1 --seed 6
 """
 
 import argparse
 import asyncio
 import hashlib
+import itertools
 import multiprocessing
 import random
 import re
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 
 CLIENTS = 32
 DTYPES = ("float32", "bfloat16")
+QUANTIZED = {"": [], ", int8": ["--quantize", "int8"]}
+"""What it adds to a model's label, and the arguments of the server."""
 ASKED = {"float32": 1.10, "bfloat16": 1.03}
 """The cost that is aimed at: time with batch invariance over time without."""
 COMMON_IDS = 4000
@@ -54,13 +59,14 @@ CASES = {"decode, 1": (1, 1), "decode, 8": (8, 1), "decode, 32": (32, 1), "promp
 """Sequences of a step, and rows of each."""
 
 
-def questions(num_prompts: int) -> list[Question]:
-    """Of each prompt its continuation and its logits; four prompts at a time begin alike."""
-    draw = random.Random(5)
+def questions(num_prompts: int, seed: int) -> list[Question]:
+    """Of each prompt its continuation and its logits; four prompts at a time begin alike, every fifth four are long."""
+    draw = random.Random(seed)
     asked = []
     for number in range(num_prompts):
         if number % 4 == 0:
-            beginning = [draw.randrange(COMMON_IDS) for _ in range(draw.randrange(8, 160))]
+            shortest, longest = (8, 160) if number % 20 else (250, 410)
+            beginning = [draw.randrange(COMMON_IDS) for _ in range(draw.randrange(shortest, longest))]
         prompt = beginning + [draw.randrange(COMMON_IDS) for _ in range(draw.randrange(1, 64))]
         sampling = {"max_tokens": 24, "temperature": 0.9, "seed": number, "logprobs": 20, "ignore_eos": True}
         asked.append(Question("completion", "/v1/completions", {"prompt": prompt, **sampling}))
@@ -116,9 +122,8 @@ def compare(name: str, asked: Sequence[Question], alone: list[object], found: li
     return comparisons
 
 
-def compare_over_http(model: Sequence[str], label: str, num_prompts: int) -> bool:
+def compare_over_http(model: Sequence[str], label: str, asked: Sequence[Question]) -> bool:
     """Prints a row of the table for each way of asking and kind of answer; True when nothing differs."""
-    asked = questions(num_prompts)
     common = [*model, "--log-level", "warning"]
     with serve([*common, "--no-prefix-caching"]) as server:
         alone = asyncio.run(answers(server, asked, 1))
@@ -230,6 +235,8 @@ def main() -> None:
         "--threads", type=int, help="of servers and steps; one gives steadier figures on a busy machine"
     )
     parser.add_argument("--only", choices=("answers", "cost"))
+    parser.add_argument("--models", nargs="*", default=[""], metavar="WORD", help="whose label holds one of these")
+    parser.add_argument("--seed", type=int, default=5, help="of the prompts")
     options = parser.parse_args()
     if options.quick:
         options.prompts, options.rounds = min(options.prompts, 40), min(options.rounds, 15)
@@ -237,11 +244,13 @@ def main() -> None:
     threads = [] if options.threads is None else ["--threads", str(options.threads)]
     is_same = is_cheap = True
     if options.only != "cost":
+        asked = questions(options.prompts, options.seed)
         print("| model | asked | answers | number | different |\n|---|---|---|---|---|")
-        for dtype in DTYPES:
-            for model, name in (([], "built-in"), ([str(folder)], "124M")):
-                arguments = [*model, "--dtype", dtype, *threads]
-                is_same &= compare_over_http(arguments, f"{name}, {dtype}", options.prompts)
+        models = {"built-in": [], "124M": [str(folder)]}
+        for dtype, (name, model), (suffix, quantized) in itertools.product(DTYPES, models.items(), QUANTIZED.items()):
+            label = f"{name}, {dtype}{suffix}"
+            if any(word in label for word in options.models):
+                is_same &= compare_over_http([*model, "--dtype", dtype, *quantized, *threads], label, asked)
     if options.only != "answers":
         prepare_environment(options.threads)
         print("\n| dtype | step | ms, invariant | ms, not | ratio | asked |\n|---|---|---|---|---|---|")
