@@ -10,9 +10,11 @@ from model.batch import Batch, fill_up, padded_rows
 from model.capture import Looks
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
+from model.layers.few_rows import largest_columns
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
+from model.row_search import largest
 from model.stack import Stack
 
 
@@ -109,18 +111,31 @@ class Transformer:
         Without `widen` they keep the type of the head's product where they are no more than that: the same numbers in
         half the bytes. Raises ValueError when the model has no head.
         """
+        head, x = self._before_head(hidden)
+        logits = head(x)[: len(hidden)]
+        cap = self.config.final_logit_softcap
+        if (widen or cap is not None) and logits.dtype != torch.float64:
+            logits = logits.float()
+        return logits if cap is None else soft_cap(logits, cap)
+
+    @torch.inference_mode()
+    def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
+        """Of each row of hidden [n, d] the token whose logit is the largest, and that logit: what `row_search.largest`
+        finds in `logits`, which need not be made for it. Raises what `logits` raises.
+        """
+        head, x = self._before_head(hidden)
+        is_bare = head.bias is None and head.activation is None and self.config.final_logit_softcap is None
+        found = largest_columns(x[: len(hidden)], head.few_rows) if is_bare and head.few_rows is not None else None
+        return found or largest(self.logits(hidden, widen=False))
+
+    def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
+        """The head, and what it multiplies [padded rows, e]."""
         if self.head is None:
             raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
         x = fill_up(hidden, padded_rows(len(hidden)))
         if self.config.logit_scale != 1:
             x = x * self.config.logit_scale
-        if self.project_out is not None:
-            x = self.project_out(x)  # [n, e]
-        logits = self.head(x)[: len(hidden)]
-        cap = self.config.final_logit_softcap
-        if (widen or cap is not None) and logits.dtype != torch.float64:
-            logits = logits.float()
-        return logits if cap is None else soft_cap(logits, cap)
+        return self.head, x if self.project_out is None else self.project_out(x)
 
     @torch.inference_mode()
     def lens(self, stream: torch.Tensor) -> torch.Tensor:

@@ -247,24 +247,18 @@ class ModelRunner:
     ) -> None:
         """hidden, logits: of every row of the batch, the latter where they are there already."""
         rows = [at.last_row for at in sampling]
-        logits = self.model.logits(take(hidden, rows), widen=False) if logits is None else logits[rows]
-        changing = [i for i, at in enumerate(sampling) if findings[at.chunk.sequence.uid].patches]
-        if changing:
-            logits = logits.float()
-        for i in changing:
-            chunk = sampling[i].chunk
-            findings[chunk.sequence.uid].change_logits(logits[i : i + 1], chunk.end - 1)
         sequences = [at.chunk.sequence for at in sampling]
-        if all(seq.takes_largest_logit for seq in sequences):
-            ids, numbers = largest(logits)
+        changing = [i for i, seq in enumerate(sequences) if findings[seq.uid].patches]
+        takes_largest = all(seq.takes_largest_logit for seq in sequences)
+        if takes_largest and logits is None and not changing:
+            ids, numbers = self.model.largest_logits(take(hidden, rows))
         else:
-            scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
-            ids = [sampled.token_id for sampled in scored]
-            numbers = logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
-            for seq, sampled in zip(sequences, scored, strict=True):
-                if sampled.logprob is not None:
-                    told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
-                    result.logprobs[seq.uid] = told
+            logits = self.model.logits(take(hidden, rows), widen=False) if logits is None else logits[rows]
+            if changing:
+                logits = logits.float()
+            for i in changing:
+                findings[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
+            ids, numbers = largest(logits) if takes_largest else self._draw(logits, sequences, result)
         result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids, strict=True)}
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
         for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
@@ -272,6 +266,18 @@ class ModelRunner:
             result.failures[seq.uid] = _not_finite(seq, sampling[i].chunk.end - 1)
             del result.tokens[seq.uid]
             result.logprobs.pop(seq.uid, None)
+
+    def _draw(
+        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
+    ) -> tuple[list[int], list[float]]:
+        """The tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
+        scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
+        ids = [sampled.token_id for sampled in scored]
+        for seq, sampled in zip(sequences, scored, strict=True):
+            if sampled.logprob is not None:
+                told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+                result.logprobs[seq.uid] = told
+        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
 
     @staticmethod
     def _sampler_row(seq: Sequence) -> SamplerRow:

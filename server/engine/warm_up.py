@@ -13,7 +13,7 @@ import torch
 from model.batch import Batch, Span, padded_sizes
 from model.capture import AttentionTap, Looks
 from model.kv_cache import KVCache
-from model.row_search import argmax
+from model.row_search import largest
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
 from server.engine.memory_limit import give_back_memory
@@ -82,7 +82,8 @@ def _warm_up_products(
         model.forward(Batch(spans, cache.block_size, model.device), cache)
     if model.head is not None:
         for rows in padded_sizes(max_num_seqs):
-            argmax(model.logits(model.tokens.new_zeros(rows, model.config.hidden_size), widen=False))
+            largest(model.logits(model.tokens.new_zeros(rows, model.config.hidden_size), widen=False))
+        model.largest_logits(model.tokens.new_zeros(1, model.config.hidden_size))
 
 
 def _counts(rows: int, piece: int) -> Sequence[int]:

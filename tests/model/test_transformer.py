@@ -1,5 +1,6 @@
 """The network against transformers (eager), for every kind of checkpoint: alone, in chunks, among others."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from model.batch import Batch, Span
 from model.capture import Looks, Read
 from model.kv_cache import KVCache
+from model.row_search import largest
 from model.transformer import Transformer
 from tests import tiny
 from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
@@ -50,6 +52,22 @@ def test_float32_equals_transformers_in_chunks_and_beside_another(folder: Path, 
     for each, seen in zip(sequences, run(model, sequences, chunk=7), strict=True):
         found = model.logits(seen.hidden) if model.config.has_head else seen.hidden
         assert (found - expected_hidden(folder, model, each)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
+    folder: Path, model: Transformer, dtype: torch.dtype
+) -> None:
+    model = model if dtype == model.dtype else load(folder, dtype)
+    if not model.config.has_head:
+        pytest.skip("it gives no logits")
+    hidden = torch.randn(70, model.config.hidden_size).to(dtype)
+    for rows in (1, 9, 70):
+        assert model.largest_logits(hidden[:rows]) == largest(model.logits(hidden[:rows], widen=False))
+    hidden[3] = torch.inf  # the largest of such a row may be no number, which equals nothing
+    ids, numbers = model.largest_logits(hidden[:9])
+    assert ids == largest(model.logits(hidden[:9], widen=False))[0]
+    assert not math.isfinite(numbers[3])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
