@@ -51,6 +51,8 @@ ASKED = {"float32": 1.10, "bfloat16": 1.03}
 """The cost that is aimed at: time with batch invariance over time without."""
 COMMON_IDS = 4000
 """Token ids that both vocabularies have."""
+READY_WITHIN = 900.0
+"""Seconds: a first start compiles kernels, and the machine may be busy."""
 SMALL_STEP = 96
 """Tokens: fewer than a prompt may have, so that prompts are read in pieces."""
 LOGIT_POSITIONS = [-4, -3, -2, -1]
@@ -125,10 +127,10 @@ def compare(name: str, asked: Sequence[Question], alone: list[object], found: li
 def compare_over_http(model: Sequence[str], label: str, asked: Sequence[Question]) -> bool:
     """Prints a row of the table for each way of asking and kind of answer; True when nothing differs."""
     common = [*model, "--log-level", "warning"]
-    with serve([*common, "--no-prefix-caching"]) as server:
+    with serve([*common, "--no-prefix-caching"], READY_WITHIN) as server:
         alone = asyncio.run(answers(server, asked, 1))
         crowd = asyncio.run(answers(server, asked, CLIENTS))
-    with serve([*common, "--max-num-batched-tokens", str(SMALL_STEP)]) as server:
+    with serve([*common, "--max-num-batched-tokens", str(SMALL_STEP)], READY_WITHIN) as server:
         pieces = asyncio.run(answers(server, asked, CLIENTS))
         before = prefix_hits(server)
         again = asyncio.run(answers(server, asked, CLIENTS))
