@@ -20,7 +20,9 @@ from model.capture import Looks
 from model.kv_cache import LayerCache
 from model.layers.arrays import bits
 from model.layers.attention import CompiledAttention
+from model.layers.few_rows import FewRows
 from model.layers.linear import Linear
+from model.layers.narrow_weight import NarrowWeight, num_parts
 from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope
 from model.sublayers import Feedforward, SelfAttention
@@ -63,9 +65,16 @@ class _Parts:
     def _has_products(self) -> bool:
         """Only the gated rows are filled up with zeros where a product asks for it."""
         others = self.attention.qkv, self.attention.heads.out, self.gate_up
-        return self.down.few_rows is not None and all(
-            each.few_rows is not None and each.few_rows.inputs == each.in_features for each in others
+        return _product(self.down) is not None and all(
+            product is not None and product.inputs == each.in_features
+            for each in others
+            for product in [_product(each)]
         )
+
+
+def _product(linear: Linear) -> FewRows | NarrowWeight | None:
+    """What the kernels multiply few rows by; None where they cannot."""
+    return linear.narrow or linear.few_rows
 
 
 def _norm_before(residual: Residual) -> RmsNorm | None:
@@ -99,8 +108,11 @@ class DecodeStep:
         )
         self._windows = list(dict.fromkeys(each.attention.window for each in parts))
         self._layers = np.array([self._row(*each) for each in zip(parts, ropes, strict=True)], np.int64)
-        products = self._layers[0, : kernels.DOWN + kernels.OUTPUTS + 1].reshape(-1, kernels.OUT)
-        self._num_weights = int((products[:, kernels.INPUTS] * products[:, kernels.OUTPUTS]).sum())
+        products = self._layers[:, : kernels.DOWN + kernels.OUTPUTS + 1].reshape(len(parts), -1, kernels.OUT)
+        inputs, outputs = products[..., kernels.INPUTS], products[..., kernels.OUTPUTS]
+        self._num_weights = int((inputs[0] * outputs[0]).sum())
+        self._widest = int(inputs.max()), int(outputs.max())
+        self._has_narrow = bool((products[..., kernels.CHAIN] == kernels.NARROW).any())
         rule, norm = attention.heads.rule, parts[0].before_attention
         no_bias = np.empty((self._num_heads, 0), np.float32)
         self._scores = np.float32(rule.scale), np.float32(rule.softcap or 0.0), no_bias
@@ -131,9 +143,10 @@ class DecodeStep:
         attention = parts.attention
         row = []
         for linear in (attention.qkv, attention.heads.out, parts.gate_up, parts.down):
-            few = linear.few_rows
-            assert few is not None
-            row += [few.address, _address(linear.bias), few.chain, few.inputs, few.outputs]
+            product = _product(linear)
+            assert product is not None
+            chain = self._kernels.NARROW if isinstance(product, NarrowWeight) else product.chain
+            row += [product.address, _address(linear.bias), chain, product.inputs, product.outputs]
         row += [_address(norm.weight) for norm in (parts.before_attention, parts.before_mlp)]
         for of_heads in (attention.q_norm, attention.k_norm):
             row += [0, 0] if of_heads is None else [_address(of_heads.weight), len(of_heads.weight)]
@@ -208,15 +221,13 @@ class DecodeStep:
 
     def _buffers_for(self, num_rows: int, dtype: np.dtype, threads: int) -> tuple[np.ndarray, ...]:
         """What the kernels write between products, made anew only for more rows, or threads, than ever before."""
-        kernels, layer = self._kernels, self._layers[0]
-        inputs, outputs = (
-            max(int(layer[product + column]) for product in (kernels.QKV, kernels.OUT, kernels.GATE_UP, kernels.DOWN))
-            for column in (kernels.INPUTS, kernels.OUTPUTS)
-        )
+        inputs, outputs = self._widest
         if not self._buffers or len(self._buffers[0]) < num_rows * inputs or len(self._buffers[-1]) != threads:
             rows = padded_rows(num_rows)
             normed, wide, mixed = (np.empty(rows * width, dtype) for width in (inputs, outputs, inputs))
-            self._buffers = normed, wide, mixed, np.empty((threads, self._sums), np.float32)
+            in_parts = num_parts(rows, inputs) if self._has_narrow else 0
+            sums, parts = np.empty((threads, self._sums), np.float32), np.empty((threads, in_parts), np.uint16)
+            self._buffers = normed, wide, mixed, sums, parts
         return self._buffers
 
     def _show(

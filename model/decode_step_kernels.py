@@ -15,6 +15,7 @@ import numpy as np
 from model.layers.addresses import array_at
 from model.layers.attention_kernels import COMPILE, attend_item
 from model.layers.few_rows_kernels import BLOCK, multiply_columns, store_columns
+from model.layers.narrow_kernels import multiply_blocks
 from model.layers.row_kernels import (
     alone_and_shared,
     rms_norm_row,
@@ -26,6 +27,8 @@ from model.layers.vectors import LANES, load, narrow, store, widen
 
 WEIGHT, BIAS, CHAIN, INPUTS, OUTPUTS = range(5)
 """A product's columns in the table of layers: addresses (0: no bias) and what `multiply_columns` must know."""
+NARROW = 0
+"""The chain of a weight in bfloat16 that multiplies rows of float32: see `narrow_kernels`."""
 QKV, OUT, GATE_UP, DOWN = range(0, 20, 5)
 """Where the products of a layer begin."""
 BEFORE_ATTENTION, BEFORE_MLP, Q_NORM, Q_WIDTH, K_NORM, K_WIDTH, COS, SIN, TURNED, SIGHT = range(20, 30)
@@ -66,19 +69,24 @@ def _share(count, part, num_parts):
 
 
 @numba.njit(**COMPILE)
-def _multiply_part(x, num_rows, product, part, num_parts, sums, y, stream):
+def _multiply_part(x, num_rows, product, part, num_parts, scratch, y, stream):
     """A thread's columns of y [R, outputs] = x W^T + b, and then of stream += y, unless stream is empty.
 
-    product: its columns of the table of layers; sums [>= 64 R].
+    product: its columns of the table of layers; scratch: sums [>= 64 R], and parts of x as `_run_blocks` says.
     """
     num_inputs, width = product[INPUTS], product[OUTPUTS]
     num_blocks = (width + BLOCK - 1) // BLOCK
-    weights = array_at(product[WEIGHT], num_blocks * num_inputs * BLOCK, x)
     bias = array_at(product[BIAS], width if product[BIAS] else 0, x)
     first, end = _share(num_blocks, part, num_parts)
-    for block in range(first, end):
-        multiply_columns(x, num_rows, weights, product[CHAIN], num_inputs, block, sums)
-        store_columns(sums, num_rows, bias, block, width, y)
+    sums, parts = scratch
+    if product[CHAIN] == NARROW:
+        out = y[: num_rows * width]
+        multiply_blocks(x, num_rows, product[WEIGHT], num_inputs, bias, (first, end), parts, sums, out)
+    else:
+        weights = array_at(product[WEIGHT], num_blocks * num_inputs * BLOCK, x)
+        for block in range(first, end):
+            multiply_columns(x, num_rows, weights, product[CHAIN], num_inputs, block, sums)
+            store_columns(sums, num_rows, bias, block, width, y)
     if len(stream) > 0:
         last = min(end * BLOCK, width)
         whole = last - (last - first * BLOCK) % LANES
@@ -118,7 +126,8 @@ def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, se
     """A thread's share of one of _PHASES. heads: H, K, D, B; norms: eps, whether rounded once; the rest as below."""
     positions, slots, first, last, tables, items = seen
     scale, softcap, bias = scores
-    normed, wide, mixed, sums = buffers
+    normed, wide, mixed, sums, parts = buffers
+    scratch = sums[part], parts[part]
     num_rows = len(positions)
     begin, end = _share(num_rows, part, num_parts)
     what, column = phase
@@ -126,7 +135,7 @@ def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, se
         for t in range(begin, end):
             _norm_row(x, t * width, layer[column], width, norms, q, normed, t * width)
     elif what == _MULTIPLY:
-        _multiply_part(normed, num_rows, layer[column : column + 5], part, num_parts, sums[part], wide, x[:0])
+        _multiply_part(normed, num_rows, layer[column : column + 5], part, num_parts, scratch, wide, x[:0])
     elif what == _ENTER:
         for t in range(begin, end):
             _enter_row(wide, t, layer, heads, positions[t], slots[t], norms, q, keys, values)
@@ -138,7 +147,7 @@ def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, se
                 q, all_keys, all_values, heads, tables, items[i], positions, sight, last, scale, softcap, bias, mixed
             )
     elif what == _ADD:
-        _multiply_part(mixed, num_rows, layer[column : column + 5], part, num_parts, sums[part], normed, x)
+        _multiply_part(mixed, num_rows, layer[column : column + 5], part, num_parts, scratch, normed, x)
     else:
         for t in range(begin, end):
             _gate_row(wide, t, layer, mixed)
@@ -152,7 +161,8 @@ def _run_blocks(x, layers, caches, shape, norms, final_norm, scores, seen, queri
     scale, softcap and no bias [H, 0]; seen: positions, slots [R] int64, first [sights, R], last [R], tables and items,
     as `attention_kernels.attend` takes them; queries [places, >= R H D] float32: each layer's go to the place in
     of_layer [L]; buffers: normed [>= R d], wide [>= R max(H + 2K D, 2 ff)], mixed [>= R max(H D, inputs of down)], of
-    the type of x, and sums [threads, >= 64 R] float32; out [R, d]: the final-normed rows.
+    the type of x, sums [threads, >= 64 R] float32 and the rows' parts [threads, >= 3 R' inputs] uint16, R' = R up to a
+    multiple of 16, where a weight is narrow; out [R, d]: the final-normed rows.
     """
     width, num_heads, num_key_heads, dim, size, num_blocks = shape
     heads = num_heads, num_key_heads, dim, size

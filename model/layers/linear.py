@@ -22,6 +22,7 @@ from model.layers import fixed_shapes
 from model.layers.arrays import why_not_compiled
 from model.layers.few_rows import FewRows, FewRowsWeight, few_rows_of
 from model.layers.int8_rows import Int8Rows, Quantization
+from model.layers.narrow_weight import NarrowWeight, can_narrow
 from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
 from model.layers.tile_weight import TileWeight
 
@@ -84,12 +85,17 @@ class Linear:
         """How compiled kernels may multiply few rows by the packed weight, with the bits of `__call__`."""
         self.tiles: TileWeight | None = None
         """The packed weight, where it is `tiled`."""
+        self.narrow: NarrowWeight | None = None
+        """The packed weight, where it is float32 and bfloat16 holds all its numbers."""
         if quantize == "int8":
             self._weight = Int8Rows.quantize(weight)
             self._packed = _pack_int8(self._weight) if packed else None
         elif tiled:
             self.tiles = TileWeight(weight)
             self._packed = self.tiles
+        elif packed and activation is None and can_narrow(weight):
+            self.narrow = NarrowWeight(weight)
+            self._packed = self.narrow
         elif packed and can_pack(weight.dtype, weight.device):
             self._packed = pack(weight, batch_invariant=batch_invariant)
             self.few_rows = few_rows_of(self._packed, weight)

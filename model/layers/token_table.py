@@ -29,7 +29,8 @@ class TokenTable:
         words = _packed_words(tied, weight.dtype) if tied is not None and weight.nbytes >= _LARGE else None
         self._rows: torch.Tensor | _PackedRows = weight
         if tied is not None and words is not None:
-            self._rows = _PackedRows(tied, words, weight.dtype)
+            packed_dtype = weight.dtype if tied.narrow is None else torch.bfloat16
+            self._rows = _PackedRows(tied, words, packed_dtype, weight.dtype)
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """ids [T] int64, each under vocab -> their rows [T, e]."""
@@ -45,13 +46,14 @@ class TokenTable:
 
 
 class _PackedRows:
-    def __init__(self, linear: Linear, words: torch.Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, linear: Linear, words: torch.Tensor, packed_dtype: torch.dtype, dtype: torch.dtype) -> None:
         self._linear = linear  # owns the memory that words are
         self._words = words
-        self._dtype = dtype
+        self._packed_dtype, self._dtype = packed_dtype, dtype
 
     def __getitem__(self, ids: torch.Tensor) -> torch.Tensor:
-        return self._words[ids // BLOCK, :, ids % BLOCK].view(self._dtype)[:, : self._linear.in_features]
+        rows = self._words[ids // BLOCK, :, ids % BLOCK].view(self._packed_dtype)
+        return rows[:, : self._linear.in_features].to(self._dtype)
 
     def to_dense(self) -> torch.Tensor:
         return self._linear.to_dense()
@@ -59,6 +61,8 @@ class _PackedRows:
 
 def _packed_words(linear: Linear, dtype: torch.dtype) -> torch.Tensor | None:
     """The packed memory as int32 [N, words of a row, 64]; None where it does not lie like that."""
+    if linear.narrow is not None:
+        return linear.narrow.memory.view(torch.int32).squeeze(-1)
     where = linear.few_rows
     if where is None:
         return None
