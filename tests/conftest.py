@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from model.layers.compiler_cache import tolerate_full_disks
+from model.layers.compiler_cache import compile_once, tolerate_full_disks
 
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -17,6 +17,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
     tolerate_full_disks()  # in a fresh checkout all of them compile at once, into one folder
+    compile_once()
 
 TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
 """One server and one browser serve many files of the folder, which takes longest of all: two processes run a half each,

@@ -5,11 +5,15 @@ import functools
 import importlib.util
 import logging
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 logger = logging.getLogger(__name__)
+
+_TURNS = "compiling.lock"
+"""The file, in a folder of compiled code, of which processes lock a byte for each function that they compile."""
 
 
 def tolerate_full_disks() -> None:
@@ -36,6 +40,33 @@ def tolerate_full_disks() -> None:
     caching.FunctionCache.save_overload = save_if_possible  # type: ignore[method-assign]
 
 
+def compile_once() -> None:
+    """Of processes that need the same function for the same types at once, let one compile it; the others wait, and
+    load what it kept. Idempotent.
+
+    Nobody waits in a ring: a process waits only for functions that are called by those whose turn it has.
+    """
+    if importlib.util.find_spec("numba") is None:
+        return
+    from numba.core.caching import FunctionCache
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    compile_: Any = Dispatcher.compile
+    if hasattr(compile_, "__wrapped__"):
+        return
+
+    @functools.wraps(compile_)
+    def compile_in_turn(self: Any, signature: Any) -> Any:
+        with global_compiler_lock:  # first: threads that had each other's turn and lock would wait for ever
+            if not isinstance(self._cache, FunctionCache):
+                return compile_(self, signature)
+            with _turn(self._cache.cache_path, f"{self.py_func.__module__}.{self.py_func.__qualname__} {signature}"):
+                return compile_(self, signature)
+
+    Dispatcher.compile = compile_in_turn  # type: ignore[method-assign, assignment]
+
+
 def do_without_blas() -> None:
     """Of numba: loading its first kernel it looks for scipy's, which takes a fifth of a second where scipy is there. No
     kernel of ours multiplies matrices by it. Idempotent.
@@ -60,3 +91,30 @@ def _locked(folder: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _turn(folder: str, name: str) -> Iterator[None]:
+    """Of all processes that ask for this name in this folder, one at a time; at once where nothing can be
+    locked there.
+
+    The locks are the process's, not the file's that is open: one it has it gets again, and all end with the process.
+    """
+    byte = zlib.crc32(name.encode())
+    try:
+        descriptor = _turns_of(folder)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, byte)
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN, 1, byte)
+
+
+@functools.cache
+def _turns_of(folder: str) -> int:
+    """Open for as long as the process lives: closing any descriptor of the file would end all its locks."""
+    os.makedirs(folder, exist_ok=True)
+    return os.open(os.path.join(folder, _TURNS), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -22,7 +22,7 @@ from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
 from model.layers import kept_answers
 from model.layers.arrays import use_compiler
-from model.layers.compiler_cache import do_without_blas, tolerate_full_disks
+from model.layers.compiler_cache import compile_once, do_without_blas, tolerate_full_disks
 from model.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.registry import read_config
 from model.transformer import Transformer
@@ -104,6 +104,7 @@ class Engine:
         use_compiler(config.compile)
         if config.compile:
             tolerate_full_disks()
+            compile_once()
             do_without_blas()
         kept_answers.keep_in(kept_answers.default_folder())
         use_threads(config.threads, model_config.num_matrix_parameters)

@@ -1,4 +1,4 @@
-"""A disk without room costs the next start some time, and this one nothing."""
+"""A disk without room costs the next start some time, and this one nothing; processes share what they compile."""
 
 import subprocess
 import sys
@@ -85,3 +85,51 @@ def test_processes_that_compile_for_different_types_at_once_keep_both(tmp_path: 
 
     assert both() == ["42 0\n", "5.0 0\n"]
     assert both() == ["42 1\n", "5.0 1\n"], "each found what it had compiled"
+
+
+COMPILE_ONCE = """
+import sys, numba
+from numba.core import event
+from model.layers.compiler_cache import compile_once
+
+compile_once()
+compile_once()
+
+@numba.njit(cache=True)
+def half(x):
+    return x / 2
+
+@numba.njit(cache=True)
+def quarter(x):
+    return half(half(x))
+
+class Teller(event.Listener):
+    def on_start(self, happens):
+        print("compiles", happens.data["dispatcher"].py_func.__name__, flush=True)
+        sys.stdin.readline()
+
+    def on_end(self, happened):
+        pass
+
+event.register("numba:compile", Teller())
+print("begins", flush=True)
+print(quarter(42.0))
+"""
+
+
+@pytest.mark.slow
+def test_of_processes_that_need_the_same_function_at_once_one_compiles_it(tmp_path: Path) -> None:
+    script = tmp_path / "compile.py"
+    script.write_text(COMPILE_ONCE)
+
+    def start(until: str) -> "subprocess.Popen[str]":
+        command, pipe = [sys.executable, str(script)], subprocess.PIPE
+        process = subprocess.Popen(command, env={"PYTHONPATH": str(ROOT)}, stdin=pipe, stdout=pipe, text=True)
+        assert process.stdout is not None
+        while process.stdout.readline().strip() != until:
+            assert process.poll() is None
+        return process
+
+    with start("compiles quarter") as first, start("begins") as second:  # the first is in the midst of it
+        assert first.communicate("\n\n")[0] == "compiles half\n10.5\n"
+        assert second.communicate("\n\n")[0] == "10.5\n", "it loaded what the first had compiled"
