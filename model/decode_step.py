@@ -22,13 +22,16 @@ from model.layers.arrays import bits
 from model.layers.attention import CompiledAttention
 from model.layers.few_rows import FewRows
 from model.layers.linear import Linear
-from model.layers.narrow_weight import NarrowWeight, num_parts
+from model.layers.narrow_weight import NarrowWeight, num_parts, rows_together
 from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope
 from model.sublayers import Feedforward, SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Weights that one call reads at most, or one layer's: some milliseconds. A key of a head counts as 64."""
+
+_MOST_NARROW_ROWS = 256
+"""Of a step whose weights are all narrow, products of which are ours for any number of rows: one of prompts, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,6 @@ class DecodeStep:
         from model.layers.few_rows_kernels import BLOCK, MOST_ROWS
 
         self._kernels = kernels
-        self._most_rows, self._sums = MOST_ROWS, BLOCK * MOST_ROWS
         self._parts = parts
         self._final_norm = final_norm
         attention = parts[0].attention
@@ -112,7 +114,11 @@ class DecodeStep:
         inputs, outputs = products[..., kernels.INPUTS], products[..., kernels.OUTPUTS]
         self._num_weights = int((inputs[0] * outputs[0]).sum())
         self._widest = int(inputs.max()), int(outputs.max())
-        self._has_narrow = bool((products[..., kernels.CHAIN] == kernels.NARROW).any())
+        narrow = products[..., kernels.CHAIN] == kernels.NARROW
+        self._has_narrow = bool(narrow.any())
+        self.most_rows = _MOST_NARROW_ROWS if narrow.all() else MOST_ROWS
+        """Of a step that `can_run`."""
+        self._sums = BLOCK * MOST_ROWS
         rule, norm = attention.heads.rule, parts[0].before_attention
         no_bias = np.empty((self._num_heads, 0), np.float32)
         self._scores = np.float32(rule.scale), np.float32(rule.softcap or 0.0), no_bias
@@ -156,7 +162,7 @@ class DecodeStep:
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
         """Whether rows are few, see few keys and need all layers, and nobody wants more than attention rows."""
         last = len(self._parts) - 1
-        if batch.num_rows > self._most_rows or batch.num_rows_at(last) < batch.num_rows:
+        if batch.num_rows > self.most_rows or batch.num_rows_at(last) < batch.num_rows:
             return False
         if not batch.needs_output_of(last):
             return False
@@ -206,7 +212,10 @@ class DecodeStep:
         buffers = self._buffers_for(len(x), stream.dtype, threads)
         sight, (items,) = sights[0], self._items(batch)
         first = np.array([each.first_array for each in sights])
-        seen = sight.positions_array, batch.slots_array, first, sight.last_array, sight.tables_array, items
+        counts = np.diff(batch.first_rows)
+        alone = np.repeat(counts == 1, counts)
+        rows = sight.positions_array, batch.slots_array, alone
+        seen = *rows, first, sight.last_array, sight.tables_array, items
         work = self._num_weights * (1 + len(x) // 16) + 64 * int(sight.last_array.sum()) * self._num_heads
         step, num_layers = max(1, _WORK_BETWEEN_CHECKS // work), len(caches)
         for start in range(0, num_layers, step):
@@ -225,7 +234,7 @@ class DecodeStep:
         if not self._buffers or len(self._buffers[0]) < num_rows * inputs or len(self._buffers[-1]) != threads:
             rows = padded_rows(num_rows)
             normed, wide, mixed = (np.empty(rows * width, dtype) for width in (inputs, outputs, inputs))
-            in_parts = num_parts(rows, inputs) if self._has_narrow else 0
+            in_parts = num_parts(rows_together(rows, inputs), inputs) if self._has_narrow else 0
             sums, parts = np.empty((threads, self._sums), np.float32), np.empty((threads, in_parts), np.uint16)
             self._buffers = normed, wide, mixed, sums, parts
         return self._buffers

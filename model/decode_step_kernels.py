@@ -21,6 +21,7 @@ from model.layers.row_kernels import (
     rms_norm_row,
     rms_norm_row_rounded_once,
     rotate_and_store_row,
+    rotate_row,
     silu_times_row,
 )
 from model.layers.vectors import LANES, load, narrow, store, widen
@@ -98,8 +99,10 @@ def _multiply_part(x, num_rows, product, part, num_parts, scratch, y, stream):
 
 
 @numba.njit(inline="always")
-def _enter_row(qkv, t, layer, heads, position, slot, norms, q, keys, values):
-    """Norm and turn the queries and keys of row t, and put keys and values into the cache; in place where normed."""
+def _enter_row(qkv, t, layer, heads, position, slot, is_alone, norms, q, keys, values):
+    """Norm and turn the queries and keys of row t; put keys and values into the cache unless the row is its sequence's
+    only one: attention then does. In place where normed, or not yet in the cache.
+    """
     num_heads, num_key_heads, dim, _ = heads
     first = t * layer[QKV + OUTPUTS]
     if layer[Q_NORM]:
@@ -110,7 +113,10 @@ def _enter_row(qkv, t, layer, heads, position, slot, norms, q, keys, values):
             _norm_row(qkv, i, layer[K_NORM], layer[K_WIDTH], norms, q, qkv, i)
     table = (position + 1, layer[TURNED])
     cos, sin = array_at(layer[COS], table, q), array_at(layer[SIN], table, q)
-    rotate_and_store_row(qkv, t, cos, sin, position, slot, num_heads, q, keys, values)
+    if is_alone:
+        rotate_row(qkv, t, cos, sin, position, num_heads, num_key_heads, dim, q)
+    else:
+        rotate_and_store_row(qkv, t, cos, sin, position, slot, num_heads, q, keys, values)
 
 
 @numba.njit(inline="always")
@@ -124,7 +130,7 @@ def _gate_row(gate_up, t, layer, hidden):
 @numba.njit(inline="always")
 def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, seen, q, keys, values, buffers):
     """A thread's share of one of _PHASES. heads: H, K, D, B; norms: eps, whether rounded once; the rest as below."""
-    positions, slots, first, last, tables, items = seen
+    positions, slots, alone, first, last, tables, items = seen
     scale, softcap, bias = scores
     normed, wide, mixed, sums, parts = buffers
     scratch = sums[part], parts[part]
@@ -138,13 +144,16 @@ def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, se
         _multiply_part(normed, num_rows, layer[column : column + 5], part, num_parts, scratch, wide, x[:0])
     elif what == _ENTER:
         for t in range(begin, end):
-            _enter_row(wide, t, layer, heads, positions[t], slots[t], norms, q, keys, values)
+            _enter_row(wide, t, layer, heads, positions[t], slots[t], alone[t], norms, q, keys, values)
     elif what == _ATTEND:
         all_keys, all_values, sight = keys.ravel(), values.ravel(), first[layer[SIGHT]]
         begin, end = _share(len(items), part, num_parts)
         for i in range(begin, end):
+            item, row = items[i], items[i, 1]
+            new = row * layer[QKV + OUTPUTS] + heads[0] * heads[2] if alone[row] else -1
             attend_item(
-                q, all_keys, all_values, heads, tables, items[i], positions, sight, last, scale, softcap, bias, mixed
+                *(q, all_keys, all_values, heads, tables, item, positions, sight, last, scale, softcap, bias),
+                *(wide, new, mixed),
             )
     elif what == _ADD:
         _multiply_part(mixed, num_rows, layer[column : column + 5], part, num_parts, scratch, normed, x)
@@ -158,11 +167,12 @@ def _run_blocks(x, layers, caches, shape, norms, final_norm, scores, seen, queri
 
     layers [L, columns] int64, see there; caches [L, 2] int64: addresses of keys and values; shape: d, H, K, D, B and
     how many blocks a cache has; norms: eps, whether rounded once; final_norm: address of its weight, or 0; scores:
-    scale, softcap and no bias [H, 0]; seen: positions, slots [R] int64, first [sights, R], last [R], tables and items,
-    as `attention_kernels.attend` takes them; queries [places, >= R H D] float32: each layer's go to the place in
+    scale, softcap and no bias [H, 0]; seen: positions, slots [R] int64, alone [R] bool (whether a row is the only one
+    of its sequence), first [sights, R], last [R], tables and items, as `attention_kernels.attend` takes them; queries
+    [places, >= R H D] float32: each layer's go to the place in
     of_layer [L]; buffers: normed [>= R d], wide [>= R max(H + 2K D, 2 ff)], mixed [>= R max(H D, inputs of down)], of
-    the type of x, sums [threads, >= 64 R] float32 and the rows' parts [threads, >= 3 R' inputs] uint16, R' = R up to a
-    multiple of 16, where a weight is narrow; out [R, d]: the final-normed rows.
+    the type of x, sums [threads, >= 64 R] float32 and parts of rows [threads, >= 48 inputs] uint16, if a weight is
+    narrow; out [R, d]: the final-normed rows.
     """
     width, num_heads, num_key_heads, dim, size, num_blocks = shape
     heads = num_heads, num_key_heads, dim, size

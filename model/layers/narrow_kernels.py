@@ -73,20 +73,24 @@ def _multiply_blocks(x, num_rows, address, num_inputs, bias, blocks, laid, sums,
     """`multiply_blocks` on a CPU that has tiles."""
     num_outputs, (first, end) = len(out) // num_rows, blocks
     weights = array_at(address, (num_outputs + BLOCK - 1) // BLOCK * BLOCK * num_inputs, laid)
-    lay_in_tiles(x, 0, num_inputs, num_rows, num_inputs, PARTS, laid)
-    for block in range(first, end):
-        for row in range(0, num_rows, TILE_ROWS):
-            together = min(TILE_ROWS, num_rows - row)
-            _sum_tile(laid, row, together, weights, num_inputs, block, sums)
-            store_columns(sums, together, bias, block, num_outputs, out[row * num_outputs :])
+    together = len(laid) // num_parts(TILE_ROWS, num_inputs) * TILE_ROWS
+    for begin in range(0, num_rows, together):
+        count = min(together, num_rows - begin)
+        lay_in_tiles(x, begin * num_inputs, num_inputs, count, num_inputs, PARTS, laid)
+        for block in range(first, end):
+            for row in range(0, count, TILE_ROWS):
+                num = min(TILE_ROWS, count - row)
+                _sum_tile(laid, row, num, weights, num_inputs, block, sums)
+                store_columns(sums, num, bias, block, num_outputs, out[(begin + row) * num_outputs :])
     give_up()
 
 
 def multiply_blocks(x, num_rows, address, num_inputs, bias, blocks, laid, sums, out):
     """out [R, N] flat, in the columns of blocks[0] up to blocks[1] = x [R, K] W^T + bias [N] or empty.
 
-    x: flat, of float32; address: of the weights; laid: uint16, for the rows in tiles [>= ceil(R / 16) 16 K 3]; sums
-    float32 [>= 1024]. The work of one thread: callers share the blocks. Only where the CPU `has_tiles`.
+    x: flat, of float32; address: of the weights; laid: uint16, where as many rows at a time lie in tiles as find room,
+    16 at least; sums float32 [>= 1024]. The work of one thread: callers share the blocks. Only where the CPU
+    `has_tiles`.
     """
     raise NotImplementedError("only for compiled code")
 

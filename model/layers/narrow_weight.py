@@ -15,8 +15,10 @@ from model.layers.tile_weight import why_no_tiles
 
 _BLOCK, _INPUTS = 64, 32
 """Columns that lie side by side, and inputs of a tile; a rest of either is filled up with zeros."""
-_TILE_ROWS, _MOST_ROWS, _MOST_NUMBERS = 16, 128, 1 << 17
-"""Rows of a tile; rows, and numbers in them, that a thread multiplies at a time: their parts fit the second cache."""
+_TILE_ROWS = 16
+_LEAST_ROWS, _MOST_ROWS, _MOST_NUMBERS = 64, 128, 1 << 17
+"""Rows, and numbers in them, that a thread multiplies at a time: their parts fit the second cache, if that is not too
+few for each weight that is read."""
 _SHARED_BY_COLUMNS = 64
 """Rows up to which threads share the columns, so that each weight is read once."""
 _ROWS_OF_A_TRY = 256
@@ -33,7 +35,12 @@ def can_narrow(weight: torch.Tensor) -> bool:
 
 def num_parts(num_rows: int, num_inputs: int) -> int:
     """Numbers of bfloat16 in tiles that hold so many rows in three parts."""
-    return (num_rows + 15) // 16 * 16 * num_inputs * 3
+    return (num_rows + _TILE_ROWS - 1) // _TILE_ROWS * _TILE_ROWS * num_inputs * 3
+
+
+def rows_together(num_rows: int, num_inputs: int) -> int:
+    """Of so many, how many a thread multiplies at a time."""
+    return min(num_rows, _MOST_ROWS, max(_LEAST_ROWS, _MOST_NUMBERS // num_inputs))
 
 
 class NarrowWeight:
@@ -72,7 +79,7 @@ class NarrowWeight:
         """Where pieces of the rows begin, and behind the last one; and how many threads share a piece's columns."""
         if num_rows <= _SHARED_BY_COLUMNS:
             return np.array([0, num_rows]), num_threads
-        together = min(_MOST_ROWS, max(_TILE_ROWS, _MOST_NUMBERS // self.inputs))
+        together = rows_together(num_rows, self.inputs)
         num_tiles = -(-num_rows // _TILE_ROWS)
         num_pieces = -(-num_rows // (together * num_threads)) * num_threads  # as many for each thread
         num_pieces = min(num_pieces, num_tiles)

@@ -223,11 +223,29 @@ def tokens(config: ModelConfig, num_sequences: int, start: int = 40, num_layers:
     return [Span([7], start, range(1 + i * per, 1 + (i + 1) * per), layers) for i in range(num_sequences)]
 
 
-@pytest.mark.parametrize(("num_sequences", "is_one_call"), [(1, True), (MOST_ROWS, True), (MOST_ROWS + 1, False)])
+def test_prompts_of_narrow_weights_have_the_bits_of_the_blocks(default_model: Transformer) -> None:
+    decoder, config = default_model.decoder, default_model.config
+    assert decoder is not None
+    if decoder.decode_step is None or decoder.decode_step.most_rows == MOST_ROWS:
+        pytest.skip("this CPU has no tiles for narrow weights")
+    ours, theirs = filled_caches(config, torch.float32, 30, 2)
+    for threads in (1, 2):
+        with num_threads(threads), torch.inference_mode():
+            batch = draw_batch(random.Random(), config, [random.randint(66, 150), 1, 1, random.randint(1, 100)], 30)
+            assert decoder.decode_step.can_run(batch, None)
+            expected = block_by_block(decoder)(batch, theirs.layers)
+            assert torch.equal(decoder(batch, ours.layers), expected)
+            assert_same_caches(ours, theirs)
+
+
+@pytest.mark.parametrize("more", [-MOST_ROWS, 0, 1])
 def test_the_default_model_decodes_few_sequences_in_one_call(
-    default_model: Transformer, monkeypatch: pytest.MonkeyPatch, num_sequences: int, is_one_call: bool
+    default_model: Transformer, monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     config, run, calls = default_model.config, DecodeStep.__call__, []
+    assert default_model.decoder is not None
+    assert default_model.decoder.decode_step is not None
+    num_sequences, is_one_call = max(1, default_model.decoder.decode_step.most_rows + more), more <= 0
 
     def counted(*given: Any) -> torch.Tensor:
         calls.append(given)
