@@ -25,8 +25,8 @@ from benchmarks.wire import samples
 from model.folder import PACKAGED
 from server.engine.memory_limit import data_bytes
 
-PATIENCE = 120.0
-"""Seconds after which something is taken to never come."""
+PATIENCE = 300.0
+"""Seconds after which something is taken to never come; five workers must have started by then on a busy machine."""
 _SCRAPE_EVERY = 0.1
 """Seconds between two looks at the metrics of a server that is not ready."""
 
