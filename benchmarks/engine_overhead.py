@@ -1,8 +1,8 @@
 """What an engine step costs beside the network: scheduling, the batch, sampling, books and the message that brings it.
 
 An engine in this process, and `--streams` requests that generate from prompts of 128 tokens. Of each step in which
-every stream gets one token, the wall time is split into what `Transformer.forward` and `logits` take, the rest of
-`Engine.step`, and the making of the message for the API process. `--attention` has one stream of them ask for all heads
+every stream gets one token, the wall time is split into what the network takes (`Transformer.forward` and the head, with
+the search for the largest logit where the head's product does it), the rest of `Engine.step`, and the making of the message for the API process. `--attention` has one stream of them ask for all heads
 of one layer with each token, as float16: its rows are recomputed inside the network, its sinks count as overhead.
 
 `--nobody-looking` compares whole steps instead, in turn with steps of a runner that has no captures: the median of the
@@ -42,7 +42,7 @@ from server.engine.warm_up import warm_up
 from server.lit_api import freeze_garbage
 from server.supervisor import prepare_environment
 
-NETWORK = ("forward", "logits")
+NETWORK = ("forward", "logits", "largest_logits")
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Stopwatch:
     seconds: float = 0.0
 
     def time(self, model: Transformer) -> None:
-        """Measure every call of the network's two entries from now on."""
+        """Measure every call of the network's entries from now on."""
         for name in NETWORK:
             setattr(model, name, self._timed(getattr(model, name)))
 
@@ -62,11 +62,11 @@ class Stopwatch:
 
     def _timed(self, call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def timed(*arguments: Any, **named: Any) -> torch.Tensor:
-            started = time.perf_counter()
+            before, started = self.seconds, time.perf_counter()
             try:
                 return call(*arguments, **named)
             finally:
-                self.seconds += time.perf_counter() - started
+                self.seconds = before + time.perf_counter() - started  # one entry may call another
 
         return timed
 

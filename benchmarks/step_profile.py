@@ -79,14 +79,14 @@ class Decoder:
         assert decoder is not None
         self._stacks = {False: decoder, True: replace(decoder, decode_step=None)}
 
-    def step(self, *, block_by_block: bool) -> torch.Tensor:
+    def step(self, *, block_by_block: bool) -> list[int]:
         self.model.decoder = self._stacks[block_by_block]
         spans = []
         for row in range(self._rows):
             first = 1 + row * self._per_row
             spans.append(Span([row], KEYS, range(first, first + self._per_row), self.config.num_layers))
         batch = Batch(spans, BLOCK, self.model.device)
-        return self.model.logits(self.model.forward(batch, self._cache)).argmax(-1)
+        return self.model.largest_logits(self.model.forward(batch, self._cache))[0]
 
 
 def measure(folder: Path, dtype: torch.dtype, rows: int, rounds: int) -> list[str]:
