@@ -2,9 +2,9 @@
 
 An engine in this process, and `--streams` requests that generate from prompts of 128 tokens. Of each step in which
 every stream gets one token, the wall time is split into what the network takes (`Transformer.forward` and the head,
-which searches its own product for the largest logit where it can), the rest of `Engine.step`, and the making of the message
-for the API process. `--attention` has one stream of them ask for all heads of one layer with each token, as float16:
-its rows are recomputed inside the network, its sinks count as overhead.
+which searches its own product for the largest logit where it can), the rest of `Engine.step`, and the making of the
+message for the API process. `--attention` has one stream of them ask for all heads of one layer with each token, as
+float16: its rows are recomputed inside the network, its sinks count as overhead.
 
 `--nobody-looking` compares whole steps instead, in turn with steps of a runner that has no captures: the median of the
 ratios of neighbouring steps, and between which bounds it lies with 95 %.
