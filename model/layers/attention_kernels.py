@@ -112,8 +112,12 @@ def _store_row(mixed, i, dim, out, o):
 
 
 @numba.njit(**COMPILE)
-def attend_item(q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, out):
-    """One item of `attend`."""
+def attend_item(q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, newest, new, out):
+    """One item of `attend`.
+
+    new >= 0: it has one row, its sequence's last, whose keys [K, D] and values, at newest[new] one after the other, are
+    not in the cache yet. They enter with the block they belong to, which has to come near for this anyhow.
+    """
     num_heads, num_key_heads, dim, size = shape
     group = num_heads // num_key_heads
     sequence, row, num_rows = item[0], item[1], item[2]
@@ -141,6 +145,10 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
                 prefetch(keys, after, dim * size)
             else:
                 prefetch(values, after, dim * size)
+            if new >= 0 and j + 1 == num_blocks:
+                place = tile + positions[row] % size
+                for d in range(dim):
+                    keys[place + d * size] = newest[new + h * dim + d]
             start = lead + j * size
             if num == 1:  # sees a part of every block: the tests and the call would take a third of the time
                 dots(q, at[0], keys, tile, dim, size, scores, start)
@@ -161,6 +169,10 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
                 prefetch(values, after, dim * size)
             elif h + 1 < num_key_heads:
                 prefetch(keys, first_tile + dim * size, dim * size)
+            if new >= 0 and j + 1 == num_blocks:
+                place = tile + positions[row] % size * dim
+                for d in range(dim):
+                    values[place + d] = newest[new + (num_key_heads + h) * dim + d]
             start = lead + j * size
             if num == 1:
                 begin, end = max(lo[0], start), min(hi[0], start + size)
@@ -182,8 +194,10 @@ def attend(q, keys, values, shape, tables, items, positions, first, last, scale,
     [T] int64: row t stands at positions[t] and sees keys first[t] <= k < last[t]; bias [H, 2 * reach - 1], or [H, 0];
     see `_make_scores`.
     """
+    none = keys[:0]
     for i in numba.prange(len(items)):
-        attend_item(q, keys, values, shape, tables, items[i], positions, first, last, scale, softcap, bias, out)
+        item = items[i]
+        attend_item(q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, none, -1, out)
 
 
 @numba.njit(parallel=True, **COMPILE)

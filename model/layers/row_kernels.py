@@ -117,7 +117,7 @@ def _soft_cap(x, cap):
 
 @numba.njit(**COMPILE)
 def _turn(x, i, dim, cos, sin, t, out, o):
-    """out[o : o + D] = x[i : i + D] with its first R dimensions turned, as row t of cos and sin says."""
+    """out[o : o + D] = x[i : i + D] with its first R dimensions turned, as row t of cos and sin says; in place, too."""
     num_turned = cos.shape[1]
     half, c = num_turned // 2, t * num_turned
     whole = half - half % LANES
@@ -128,10 +128,20 @@ def _turn(x, i, dim, cos, sin, t, out, o):
         store(out, o + d + half, fma(high, load(cos, after), low * load(sin, after)))
     for d in range(whole, half):
         low, high = widen(x.flat[i + d]), widen(x.flat[i + d + half])
-        out.flat[o + d] = fma(low, cos[t, d], high * sin[t, d])
-        out.flat[o + d + half] = fma(high, cos[t, d + half], low * sin[t, d + half])
+        out.flat[o + d] = narrow(fma(low, cos[t, d], high * sin[t, d]), out)
+        out.flat[o + d + half] = narrow(fma(high, cos[t, d + half], low * sin[t, d + half]), out)
     for d in range(num_turned, dim):
-        out.flat[o + d] = widen(x.flat[i + d])
+        out.flat[o + d] = narrow(widen(x.flat[i + d]), out)
+
+
+@numba.njit(**COMPILE)
+def rotate_row(qkv, t, cos, sin, turn, num_heads, num_key_heads, dim, q):
+    """Row t of `_rotate_and_store` but for the cache: its keys are turned in their place."""
+    first = t * (num_heads + 2 * num_key_heads) * dim
+    for h in range(num_heads):
+        _turn(qkv, first + h * dim, dim, cos, sin, turn, q, (t * num_heads + h) * dim)
+    for i in range(first + num_heads * dim, first + (num_heads + num_key_heads) * dim, dim):
+        _turn(qkv, i, dim, cos, sin, turn, qkv, i)
 
 
 @numba.njit(**COMPILE)
