@@ -1,9 +1,9 @@
 """How many tokens of prompts the next step may have beside running streams: what keeps gaps in the streams short.
 
 What a prompt's token costs depends on the model, the machine and how far into its text it stands, so it is measured:
-of a step with prompts, what it took beyond the steps of decodes before it. Prompts get as many tokens as take about as
-long as the streams' own step. So while one prompt is read, however long, the streams run at half their speed, and it
-takes twice as long as if it had the machine for itself.
+of a step with prompts, what it took beyond the steps of decodes before it. One prompt gets as many tokens as take about
+as long as the streams' own step. So while it is read, however long, the streams run at half their speed, and it takes
+twice as long as if it had the machine for itself. How much more several get is `tokens_beside`.
 
 Knows seconds and tokens. No clock, no queue, no tensor; answers do not depend on how prompts are cut into steps.
 Standard library only.
@@ -14,10 +14,27 @@ from math import isfinite
 from statistics import median
 
 _STRETCH = 1.0
-"""What prompts may add to a step, in steps of decodes alone."""
+"""What one prompt may add to a step, in steps of decodes alone."""
+_SEVERAL = 1.75
+"""How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
 _LEAST_TOKENS = 16
 """So many may always run; of fewer, a step's time says little about what a token costs."""
 _REMEMBERED = 9
+
+
+def tokens_beside(num_decodes: int, num_prompts: int, tokens: int) -> int:
+    """Most tokens of so many prompts in a step in which so many streams, at least one, get theirs.
+
+    Of a step with both, the prompts behind it wait for the streams' part, and the streams for the prompts'. So where
+    more prompts wait than streams run, they go first: their part grows with their square, and a wave of them that finds
+    few streams is read at once. Else no stream waits long, however many prompts come: requests that began together end
+    together, and the next wave would stop all streams that are left until it is read.
+
+    tokens: what one prompt may have, `PromptBudget.tokens`.
+    """
+    if num_prompts > num_decodes:
+        return tokens * 2 * num_prompts**2 // num_decodes
+    return int(_SEVERAL * tokens) if num_prompts > 1 else tokens
 
 
 class PromptBudget:
@@ -31,7 +48,7 @@ class PromptBudget:
 
     @property
     def tokens(self) -> int | None:
-        """Most tokens of prompts in a step that streams wait for; None while nothing is known to reckon with."""
+        """Most tokens of one prompt in a step that streams wait for; None while nothing is known to reckon with."""
         if self._cost is None or not self._decodes:
             return None
         return max(_LEAST_TOKENS, int(_STRETCH * median(self._decodes) / self._cost))

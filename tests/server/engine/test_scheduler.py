@@ -41,14 +41,18 @@ def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: i
 
 def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> None:
     assert prompt_tokens_of_a_step(8, 1, 5) == 5
-    assert prompt_tokens_of_a_step(8, 2, 5) == 5
-    assert prompt_tokens_of_a_step(1, 1, 5) == 10
+    assert prompt_tokens_of_a_step(1, 1, 5) == 5
     assert prompt_tokens_of_a_step(8, 1, None) == 40
     assert prompt_tokens_of_a_step(0, 1, 5) == 40
 
 
-def test_many_prompts_that_wait_are_not_kept_from_running_by_few_streams() -> None:
-    assert prompt_tokens_of_a_step(8, 4, 5) == 20
+def test_several_prompts_together_make_the_step_of_as_many_streams_less_than_three_times_as_long() -> None:
+    assert {prompt_tokens_of_a_step(16, num_prompts, 20) for num_prompts in range(2, 17)} == {35}
+
+
+def test_prompts_that_outnumber_the_streams_are_not_kept_from_running_by_them() -> None:
+    assert prompt_tokens_of_a_step(1, 2, 5) == 40
+    assert prompt_tokens_of_a_step(8, 9, 5) == 101
     assert prompt_tokens_of_a_step(8, 16, 10) == 16 * 40
 
 
