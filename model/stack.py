@@ -15,6 +15,7 @@ from model.capture import Looks
 from model.config import ModelConfig
 from model.decode_step import DecodeStep
 from model.embedding import Embedding
+from model.encode_step import EncodeStep
 from model.kv_cache import LayerCache
 from model.layers.norm import Norm
 from model.layers.rope import Rope
@@ -34,6 +35,8 @@ class Stack:
     final_norm: Norm | None
     decode_step: DecodeStep | None
     """All blocks in one call, for steps of few rows where it can."""
+    encode_step: EncodeStep | None
+    """All blocks of an encoder in one call, where it can."""
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
@@ -46,6 +49,8 @@ class Stack:
         x = self.embedding(batch, outside)  # [T, d]
         if self.decode_step is not None and self.decode_step.can_run(batch, looks):
             return self.decode_step(x[: batch.num_rows], batch, caches, looks)
+        if self.encode_step is not None and self.encode_step.can_run(batch, looks):
+            return self.encode_step(x, batch)
         turns = None if self.rope is None else self.rope.at(batch.positions)
         local_turns = turns if self.local_rope is None else self.local_rope.at(batch.positions)
         for block, cache in zip(self.blocks, caches, strict=True):

@@ -9,7 +9,7 @@ from model.block import Block, Residual
 from model.config import Activation, ModelConfig
 from model.decode_step import DecodeStep
 from model.embedding import Embedding
-from model.encoder_block import EncoderBlock, Workspace, why_not_whole
+from model.encode_step import EncodeStep, why_not_whole
 from model.layers.attention import Attention, AttentionRule
 from model.layers.attention_choice import attention_for
 from model.layers.int8_rows import Quantization
@@ -47,10 +47,9 @@ class StackBuilder:
         self.context = context
         self.batch_invariant = batch_invariant
         self.quantize: Quantization = quantize
-        self.workspace: Workspace | None = None
-        """Of a stack whose blocks are `EncoderBlock`s."""
-        if why_not_whole(config, tokens.dtype, tokens.device, quantize) is None:
-            self.workspace = Workspace(config, tokens.dtype)
+        self.is_whole = why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
+        """Whether an `EncodeStep` can stand for the stack."""
+        if self.is_whole:
             self.attention: Attention = TileAttention()
         else:
             self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
@@ -77,6 +76,7 @@ class StackBuilder:
             blocks=blocks,
             final_norm=final_norm,
             decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope) if config.causal else None,
+            encode_step=EncodeStep(blocks, config, self.tokens.dtype) if self.is_whole else None,
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack
@@ -103,7 +103,7 @@ class StackBuilder:
             batch_invariant=self.batch_invariant,
             quantize=self.quantize,
             activation=activation,
-            tiled=self.workspace is not None,
+            tiled=self.is_whole,
         )
 
     def _block(self, index: int, rule: AttentionRule) -> Block:
@@ -120,13 +120,11 @@ class StackBuilder:
             cross,
             self._residual(Feedforward(self._mlp(name)), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
         )
-        if self.workspace is not None:
-            return EncoderBlock(index, *sublayers, parallel=False, workspace=self.workspace)
         uses_local_rope = config.local_rope is not None and config.window_of(index) is not None
         return Block(index, *sublayers, parallel=config.parallel_blocks, uses_local_rope=uses_local_rope)
 
     def _mlp(self, name: str) -> Mlp:
-        if self.workspace is not None:
+        if self.is_whole:
             return Mlp(self._linear(f"{name}.up", self.config.activation), self._linear(f"{name}.down"))
         return Mlp.take(self.weights, name, self.config, batch_invariant=self.batch_invariant, quantize=self.quantize)
 

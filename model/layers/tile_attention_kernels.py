@@ -22,11 +22,11 @@ from model.layers.vectors import LANES, exp, fma, largest_lane, load, store, sum
 
 
 @numba.njit(**COMPILE)
-def _lay_keys(qkv, i, num_keys, size, heads, dim, parts):
-    """Keys as a weight [N, D] of each head, of the text whose qkv [n, 3, H, D] begins at qkv[i]."""
+def _lay_keys(qkv, i, stride, num_keys, size, heads, dim, parts):
+    """Keys as a weight [N, D] of each head; the first is at qkv[i], the next `stride` further."""
     width = heads * dim
     laid = np.zeros(size * width * parts, np.uint16)
-    lay_in_tiles(qkv, i + width, 3 * width, num_keys, width, parts, laid)
+    lay_in_tiles(qkv, i, stride, num_keys, width, parts, laid)
     weight = np.empty(size * width * parts, np.uint16)
     pairs, turned = laid.view(np.uint32), weight.view(np.uint32)
     steps = dim // TILE_INPUTS
@@ -44,16 +44,15 @@ def _lay_keys(qkv, i, num_keys, size, heads, dim, parts):
 
 
 @numba.njit(**COMPILE)
-def _lay_values(qkv, i, num_keys, size, heads, dim, parts):
+def _lay_values(qkv, i, stride, num_keys, size, heads, dim, parts):
     """Values as a weight [D, N] of each head, as `_lay_keys`."""
     width = heads * dim
     weight = np.zeros(size * width * parts, np.uint16)
     for key in range(0, num_keys, 2):
-        at = i + key * 3 * width + 2 * width
-        place = key // BLOCK * parts * 2 * TILE + key % BLOCK // 2 * BLOCK
+        at, place = i + key * stride, key // BLOCK * parts * 2 * TILE + key % BLOCK // 2 * BLOCK
         for d in range(0, width, LANES):
             even = load(qkv, at + d)
-            odd = load(qkv, at + 3 * width + d) if key + 1 < num_keys else zeros()
+            odd = load(qkv, at + stride + d) if key + 1 < num_keys else zeros()
             o = d // BLOCK * BLOCK * size * parts + d % BLOCK // LANES * TILE
             store_pairs_of_parts(even, odd, weight, place + o, parts)
     return weight
@@ -83,38 +82,53 @@ def _exponentiate(scores, num_rows, size, num_keys, scale, unseen, parts, patter
 
 
 @numba.njit(**COMPILE)
-def attend_text(qkv, i, num_keys, shape, scale, z, j):
-    """z[j : j + n H D] = softmax(scale q K^T) V of the text whose qkv [n, 3, H, D] begins at qkv[i].
-
-    shape: (H, D, P).
+def _finish_mix(sums, num_rows, inverse, width, column, parts, z, o, tiled, row):
+    """32 columns of rows of sums, each row times its number of `inverse`, into z from z[o] on, or `tiled`, from its row
+    and column on, where that has room.
     """
-    heads, dim, parts = shape
-    width, size = heads * dim, (num_keys + BLOCK - 1) // BLOCK * BLOCK
-    keys = _lay_keys(qkv, i, num_keys, size, heads, dim, parts)
-    values = _lay_values(qkv, i, num_keys, size, heads, dim, parts)
-    queries = np.empty(size * width * parts, np.uint16)
-    lay_in_tiles(qkv, i, 3 * width, num_keys, width, parts, queries)
+    for r in range(num_rows):
+        for half in range(0, BLOCK, LANES):
+            mixed = load(sums, r * BLOCK + half) * inverse[r]
+            if len(tiled):
+                at = ((row + r) // TILE_ROWS * width + column) * TILE_ROWS * parts
+                store_parts(mixed, tiled, at + (row + r) % TILE_ROWS * TILE_INPUTS + half, parts)
+            else:
+                store(z, o + r * width + half, mixed)
+
+
+@numba.njit(**COMPILE)
+def attend_text(qkv, i, num_keys, shape, scale, z, tiled, row):
+    """softmax(scale q K^T) V of the text whose qkv [n, 3, H, D] begins at qkv[i], into z [n, H D], or into `tiled` from
+    its row `row` on where that has room.
+
+    shape: (H, D, P, the first head, and the one behind the last).
+    """
+    heads, dim, parts, first, last = shape
+    width, size, num_heads = heads * dim, (num_keys + BLOCK - 1) // BLOCK * BLOCK, last - first
+    own, stride = num_heads * dim, 3 * width
+    begin = i + first * dim
+    keys = _lay_keys(qkv, begin + width, stride, num_keys, size, num_heads, dim, parts)
+    values = _lay_values(qkv, begin + 2 * width, stride, num_keys, size, num_heads, dim, parts)
+    queries = np.empty(size * own * parts, np.uint16)
+    lay_in_tiles(qkv, begin, stride, num_keys, own, parts, queries)
     pattern, inverse = np.zeros(BLOCK * size * parts, np.uint16), np.empty(BLOCK, np.float32)
     scores, sums = np.empty(BLOCK * size, np.float32), np.empty(BLOCK * BLOCK, np.float32)
     unseen = np.zeros(size, np.float32)
     unseen[num_keys:] = -np.inf
-    for row in range(0, num_keys, BLOCK):
-        num = min(BLOCK, num_keys - row)
+    tiles.use(SHAPES)
+    for start in range(0, num_keys, BLOCK):
+        num = min(BLOCK, num_keys - start)
         both = num > TILE_ROWS
-        tiles.use(SHAPES[num])
-        for head in range(heads):
-            a, b, second = (row * width + head * dim * TILE_ROWS) * parts, head * dim * size * parts, TILE_ROWS * parts
+        for head in range(num_heads):
+            a, b, second = (start * own + head * dim * TILE_ROWS) * parts, head * dim * size * parts, TILE_ROWS * parts
             for key in range(0, size, BLOCK):
                 at = b + key * dim * parts
-                sum_block(queries, a, a + second * width, both, keys, at, dim, parts, scores, key, size)
+                sum_block(queries, a, a + second * own, both, keys, at, dim, parts, scores, key, size)
             _exponentiate(scores, num, size, num_keys, scale, unseen, parts, pattern, inverse)
             for d in range(0, dim, BLOCK):
-                at = b + d * size * parts
+                at, column = b + d * size * parts, (first + head) * dim + d
                 sum_block(pattern, 0, second * size, both, values, at, size, parts, sums, 0, BLOCK)
-                for r in range(num):
-                    o = j + (row + r) * width + head * dim + d
-                    for half in range(0, BLOCK, LANES):
-                        store(z, o + half, load(sums, r * BLOCK + half) * inverse[r])
+                _finish_mix(sums, num, inverse, width, column, parts, z, start * width + column, tiled, row + start)
     tiles.give_up()
 
 
@@ -123,8 +137,11 @@ def attend_texts(texts, first_rows, qkv, shape, scale, z):
     """softmax(scale q K^T) V of texts, into z [T, H, D]. texts [n]: which; first_rows: of each text, and T; qkv
     [T, 3, H, D]; shape (H, D, P).
     """
-    width = shape[0] * shape[1]
+    heads, dim, parts = shape
+    width = heads * dim
+    nowhere = np.empty(0, np.uint16)
     for text in numba.prange(len(texts)):
         row = first_rows[texts[text]]
         num_keys = first_rows[texts[text] + 1] - row
-        attend_text(qkv, row * 3 * width, num_keys, shape, scale, z, row * width)
+        own = z[row * width : (row + num_keys) * width]
+        attend_text(qkv, row * 3 * width, num_keys, (heads, dim, parts, 0, heads), scale, own, nowhere, 0)

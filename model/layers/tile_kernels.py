@@ -43,14 +43,9 @@ _NARROW = "llvm.x86.avx512bf16.cvtneps2bf16.512"
 """LLVM's name of the instruction that rounds to bfloat16."""
 
 
-def _shapes(rows: int) -> np.ndarray:
-    """Of the tiles for so many rows of a block; those left without rows are not used."""
-    first, second = min(rows, TILE_ROWS), max(rows - TILE_ROWS, 1)
-    return tiles.shapes([first, first, second, second, first, second, TILE_ROWS, TILE_ROWS])
-
-
-SHAPES = np.stack([_shapes(max(rows, 1)) for rows in range(BLOCK + 1)])
-"""[rows, 64], for `tiles.use`."""
+SHAPES = tiles.shapes([TILE_ROWS] * 8)
+"""For `tiles.use`: all of them whole. What stands in rows behind the last one costs less than another pass over weights
+for the rest of the rows would, and is left out of what is kept."""
 
 
 def _narrowing(result: Any, finish: Any) -> Any:
@@ -240,22 +235,22 @@ def sum_block(x, a, second, both, weight, b, inputs, parts, sums, o, stride):
 @numba.njit(**COMPILE)
 def _finish_rows(sums, num_rows, bias, column, gelu, out, o, stride):
     """Rows of out from o on, `stride` apart: sums + bias, behind gelu if wanted."""
-    for half in range(0, BLOCK, LANES):
-        offset = load(bias, column + half)
-        for r in range(num_rows):
-            y = load(sums, r * BLOCK + half) + offset
-            store(out, o + r * stride + half, _gelu(y) if gelu else y)
+    left, right = load(bias, column), load(bias, column + LANES)
+    for r in range(num_rows):
+        a, b = load(sums, r * BLOCK) + left, load(sums, r * BLOCK + LANES) + right
+        store(out, o + r * stride, _gelu(a) if gelu else a)
+        store(out, o + r * stride + LANES, _gelu(b) if gelu else b)
 
 
 @numba.njit(**COMPILE)
 def _finish_tiles(sums, num_rows, bias, column, gelu, parts, out, o, stride):
     """The same into tiles: those of the first 16 rows at o, of the others `stride` further."""
-    for half in range(0, BLOCK, LANES):
-        offset = load(bias, column + half)
-        for r in range(num_rows):
-            y = load(sums, r * BLOCK + half) + offset
-            at = o + r // TILE_ROWS * stride + r % TILE_ROWS * TILE_INPUTS + half
-            store_parts(_gelu(y) if gelu else y, out, at, parts)
+    left, right = load(bias, column), load(bias, column + LANES)
+    for r in range(num_rows):
+        a, b = load(sums, r * BLOCK) + left, load(sums, r * BLOCK + LANES) + right
+        at = o + r // TILE_ROWS * stride + r % TILE_ROWS * TILE_INPUTS
+        store_parts(_gelu(a) if gelu else a, out, at, parts)
+        store_parts(_gelu(b) if gelu else b, out, at + LANES, parts)
 
 
 @numba.njit(**COMPILE)
@@ -266,21 +261,17 @@ def multiply_tiles(x, num_rows, weight, bias, shape, columns, rows, tiled):
     """
     inputs, outputs, parts, gelu = shape
     sums = np.empty(BLOCK * BLOCK, np.float32)
-    whole = num_rows // BLOCK * BLOCK
-    for begin, end in ((0, whole), (whole, num_rows)):
-        if begin == end:
-            continue
-        tiles.use(SHAPES[min(end - begin, BLOCK)])
-        for column in range(columns[0], columns[1], BLOCK):
-            for row in range(begin, end, BLOCK):
-                num = min(BLOCK, end - row)
-                a, second = row * inputs * parts, (row + TILE_ROWS) * inputs * parts
-                sum_block(x, a, second, num > TILE_ROWS, weight, column * inputs * parts, inputs, parts, sums, 0, BLOCK)
-                if len(tiled):
-                    o = (row * outputs + column * TILE_ROWS) * parts
-                    _finish_tiles(sums, num, bias, column, gelu, parts, tiled, o, outputs * TILE_ROWS * parts)
-                else:
-                    _finish_rows(sums, num, bias, column, gelu, rows, row * outputs + column, outputs)
+    tiles.use(SHAPES)
+    for column in range(columns[0], columns[1], BLOCK):
+        for row in range(0, num_rows, BLOCK):
+            num = min(BLOCK, num_rows - row)
+            a, second = row * inputs * parts, (row + TILE_ROWS) * inputs * parts
+            sum_block(x, a, second, num > TILE_ROWS, weight, column * inputs * parts, inputs, parts, sums, 0, BLOCK)
+            if len(tiled):
+                o = (row * outputs + column * TILE_ROWS) * parts
+                _finish_tiles(sums, num, bias, column, gelu, parts, tiled, o, outputs * TILE_ROWS * parts)
+            else:
+                _finish_rows(sums, num, bias, column, gelu, rows, row * outputs + column, outputs)
     tiles.give_up()
 
 

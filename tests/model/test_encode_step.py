@@ -10,7 +10,7 @@ import torch
 from model.batch import Batch
 from model.capture import Looks, Read
 from model.config import Activation, ModelConfig
-from model.encoder_block import EncoderBlock, why_not_whole
+from model.encode_step import why_not_whole
 from model.layers.linear import Linear
 from model.layers.tile_weight import TileWeight, why_no_tiles
 from model.loader import build_model
@@ -85,7 +85,7 @@ def _texts(*lengths: int) -> list[list[int]]:
 def _model(config: ModelConfig, weights: dict[str, torch.Tensor], dtype: torch.dtype) -> Transformer:
     model = build_model(config, {name: w.to(dtype) for name, w in weights.items()}, context=config.max_model_len)
     assert model.encoder is not None
-    assert all(isinstance(block, EncoderBlock) for block in model.encoder.blocks)
+    assert model.encoder.encode_step is not None
     return model
 
 
