@@ -151,7 +151,8 @@ def wait(subject: Subject) -> None:
 
 
 HASTY = ("--worker-timeout", "3")
-IMPATIENT = ("--load-timeout", "15")
+IMPATIENT = ("--load-timeout", "40")
+"""More than a start takes before its first sign of life on a machine of which a tenth is left for it: 21 s."""
 KILL = Subject.kill_worker
 UNAVAILABLE = frozenset({Outcome("503", "not_ready")})
 LOST = error(503, "worker_lost") | UNAVAILABLE
