@@ -12,7 +12,6 @@ onnxruntime is installed by `benchmarks/peers/install_onnxruntime.sh` into a fol
 """
 
 import argparse
-import asyncio
 import base64
 import json
 import os
@@ -22,12 +21,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-import httpx
 import numpy as np
 import numpy.typing as npt
 
@@ -80,42 +81,40 @@ class Served:
     name: str = OURS
 
     def embed(self, texts: Sequence[str]) -> Embedded:
-        return asyncio.run(self._embed(texts)) if len(texts) > 1 else self._embed_one(texts[0])
+        with ExitStack() as open_ones:
+            connections = [
+                open_ones.enter_context(closing(self._connect())) for _ in range(min(self.clients, len(texts)))
+            ]
+            for connection in connections:
+                self._ask(connection, texts[:1])  # it is open
+            starts = iter(range(0, len(texts), self.batch))
+            found: dict[int, list[npt.NDArray[np.float32]]] = {}
 
-    def _embed_one(self, text: str) -> Embedded:
-        with httpx.Client(base_url=self.server.url, timeout=60) as http:
-            self._read(http.post("/v1/embeddings", json=self._body([text])))  # the connection is open
-            started = time.perf_counter()
-            vectors = self._read(http.post("/v1/embeddings", json=self._body([text])))
-            return Embedded(time.perf_counter() - started, vectors[0])
+            def ask(connection: HTTPConnection) -> None:
+                for start in starts:
+                    found[start] = self._ask(connection, texts[start : start + self.batch])
 
-    async def _embed(self, texts: Sequence[str]) -> Embedded:
-        waiting = list(range(0, len(texts), self.batch))[::-1]
-        found: dict[int, npt.NDArray[np.float32]] = {}
-
-        async def client(http: httpx.AsyncClient) -> None:
-            while waiting:
-                start = waiting.pop()
-                answer = await http.post("/v1/embeddings", json=self._body(texts[start : start + self.batch]))
-                found[start] = self._read(answer)
-
-        async with httpx.AsyncClient(base_url=self.server.url, timeout=300) as http:
-            started = time.perf_counter()
-            await asyncio.gather(*(client(http) for _ in range(self.clients)))
-            seconds = time.perf_counter() - started
+            with ThreadPoolExecutor(len(connections)) as clients:
+                everywhere = clients.map if len(connections) > 1 else map  # one needs no other thread
+                started = time.perf_counter()
+                list(everywhere(ask, connections))
+                seconds = time.perf_counter() - started
         if sum(map(len, found.values())) != len(texts):
             raise RuntimeError(f"{sum(map(len, found.values()))} vectors of {len(texts)} texts")
         return Embedded(seconds, found[0][0])
 
-    @staticmethod
-    def _body(texts: Sequence[str]) -> dict[str, Any]:
-        return {"model": "minilm", "input": texts, "encoding_format": "base64"}
+    def _connect(self) -> HTTPConnection:
+        return HTTPConnection(self.server.host, self.server.port, timeout=300)
 
     @staticmethod
-    def _read(answer: httpx.Response) -> npt.NDArray[np.float32]:
-        answer.raise_for_status()
-        data = json.loads(answer.content)["data"]
-        return np.stack([np.frombuffer(base64.b64decode(entry["embedding"]), np.float32) for entry in data])
+    def _ask(connection: HTTPConnection, texts: Sequence[str]) -> list[npt.NDArray[np.float32]]:
+        body = {"model": "minilm", "input": texts, "encoding_format": "base64"}
+        connection.request("POST", "/v1/embeddings", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status != HTTPStatus.OK:
+            raise RuntimeError(f"status {answer.status}: {content[:500]!r}")
+        return [np.frombuffer(base64.b64decode(each["embedding"]), np.float32) for each in json.loads(content)["data"]]
 
 
 @dataclass(frozen=True)

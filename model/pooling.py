@@ -33,7 +33,7 @@ def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | No
         raise ValueError(f"dimensions is {dimensions}; expected 1 to {hidden.shape[1]}")
     dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
     vectors = hidden[:, :dimensions].contiguous()  # T n
-    if pooling == "mean":
+    if pooling == "mean" and len(vectors) > 1:
         vectors = _mean(vectors)
     elif pooling == "last":
         vectors = vectors[-1:]
@@ -41,7 +41,7 @@ def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | No
         vectors = vectors[:1]
     if normalize:
         length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-        vectors = vectors / length.masked_fill(length == 0, 1.0)
+        vectors = vectors / length.clamp_min(torch.finfo(torch.float64).tiny)
     vectors = vectors.to(dtype, copy=True)
     return vectors if pooling == "none" else vectors[0]
 
@@ -96,7 +96,7 @@ class RunningMean:
         return self._rest[0] if len(self._rest) == 1 else torch.cat(self._rest)
 
     def _sum(self, tokens: Tensor) -> None:
-        part = tokens.double().sum(0)
+        part = tokens.sum(0, dtype=torch.float64)
         self._total = part if self._total is None else self._total + part
 
 
