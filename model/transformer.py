@@ -10,7 +10,7 @@ from model.batch import Batch, fill_up, padded_rows
 from model.capture import Looks
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
-from model.layers.few_rows import largest_columns
+from model.layers.head_search import largest_columns
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
@@ -124,8 +124,7 @@ class Transformer:
         finds in `logits`, which need not be made for it. Raises what `logits` raises.
         """
         head, x = self._before_head(hidden)
-        is_bare = head.bias is None and head.activation is None and self.config.final_logit_softcap is None
-        found = largest_columns(x[: len(hidden)], head.few_rows) if is_bare and head.few_rows is not None else None
+        found = None if self.config.final_logit_softcap is not None else largest_columns(head, x[: len(hidden)])
         return found or largest(self.logits(hidden, widen=False))
 
     def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:

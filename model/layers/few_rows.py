@@ -38,9 +38,6 @@ _CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32,)}
 _MOST_ROWS = {torch.float32: 64, torch.bfloat16: 32}
 """Up to which our own products are faster than oneDNN's: beyond, both wait for arithmetic."""
 
-_MOST_COLUMNS = 1 << 24
-"""Among which `largest_columns` tells one from another."""
-
 _PACKINGS: dict[str, Callable[[torch.Tensor], InnerProductWeight | ConvolutionWeight]] = {
     packing.__name__: packing for packing in (InnerProductWeight, WideInnerProductWeight, ConvolutionWeight)
 }
@@ -158,27 +155,6 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
         return 0
     chains = dict.fromkeys(min(chain, inputs) for chain in _CHAINS[dtype])
     return next((chain for chain in chains if agrees(chain)), 0)
-
-
-def largest_columns(x: torch.Tensor, few: FewRows) -> tuple[list[int], list[float]] | None:
-    """Where the largest number of each row of x W^T first stands, and that number: what a search of the product finds.
-
-    x [rows, in], with neither a bias nor an activation behind it. None where rows are too many or too long, or a number
-    is not finite: the product itself is then to be searched.
-    """
-    from model.layers import head_kernels as kernels
-    from model.layers.few_rows_kernels import MOST_ROWS
-
-    if len(x) > MOST_ROWS or few.inputs > x.shape[1] or few.outputs > _MOST_COLUMNS:
-        return None
-    threads = torch.get_num_threads()
-    find = kernels.find_largest_here if threads == 1 else kernels.find_largest_shared
-    memory = _memory_at(few.address, few.num_blocks * BLOCK * few.inputs * x.dtype.itemsize, x.dtype)
-    places, numbers = np.empty(len(x), np.int64), np.empty(len(x), np.float32)
-    finite = np.empty(threads, np.bool_)
-    if not find(bits(x.contiguous()), memory, few.chain, few.outputs, finite, places, numbers):
-        return None
-    return places.tolist(), numbers.tolist()
 
 
 def _product(x: torch.Tensor, memory: np.ndarray, few: FewRows, bias: torch.Tensor | None) -> torch.Tensor:
