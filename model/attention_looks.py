@@ -15,11 +15,12 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from model.batch import Check, Sight, fill_up, padded_rows
+from model.batch import Batch, Check, Sight, fill_up, padded_rows
 from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
 from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule
+from model.layers.attention import Attention, AttentionRule, CompiledAttention
 from model.layers.linear import Linear
+from model.layers.told_table import ToldTable
 
 TAP_BYTES = 64 << 20
 """Most bytes of attention rows in flight at a time: a long prompt's rows are handed out, and changed, in pieces of
@@ -79,8 +80,51 @@ def _places(
     return corner(index_of(at.heads), index_of(at.rows))
 
 
-def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Tensor:
-    """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for, and return what z is now."""
+def attend_and_look(attended: Attended, batch: Batch, look: LayerLooks) -> torch.Tensor:
+    """What attention makes of a batch, [T, H, D], changed as wished; the rows asked for are handed out."""
+    attention, told = attended.attention, _told(attended, batch, look)
+    arguments = attended.q, attended.cache, batch, attended.sight, attended.rule
+    if told is not None:
+        assert isinstance(attention, CompiledAttention)
+        z = attention.attend_and_tell(*arguments, told.table)
+    else:
+        z = attention.attend(*arguments)
+    return look_into(attended, z, look, () if told is None else told.taps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Told:
+    """Whose patterns attention itself can write where they are wanted."""
+
+    taps: Sequence[AttentionTap]
+    table: ToldTable
+    """The taps keep alive what it points to."""
+
+
+def _told(attended: Attended, batch: Batch, look: LayerLooks) -> _Told | None:
+    """Of one layer; None where it is nobody's."""
+    if not isinstance(attended.attention, CompiledAttention) or look.attention_changes:
+        return None
+    assert look.layer is not None
+    taps: list[AttentionTap] = []
+    table = ToldTable(len(batch.spans), attended.q.shape[1])
+    for tap in look.attention:
+        if tap.room is None or tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
+            continue
+        every_row = range(batch.first_rows[tap.span], batch.first_rows[tap.span + 1])
+        if list(tap.rows) != list(every_row):
+            continue
+        room = tap.room(look.layer, attended.sight.num_keys(tap.span))
+        if room is not None:
+            table.add(tap.span, every_row[0], tap.heads[look.layer], room)
+            taps.append(tap)
+    return _Told(taps, table) if taps else None
+
+
+def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks, told: Sequence[AttentionTap] = ()) -> torch.Tensor:
+    """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for and not told yet, and return
+    what z is now.
+    """
     began = time.perf_counter()
     all_changes = [change for change in look.attention_changes if change.cross == attended.cross]
     z = z.clone() if all_changes else z
@@ -90,18 +134,21 @@ def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks) -> torch.Te
         pieces = _change(attended, span, changes, z)
         changed[span] = [piece for piece in pieces if any(tap.span == span for tap in look.attention)]
     look.attention_seconds += time.perf_counter() - began
-    look_at_rows(attended, look, changed)
+    look_at_rows(attended, look, changed, told)
     return z
 
 
 def look_at_rows(
-    attended: Attended, look: LayerLooks, changed: Mapping[int, Sequence[_Changed]] = MappingProxyType({})
+    attended: Attended,
+    look: LayerLooks,
+    changed: Mapping[int, Sequence[_Changed]] = MappingProxyType({}),
+    told: Sequence[AttentionTap] = (),
 ) -> None:
-    """Hand out the rows asked for, with what was changed in them: by span."""
+    """Hand out the rows asked for and not told yet, with what was changed in them: by span."""
     began = time.perf_counter()
     assert look.layer is not None
     for tap in look.attention:
-        if tap.cross == attended.cross:
+        if tap.cross == attended.cross and tap not in told:
             attended.check()
             _serve(attended, tap, look.layer, changed.get(tap.span, ()))
     look.attention_seconds += time.perf_counter() - began

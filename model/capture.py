@@ -61,6 +61,10 @@ class AttentionTap:
     """
     cross: bool = False
     """Attention to the encoder's output instead of the sequence's own."""
+    room: Callable[[int, int], torch.Tensor | None] | None = None
+    """(layer, keys) -> [heads of that layer, n, keys] of all rows, float32 or float16, zeros: where a pattern may be
+    written as attention makes it, instead of being delivered. None, from the call too: it is to be delivered.
+    """
 
 
 @dataclass(frozen=True, slots=True)

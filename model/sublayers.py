@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.attention_looks import Attended, look_at_results, look_at_rows, look_into
+from model.attention_looks import Attended, attend_and_look, look_at_results, look_at_rows
 from model.batch import Batch, Sight, fill_up
 from model.capture import LayerLooks
 from model.kv_cache import LayerCache
@@ -49,10 +49,11 @@ class Heads:
         self, q: torch.Tensor, padded: int, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
     ) -> torch.Tensor:
         """q [T, H, D], turned -> [T', d]."""
-        z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)  # [T, H, D]
+        if look is not None and (look.attention or look.attention_changes):
+            z = attend_and_look(self._attended(q, step, sight, cross=cross), step.batch, look)  # [T, H, D]
+        else:
+            z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)
         if look is not None:
-            if look.attention or look.attention_changes:
-                z = look_into(self._attended(q, step, sight, cross=cross), z, look)
             z = look(f"{self.name}.hook_z", z)
         out = self.out(fill_up(z.flatten(1), padded))
         return out if look is None else look_at_results(f"{self.name}.hook_result", self.out, z, out, look)

@@ -23,6 +23,7 @@ from model.kv_cache import LayerCache
 from model.layers.arrays import bits
 from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32
 from model.layers.rope import Rope
+from model.layers.told_table import ToldTable
 
 Turns = tuple[torch.Tensor, torch.Tensor]
 _NO_TURNS = np.empty((0, 0), np.float32)
@@ -249,13 +250,26 @@ class CompiledAttention:
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
     ) -> torch.Tensor:
+        return self.attend_and_tell(q, cache, batch, sight, rule, None)
+
+    def attend_and_tell(
+        self,
+        q: torch.Tensor,
+        cache: LayerCache,
+        batch: Batch,
+        sight: Sight,
+        rule: AttentionRule,
+        told: ToldTable | None,
+    ) -> torch.Tensor:
+        """`attend`, which writes the patterns too where a table says, of the keys that each row sees."""
         out = torch.empty(q.shape, dtype=cache.values.dtype)
         shape = _shape(q, cache)
         seen = self._who_sees_what(sight, rule, q.shape[1])
         arrays = _flat(q.float()), _flat(cache.keys), _flat(cache.values), shape, sight.tables_array
+        table = 0 if told is None else told.address
         for items in batch.attention_items(q.shape[0], cache.keys.shape[1], torch.get_num_threads()):
             batch.check()
-            self._kernels.attend(*arrays, items, *seen, _flat(out))
+            self._kernels.attend(*arrays, items, *seen, _flat(out), table)
         return out
 
     def rows(

@@ -22,6 +22,7 @@ import numba
 import numpy as np
 
 from model.layers.attention_blocks import INNER, dots, mix, mix_tile, score_tile, side_by_side
+from model.layers.told_kernels import lanes_up, tell_row
 from model.layers.vectors import (
     LANES,
     exp,
@@ -95,12 +96,6 @@ def _softmax(row, i, num):
         store(row, t, load(row, t) * inverse)
 
 
-@numba.njit(inline="always")
-def _lanes_up(n):
-    """n up to whole vectors."""
-    return (n + LANES - 1) // LANES * LANES
-
-
 @numba.njit(**COMPILE)
 def _store_row(mixed, i, dim, out, o):
     """out[o : o + D] = mixed[i : i + D], rounded to the type of out."""
@@ -111,8 +106,20 @@ def _store_row(mixed, i, dim, out, o):
         out[o + d] = narrow(mixed[i + d], out)
 
 
+@numba.njit(**INNER)
+def _weigh(row, i, lo, hi, position, scale, softcap, bias):
+    """In place, dots become weights: of the row that begins at row[i], in the columns lo <= k < hi that it sees, and 0
+    in the others of their vectors. Its position is counted from the first column.
+    """
+    begin, end = lo // LANES * LANES, lanes_up(hi)
+    _make_scores(row[i + begin : i + end], lo - begin, hi - begin, position - begin, scale, softcap, bias)
+    _softmax(row, i + begin, end - begin)
+
+
 @numba.njit(**COMPILE)
-def attend_item(q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, newest, new, out):
+def attend_item(
+    q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, newest, new, out, told=0
+):
     """One item of `attend`.
 
     new >= 0: it has one row, its sequence's last, whose keys [K, D] and values, at newest[new] one after the other, are
@@ -126,9 +133,8 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
     origin = first_block * size // LANES * LANES  # key of the first column: a softmax has the same lanes whatever
     lead = first_block * size - origin  # the row's neighbours need
     num = num_rows * group  # one row for each query head that reads a key head
-    stride = _lanes_up(lead + num_blocks * size)
-    scores = np.empty(num * stride, np.float32)
-    mixed = np.empty(num * dim, np.float32)
+    stride = lanes_up(lead + num_blocks * size)
+    scores, mixed = np.empty(num * stride, np.float32), np.empty(num * dim, np.float32)
     at, lo, hi = np.empty(num, np.int64), np.empty(num, np.int64), np.empty(num, np.int64)
     for r in range(num):
         lo[r], hi[r] = first[row + r // group] - origin, last[row + r // group] - origin
@@ -136,8 +142,7 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
         for r in range(num):
             at[r] = ((row + r // group) * num_heads + h * group + r % group) * dim
         eights = side_by_side(q, at, dim)
-        tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
-        first_tile = tile
+        tile = first_tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
         for j in range(num_blocks):  # while one block is worked on, the next one is on its way
             after = first_tile
             if j + 1 < num_blocks:
@@ -156,11 +161,11 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
                 score_tile(q, at, eights, lo, hi, keys, tile, dim, size, scores, stride, start)
             tile = after
         for r in range(num):
-            begin, end = lo[r] // LANES * LANES, _lanes_up(hi[r])
-            seen = scores[r * stride + begin : r * stride + end]
-            position = positions[row + r // group] - origin - begin
-            _make_scores(seen, lo[r] - begin, hi[r] - begin, position, scale, softcap, bias[h * group + r % group])
-            _softmax(scores, r * stride + begin, end - begin)
+            head, position = h * group + r % group, positions[row + r // group] - origin
+            _weigh(scores, r * stride, lo[r], hi[r], position, scale, softcap, bias[head])
+            if told:
+                place = (sequence, row + r // group, head, num_heads)
+                tell_row(told, place, positions, scores, r * stride, origin, lo[r], hi[r])
         mixed[:] = 0
         for j in range(num_blocks):
             after = tile
@@ -185,19 +190,19 @@ def attend_item(q, keys, values, shape, tables, item, positions, first, last, sc
 
 
 @numba.njit(parallel=True, **COMPILE)
-def attend(q, keys, values, shape, tables, items, positions, first, last, scale, softcap, bias, out):
+def attend(q, keys, values, shape, tables, items, positions, first, last, scale, softcap, bias, out, told):
     """out = softmax(scores) V for every query row.
 
     q [T, H, D] float32, keys [block, K, D, B], values [block, K, B, D] and out [T, H, D], of the type of values, all
     flat; shape (H, K, D, B); tables [sequence, J] int32; items [n, 5] int32: (sequence, first row, rows, first key
     head, key heads), the pieces that threads take: a few rows of one sequence and some heads; positions, first, last
     [T] int64: row t stands at positions[t] and sees keys first[t] <= k < last[t]; bias [H, 2 * reach - 1], or [H, 0];
-    see `_make_scores`.
+    see `_make_scores`; told: address of a `ToldTable` of who wants the softmax itself, or 0.
     """
-    none = keys[:0]
+    newest, new = keys[:0], -1
     for i in numba.prange(len(items)):
-        item = items[i]
-        attend_item(q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, none, -1, out)
+        scores = first, last, scale, softcap, bias
+        attend_item(q, keys, values, shape, tables, items[i], positions, *scores, newest, new, out, told)
 
 
 @numba.njit(parallel=True, **COMPILE)
@@ -221,7 +226,7 @@ def _rows_of_head(q, rows, head, keys, shape, table, rule, kind, out):
     positions, first, last, scale, softcap, bias = rule
     first_block, end_block = first[rows].min() // size, (last[rows].max() + size - 1) // size
     origin = first_block * size // LANES * LANES
-    stride = _lanes_up(end_block * size - origin)
+    stride = lanes_up(end_block * size - origin)
     scores = np.empty(len(rows) * stride, np.float32)
     at = (rows * num_heads + head) * dim
     eights = side_by_side(q, at, dim)
@@ -231,7 +236,7 @@ def _rows_of_head(q, rows, head, keys, shape, table, rule, kind, out):
         score_tile(q, at, eights, *everywhere, keys, tile, dim, size, scores, stride, j * size - origin)
     for r in range(len(rows)):
         lo, hi = first[rows[r]] - origin, last[rows[r]] - origin
-        begin, end = lo // LANES * LANES, _lanes_up(hi)
+        begin, end = lo // LANES * LANES, lanes_up(hi)
         seen = scores[r * stride + begin : r * stride + end]
         if kind != DOTS:
             position = positions[rows[r]] - origin - begin
@@ -248,7 +253,7 @@ def softmax_rows(scores, out):
     num_heads, num_rows, num_keys = scores.shape
     for item in numba.prange(num_heads * num_rows):
         h, r = item // num_rows, item % num_rows
-        row = np.full(_lanes_up(num_keys), -np.inf, np.float32)
+        row = np.full(lanes_up(num_keys), -np.inf, np.float32)
         row[:num_keys] = scores[h, r]
         _softmax(row, 0, len(row))
         out[h, r] = row[:num_keys]

@@ -7,6 +7,7 @@ not change with the chunks its prompt was cut into.
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ class AttentionSink:
         is_changed: bool = True,
     ) -> None:
         """is_changed: whether the request may change what the network computes; what a softmax gave fits any float."""
-        self._is_surely_told = capture.kind == "pattern" and capture.dtype == "float16" and not is_changed
+        surely_told = ("float16", "float32")
+        self._is_surely_told = capture.kind == "pattern" and capture.dtype in surely_told and not is_changed
         self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
         self._name = name
         self._capture = capture
@@ -85,7 +87,17 @@ class AttentionSink:
             kind=self._capture.kind,
             deliver=deliver,
             cross=self._capture.part == "cross",
+            room=partial(self._room, where),
         )
+
+    def _room(self, where: torch.Tensor, layer: int, num_keys: int) -> torch.Tensor | None:
+        """Where the pattern of queries `where` of the answer may be written as it stands, for `AttentionTap.room`."""
+        heads, values = self._heads[layer], self._values
+        as_it_stands = self._capture.reduce is None and self._indices is None and self._keys is None
+        if not (self._is_surely_told and as_it_stands and self._thumbnail is None) or len(set(heads)) < len(heads):
+            return None
+        place = corner(index_of(self._slots[layer]), index_of(where.tolist()))
+        return values[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
 
     def mark(self) -> Callable[[], None]:
         """What takes back all that is added up from now on; the other numbers are written where they belong."""
