@@ -52,7 +52,7 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
             return None if residual is None else _of_norm(residual.of_sum, kind)
         if match[2] in ("gate", "up"):
             return _of_up(_mlp(block), match[2], kind)
-        return _of_linear(_linears(block).get(match[2]), kind)
+        return _of_linear(linears_of(block).get(match[2]), kind)
     if owner == "final_norm":
         return _of_norm(stack.final_norm, kind)
     if owner == "position_bias":
@@ -72,10 +72,10 @@ def _mlp(block: Block) -> Mlp:
     return feedforward.mlp
 
 
-def _linears(block: Block) -> dict[str, Linear]:
-    """A block's matrices by their names, but for gate and up, which may be one."""
-    attention = _attention(block)
-    found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "down": _mlp(block).down}
+def linears_of(block: Block) -> dict[str, Linear]:
+    """A block's matrices by their names; up has the gate, if there is one, above it."""
+    attention, mlp = _attention(block), _mlp(block)
+    found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
     if block.cross is not None:
         cross = block.cross.f
         assert isinstance(cross, CrossAttention)

@@ -2,7 +2,8 @@
 
 It writes code for each number of rows that a product meets, in a millisecond and a tenth of a megabyte or more. Where
 memory is limited that may come to fail long after the start, and with it a step that asked for nothing new. So every
-number of rows that serving can meet is met here (`padded_sizes`), and what the tensors took is given back.
+number of rows that serving can meet is met here (`padded_sizes`), and what the tensors took is given back. Kernels of
+ours are the same for any number of rows from some on, so where all products are theirs, a start ends there.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,10 @@ import torch
 
 from model.batch import Batch, Span, padded_sizes
 from model.capture import AttentionTap, Looks
+from model.inside.live_weights import linears_of
 from model.kv_cache import KVCache
 from model.row_search import largest
+from model.stack import Stack
 from model.transformer import Transformer
 from server.engine.block_manager import NULL_BLOCK
 from server.engine.memory_limit import give_back_memory
@@ -22,6 +25,8 @@ _PROMPT = 96
 """Tokens, enough for the kernels that spread many rows over threads; one more token takes those for a few rows."""
 _PIECE = 64
 """Most rows of one sequence where only the products count: attention over a long one would take longest."""
+_ALIKE = 256
+"""Rows from which on kernels of ours are the same for any number."""
 
 
 def warm_up(
@@ -68,6 +73,9 @@ def _warm_up_products(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
     """All blocks have products of the same shapes, so one will do."""
+    stacks = [stack for stack in (model.encoder, model.decoder) if stack is not None]
+    if not any(map(_writes_code, stacks)):
+        max_num_batched_tokens = min(max_num_batched_tokens, _ALIKE)
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
     for rows in padded_sizes(max_num_batched_tokens):
@@ -84,6 +92,12 @@ def _warm_up_products(
         for rows in padded_sizes(max_num_seqs):
             largest(model.logits(model.tokens.new_zeros(rows, model.config.hidden_size), widen=False))
         model.largest_logits(model.tokens.new_zeros(1, model.config.hidden_size))
+
+
+def _writes_code(stack: Stack) -> bool:
+    """Whether oneDNN, for each number of rows, makes any product of its blocks."""
+    linears = [linear for block in stack.blocks for linear in linears_of(block).values()]
+    return any(linear.narrow is None and linear.tiles is None for linear in linears)
 
 
 def _counts(rows: int, piece: int) -> Sequence[int]:
