@@ -8,7 +8,7 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, L lay
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self, TypeGuard
+from typing import TYPE_CHECKING, Self, TypeGuard
 
 import numpy as np
 import torch
@@ -27,11 +27,15 @@ from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope
 from model.sublayers import Feedforward, SelfAttention
 
+if TYPE_CHECKING:
+    from model.layers.int8_weight import Int8Weight
+
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Weights that one call reads at most, or one layer's: some milliseconds. A key of a head counts as 64."""
 
-_MOST_NARROW_ROWS = 256
-"""Of a step whose weights are all narrow, products of which are ours for any number of rows: one of prompts, too."""
+_MOST_OWN_ROWS = 256
+"""Of a step whose weights are all narrow, or int8, products of which are ours for any number of rows: one of prompts,
+too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,9 @@ class _Parts:
         )
 
 
-def _product(linear: Linear) -> FewRows | NarrowWeight | None:
+def _product(linear: Linear) -> "FewRows | NarrowWeight | Int8Weight | None":
     """What the kernels multiply few rows by; None where they cannot."""
-    return linear.narrow or linear.few_rows
+    return linear.int8 or linear.narrow or linear.few_rows
 
 
 def _norm_before(residual: Residual) -> RmsNorm | None:
@@ -116,7 +120,8 @@ class DecodeStep:
         self._widest = int(inputs.max()), int(outputs.max())
         narrow = products[..., kernels.CHAIN] == kernels.NARROW
         self._has_narrow = bool(narrow.any())
-        self.most_rows = _MOST_NARROW_ROWS if narrow.all() else MOST_ROWS
+        self._is_int8 = parts[0].down.int8 is not None
+        self.most_rows = _MOST_OWN_ROWS if self._is_int8 or narrow.all() else MOST_ROWS
         """Of a step that `can_run`."""
         self._sums = BLOCK * MOST_ROWS
         rule, norm = attention.heads.rule, parts[0].before_attention
@@ -151,7 +156,10 @@ class DecodeStep:
         for linear in (attention.qkv, attention.heads.out, parts.gate_up, parts.down):
             product = _product(linear)
             assert product is not None
-            chain = self._kernels.NARROW if isinstance(product, NarrowWeight) else product.chain
+            if isinstance(product, FewRows):
+                chain = product.chain
+            else:
+                chain = self._kernels.NARROW if isinstance(product, NarrowWeight) else _address(product.scales)
             row += [product.address, _address(linear.bias), chain, product.inputs, product.outputs]
         row += [_address(norm.weight) for norm in (parts.before_attention, parts.before_mlp)]
         for of_heads in (attention.q_norm, attention.k_norm):
@@ -234,10 +242,19 @@ class DecodeStep:
         if not self._buffers or len(self._buffers[0]) < num_rows * inputs or len(self._buffers[-1]) != threads:
             rows = padded_rows(num_rows)
             normed, wide, mixed = (np.empty(rows * width, dtype) for width in (inputs, outputs, inputs))
-            in_parts = num_parts(rows_together(rows, inputs), inputs) if self._has_narrow else 0
-            sums, parts = np.empty((threads, self._sums), np.float32), np.empty((threads, in_parts), np.uint16)
+            sums, parts = np.empty((threads, self._sums), np.float32), self._parts_for(rows, threads, dtype)
             self._buffers = normed, wide, mixed, sums, parts
         return self._buffers
+
+    def _parts_for(self, num_rows: int, threads: int, dtype: np.dtype) -> np.ndarray:
+        """Where each thread writes the parts of its rows, or their digits."""
+        inputs, _ = self._widest
+        if self._is_int8:
+            from model.layers.int8_weight import num_digits  # here, as above
+
+            return np.empty((threads, num_digits(num_rows, inputs, dtype)), np.int8)
+        in_parts = num_parts(rows_together(num_rows, inputs), inputs) if self._has_narrow else 0
+        return np.empty((threads, in_parts), np.uint16)
 
     def _show(
         self,

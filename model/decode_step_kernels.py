@@ -11,7 +11,10 @@ Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff, B
 
 import numba
 import numpy as np
+from numba import types
+from numba.extending import overload
 
+from model.layers import int8_dots, int8_kernels
 from model.layers.addresses import array_at
 from model.layers.attention_kernels import COMPILE, attend_item
 from model.layers.few_rows_kernels import BLOCK, multiply_columns, store_columns
@@ -30,6 +33,8 @@ WEIGHT, BIAS, CHAIN, INPUTS, OUTPUTS = range(5)
 """A product's columns in the table of layers: addresses (0: no bias) and what `multiply_columns` must know."""
 NARROW = 0
 """The chain of a weight in bfloat16 that multiplies rows of float32: see `narrow_kernels`."""
+SCALES = CHAIN
+"""Of a weight in int8, whose sums have no chains: the address of its scales. All weights are such ones or none."""
 QKV, OUT, GATE_UP, DOWN = range(0, 20, 5)
 """Where the products of a layer begin."""
 BEFORE_ATTENTION, BEFORE_MLP, Q_NORM, Q_WIDTH, K_NORM, K_WIDTH, COS, SIN, TURNED, SIGHT = range(20, 30)
@@ -70,24 +75,63 @@ def _share(count, part, num_parts):
 
 
 @numba.njit(**COMPILE)
+def _multiply_floats(x, num_rows, product, bias, blocks, scratch, y):
+    """`_multiply_share` by a weight of floats."""
+    num_inputs, width = product[INPUTS], product[OUTPUTS]
+    sums, parts = scratch
+    if product[CHAIN] == NARROW:
+        out = y[: num_rows * width]
+        multiply_blocks(x, num_rows, product[WEIGHT], num_inputs, bias, blocks, parts, sums, out)
+    else:
+        weights = array_at(product[WEIGHT], (width + BLOCK - 1) // BLOCK * num_inputs * BLOCK, x)
+        for block in range(blocks[0], blocks[1]):
+            multiply_columns(x, num_rows, weights, product[CHAIN], num_inputs, block, sums)
+            store_columns(sums, num_rows, bias, block, width, y)
+
+
+@numba.njit(**COMPILE)
+def _multiply_int8(x, num_rows, product, bias, blocks, scratch, y):
+    """`_multiply_share` by a weight in int8, whose blocks have half the columns."""
+    num_inputs, width = product[INPUTS], product[OUTPUTS]
+    sums, digits = scratch
+    scales_of_rows = sums[int8_kernels.SUMS : int8_kernels.SUMS + num_rows]
+    for r in range(num_rows):
+        scales_of_rows[r] = int8_kernels.digits_of_row(x, r, num_inputs, digits)
+    num_blocks = (width + int8_dots.BLOCK - 1) // int8_dots.BLOCK
+    num_outputs = num_blocks * int8_dots.BLOCK
+    weights = array_at(product[WEIGHT], num_outputs * int8_dots.filled_up(num_inputs, int8_dots.WIDTH), digits)
+    scales = array_at(product[SCALES], num_outputs, sums)
+    first, end = 2 * blocks[0], min(2 * blocks[1], num_blocks)
+    int8_kernels.multiply_blocks(
+        *(digits, scales_of_rows, int8_kernels.num_digits(x), num_inputs, weights, scales, bias, int8_kernels.NONE),
+        *(first, end, sums.view(np.int32), y[: num_rows * width]),
+    )
+
+
+def _multiply_share(x, num_rows, product, bias, blocks, scratch, y):
+    """Columns of some blocks of 64 of y [R, outputs] = x W^T + b; the rest as in `_multiply_part`."""
+    raise NotImplementedError("only for compiled code")
+
+
+@overload(_multiply_share)
+def _multiply_share_overload(x, num_rows, product, bias, blocks, scratch, y):
+    is_int8 = scratch[1].dtype == types.int8
+    multiply = _multiply_int8 if is_int8 else _multiply_floats  # so that what nobody wants is not compiled
+    return lambda x, num_rows, product, bias, blocks, scratch, y: multiply(  # noqa: PLW0108 (it is no function)
+        x, num_rows, product, bias, blocks, scratch, y
+    )
+
+
+@numba.njit(**COMPILE)
 def _multiply_part(x, num_rows, product, part, num_parts, scratch, y, stream):
     """A thread's columns of y [R, outputs] = x W^T + b, and then of stream += y, unless stream is empty.
 
     product: its columns of the table of layers; scratch: sums [>= 64 R], and parts of x as `_run_blocks` says.
     """
-    num_inputs, width = product[INPUTS], product[OUTPUTS]
-    num_blocks = (width + BLOCK - 1) // BLOCK
+    width = product[OUTPUTS]
     bias = array_at(product[BIAS], width if product[BIAS] else 0, x)
-    first, end = _share(num_blocks, part, num_parts)
-    sums, parts = scratch
-    if product[CHAIN] == NARROW:
-        out = y[: num_rows * width]
-        multiply_blocks(x, num_rows, product[WEIGHT], num_inputs, bias, (first, end), parts, sums, out)
-    else:
-        weights = array_at(product[WEIGHT], num_blocks * num_inputs * BLOCK, x)
-        for block in range(first, end):
-            multiply_columns(x, num_rows, weights, product[CHAIN], num_inputs, block, sums)
-            store_columns(sums, num_rows, bias, block, width, y)
+    first, end = _share((width + BLOCK - 1) // BLOCK, part, num_parts)
+    _multiply_share(x, num_rows, product, bias, (first, end), scratch, y)
     if len(stream) > 0:
         last = min(end * BLOCK, width)
         whole = last - (last - first * BLOCK) % LANES
@@ -172,7 +216,7 @@ def _run_blocks(x, layers, caches, shape, norms, final_norm, scores, seen, queri
     [places, >= R H D] float32: each layer's go to the place in
     of_layer [L]; buffers: normed [>= R d], wide [>= R max(H + 2K D, 2 ff)], mixed [>= R max(H D, inputs of down)], of
     the type of x, sums [threads, >= 64 R] float32 and parts of rows [threads, >= 48 inputs] uint16, if a weight is
-    narrow; out [R, d]: the final-normed rows.
+    narrow, or int8 where all weights are, the digits of R rows; out [R, d]: the final-normed rows.
     """
     width, num_heads, num_key_heads, dim, size, num_blocks = shape
     heads = num_heads, num_key_heads, dim, size

@@ -1,16 +1,15 @@
 """Products of rows with int8 weights on a CPU, compiled by numba: in whole numbers, so that no order of a sum shows.
 
 A row of activations becomes whole numbers of 15 bits (bfloat16) or 23 (float32) with one scale for all of them, each
-of them two or three digits in base 256. Digits and weights are multiplied and added up exactly; the scales, the bias
-and the activation follow in float32, element by element. So an element depends on its own row alone, whoever adds up
-its whole numbers, and however.
+of them two or three digits in base 256. Digits and weights are multiplied and added up exactly, by `int8_dots`; the
+scales, the bias and the activation follow in float32, element by element. So an element depends on its own row alone,
+whoever adds up its whole numbers, and however.
 
 What is lost of a number is at most 2**-16 (2**-24) of its row's largest. For comparison: to round that largest one to
 bfloat16 (float32) may take 2**-9 (2**-25) of it.
 
-Axes: R rows, L digits, K inputs, N outputs. Weights lie in blocks [N / 64, K / 4, 64, 4], filled up with zeros to
-multiples of 64 outputs and 64 inputs: 16 outputs of 4 inputs each are a vector, as x86's products of bytes want it, and
-as oneDNN packs them.
+Axes: R rows, L digits, K inputs, N outputs. Digits are rows of `int8_dots`, the L of a row one after the other, the
+most significant first; they and the weights lie as it says.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,unreachable"
@@ -20,33 +19,20 @@ import numba
 import numpy as np
 
 from model.layers.attention_kernels import COMPILE
-from model.layers.int8_vectors import HAS_BYTE_DOTS, add_dots, as_floats, four_bytes, load_integers
-from model.layers.vectors import LANES, exp, fma, load, prefetch, store, where_greater, widen
-
-BLOCK = 64
-"""Outputs, and inputs, of which weights have a multiple."""
-
-GROUP = 4
-"""Inputs that lie side by side for each output."""
-
-ZERO = 128
-"""The byte that stands for the digit 0 where products want one factor without a sign: digits are -128 .. 127."""
-
-WITHOUT_SIGN, WITH_SIGN = 0, 128
-"""How digits are written: as digit + ZERO, or in two's complement, which is the same but for the highest bit."""
-
-_AHEAD = 8192
-"""Bytes by which weights are asked for before they are used: from 4,096 on, a single row took a quarter less time."""
+from model.layers.int8_dots import BLOCK, TILE, WIDTH, done, dots, filled_up, ready, row_at
+from model.layers.int8_vectors import as_floats, load_integers, signed_digits, store_bytes
+from model.layers.tiles import TILE_ROWS
+from model.layers.vectors import LANES, exp, fma, load, store, where_greater, widen, zeros
 
 NONE, SILU, GELU, GELU_TANH, RELU = range(5)
 """What is applied to each element of a product."""
 
 
-@numba.njit(inline="always")
-def filled_up(size):
-    """To a multiple of BLOCK."""
-    return (size + BLOCK - 1) // BLOCK * BLOCK
+ROWS_TOGETHER = 16
+"""Whose sums are made before they are used: their digits fill whole tiles, whether there are two or three."""
 
+SUMS = ROWS_TOGETHER * 3 * BLOCK
+"""Numbers that these are at most."""
 
 _LEAST = np.float32(1e-30)
 """A row with nothing larger counts as zeros, for its scale would not be a normal number."""
@@ -66,29 +52,38 @@ def _largest(row):
     return np.uint32(most).view(np.float32)
 
 
-@numba.njit(**COMPILE)
-def _digits_of(row, digits, form):
-    """Write row [K] to digits [L, K], the most significant first; returns the scale, NaN where a number is not finite.
+@numba.njit(inline="always")
+def num_digits(x):
+    """L of such rows, of float32 or bfloat16 as its bits in uint16."""
+    return 3 if x.itemsize == 4 else 2
 
-    A number is the scale times the sum of each digit times 256**(its place). form: WITHOUT_SIGN or WITH_SIGN.
+
+@numba.njit(**COMPILE)
+def digits_of_row(x, r, num_inputs, digits):
+    """Write row r of x [R, K], flat, to digits; returns its scale, NaN where a number is not finite: nothing is written
+    then.
+
+    A number is the scale times the sum of each digit times 256**(its place).
     """
-    num_digits = len(digits)
-    limit = np.float32(127 << 8 * (num_digits - 1))  # no digit can exceed 127 then
+    count, width, whole = num_digits(x), filled_up(num_inputs, WIDTH), num_inputs - num_inputs % LANES
+    row = x[r * num_inputs : (r + 1) * num_inputs]
+    limit = np.float32(127 << 8 * (count - 1))  # no digit can exceed 127 then
     largest = _largest(row)
-    is_finite = largest < np.float32(np.inf)
-    if largest < _LEAST or not is_finite:
-        digits[:] = ZERO ^ form
-        return np.float32(0) if is_finite else np.float32(np.nan)
-    inverse = limit / largest
-    moved = np.int32(0)
-    for _ in range(num_digits):
-        moved = np.int32(moved * 256 + ZERO)
-    for place in range(num_digits):
-        shift = np.int32(8 * (num_digits - 1 - place))
-        for k in range(len(row)):
-            whole = np.int32(np.rint(widen(row[k]) * inverse)) + moved
-            digits[place, k] = np.uint8(((whole >> shift) & 255) ^ form)
-    return largest / limit
+    if not largest < np.float32(np.inf):
+        return np.float32(np.nan)
+    inverse = limit / largest if largest >= _LEAST else np.float32(0)
+    rest = np.zeros(LANES if whole < num_inputs else 0, x.dtype)
+    rest[: num_inputs - whole] = row[whole:]
+    moved = np.int64(0x808080 if count == 3 else 0x8080)
+    for place in range(count):
+        d = row_at(r * count + place, width)
+        for k in range(0, whole, LANES):
+            numbers = signed_digits(load(row, k) * inverse, moved)
+            store_bytes(digits, d + k // WIDTH * TILE + k % WIDTH, numbers, count - 1 - place)
+        if whole < num_inputs:
+            numbers = signed_digits(load(rest, 0) * inverse, moved)
+            store_bytes(digits, d + whole // WIDTH * TILE + whole % WIDTH, numbers, count - 1 - place)
+    return largest / limit if largest >= _LEAST else np.float32(0)
 
 
 @numba.njit(inline="always")
@@ -133,153 +128,77 @@ def _activate(y, activation):
 
 
 @numba.njit(**COMPILE)
-def _finish_lanes(sums, s, step, num_digits, scale, scales, bias, n, activation, out, o, count):
-    """out[o : o + count] = activation(y * scale * scales[n : n + count] + bias[n : ...]).
+def _finish(sums, count, row_scales, top, bottom, scales, n, bias, b, activation, out, o, stride):
+    """32 numbers of each row top <= r < bottom of out, from o on, `stride` apart.
 
-    y is what the sums over each digit make together: sums[s : s + count], sums[s + step : ...] and so on. Indices count
-    an array's numbers as if it had one axis; bias may be empty; count is a multiple of LANES.
+    They are activation(y * row_scales[r] * scales[n : n + 32] + bias[b : b + 32]), where y is what the sums over each
+    of `count` digits make together, which lie in sums one after the other, row by row; bias may be empty.
     """
-    for j in range(0, count, LANES):
-        y = load(sums, s + j)
-        for place in range(1, num_digits):
-            y = fma(y, np.float32(256), load(sums, s + place * step + j))
-        y = y * (load(scales, n + j) * scale)
-        if bias.size:
-            y = y + load(bias, n + j)
-        store(out, o + j, _activate(y, activation))
+    for j in range(0, BLOCK, LANES):
+        of_outputs = load(scales, n + j)
+        offset = load(bias, b + j) if bias.size else zeros()
+        i, to = j, o + j
+        for r in range(top, bottom):
+            y = as_floats(load_integers(sums, i))
+            for _ in range(1, count):
+                i += BLOCK
+                y = fma(y, np.float32(256), as_floats(load_integers(sums, i)))
+            i += BLOCK
+            y = y * (of_outputs * row_scales[r])
+            if bias.size:
+                y = y + offset
+            store(out, to, _activate(y, activation))
+            to += stride
 
 
 @numba.njit(**COMPILE)
-def _finish(sums, s, step, num_digits, scale, scales, bias, activation, out, r, first, last):
-    """out[r, first : last], as `_finish_lanes` does it, of any number of outputs. scales and bias [N]."""
-    row = r * out.shape[1]
-    whole = last - (last - first) % LANES
-    o = row + first
-    _finish_lanes(sums, s, step, num_digits, scale, scales, bias, first, activation, out, o, whole - first)
-    rest = last - whole
-    if rest:  # in memory of its own, so that what an element is does not depend on where it stands
-        own_sums, own_scales = np.zeros(num_digits * LANES, np.float32), np.zeros(LANES, np.float32)
-        own_bias, own_out = np.zeros(min(bias.size, LANES), bias.dtype), np.empty(LANES, out.dtype)
-        own_scales[:rest] = scales[whole:last]
-        own_bias[:rest] = bias[whole:last]
-        for j in range(rest):
-            for place in range(num_digits):
-                own_sums[place * LANES + j] = sums.flat[s + place * step + whole - first + j]
-        _finish_lanes(own_sums, 0, LANES, num_digits, scale, own_scales, own_bias, 0, activation, own_out, 0, LANES)
-        out[r, whole:last] = own_out[:rest]
-
-
-@numba.njit(inline="always")
-def _load_four(array, i):
-    """64 integers, or 256 bytes, from array[i] on, as four vectors; `step` numbers of the array are one."""
-    step = BLOCK // array.itemsize
-    return (
-        load_integers(array, i),
-        load_integers(array, i + step),
-        load_integers(array, i + 2 * step),
-        load_integers(array, i + 3 * step),
-    )
-
-
-@numba.njit(inline="always")
-def _add_four(totals, x, weights):
-    """The products of a group of one row's digits with a group's weights of 64 outputs, added to four vectors."""
-    return (
-        add_dots(totals[0], x, weights[0]),
-        add_dots(totals[1], x, weights[1]),
-        add_dots(totals[2], x, weights[2]),
-        add_dots(totals[3], x, weights[3]),
-    )
-
-
-@numba.njit(inline="always")
-def _store_four(sums, i, totals):
-    store(sums, i, as_floats(totals[0]))
-    store(sums, i + LANES, as_floats(totals[1]))
-    store(sums, i + 2 * LANES, as_floats(totals[2]))
-    store(sums, i + 3 * LANES, as_floats(totals[3]))
+def _finish_some(sums, count, row_scales, top, bottom, scales, n, bias, activation, out, o, stride, num):
+    """`_finish` of fewer numbers, in memory of its own, so that what a number is does not depend on where it stands."""
+    own_bias = np.zeros(min(BLOCK, bias.size), bias.dtype)
+    own_bias[:num] = bias[n : n + num]
+    own = np.empty((bottom - top, BLOCK), out.dtype)
+    _finish(sums, count, row_scales, top, bottom, scales, n, own_bias, 0, activation, own.ravel(), 0, BLOCK)
+    for r in range(bottom - top):
+        out[o + r * stride : o + r * stride + num] = own[r, :num]
 
 
 @numba.njit(**COMPILE)
-def byte_dots(digits, num_inputs, i, count, weights, block, starts, sums):
-    """sums[j * BLOCK : (j + 1) * BLOCK] of rows i <= j < i + count of digits, times one block of the weights.
+def multiply_blocks(digits, row_scales, count, num_inputs, weights, scales, bias, activation, first, end, sums, out):
+    """The columns of blocks first <= b < end of out = activation(x W^T + bias), where digits and row_scales [R] stand
+    for x; the work of one thread.
 
-    digits, weights and sums (float32) have one axis here; count is at most 4; starts [N filled up] is -ZERO times the
-    sum of each output's weights. Up to 3 digits behind a row are read, and meet weights of 0. Needs `HAS_BYTE_DOTS`.
+    count: L; weights, bias [N] or empty, and out [R, N] are flat; scales, of each output's weights, are filled up to a
+    multiple of 32; sums [>= SUMS] int32.
     """
-    at, last = block * BLOCK * filled_up(num_inputs), i + count - 1
-    j, k, m = min(i + 1, last), min(i + 2, last), min(i + 3, last)
-    a = b = c = d = _load_four(starts, block * BLOCK)
-    for x in range(0, num_inputs, GROUP):
-        if i == 0:  # later rows find the block in a cache
-            prefetch(weights, at + _AHEAD, BLOCK * GROUP)
-        w = _load_four(weights, at)
-        at += BLOCK * GROUP
-        a = _add_four(a, four_bytes(digits, i * num_inputs + x), w)
-        b = _add_four(b, four_bytes(digits, j * num_inputs + x), w)
-        if count > 2:
-            c = _add_four(c, four_bytes(digits, k * num_inputs + x), w)
-            d = _add_four(d, four_bytes(digits, m * num_inputs + x), w)
-    if count > 2:
-        _store_four(sums, k * BLOCK, c)
-        _store_four(sums, m * BLOCK, d)
-    _store_four(sums, i * BLOCK, a)
-    _store_four(sums, j * BLOCK, b)
-
-
-@numba.njit(**COMPILE)
-def plain_dots(digits, num_inputs, i, count, weights, block, starts, sums):
-    """What `byte_dots` does, on any CPU."""
-    first = block * BLOCK * filled_up(num_inputs)
-    for row in range(i, i + count):
-        for j in range(BLOCK):
-            total = starts[block * BLOCK + j]
-            for k in range(num_inputs):
-                at = first + (k // GROUP) * BLOCK * GROUP + j * GROUP + k % GROUP
-                total += np.int32(digits[row * num_inputs + k]) * np.int32(weights[at])
-            sums[row * BLOCK + j] = np.float32(total)
-
-
-_dots = byte_dots if HAS_BYTE_DOTS else plain_dots
+    num_rows, num_outputs, width = len(row_scales), len(out) // len(row_scales), filled_up(num_inputs, WIDTH)
+    ready()
+    for block in range(first, end):
+        n = block * BLOCK
+        num = num_outputs - n
+        for top in range(0, num_rows, ROWS_TOGETHER):
+            bottom, o = min(top + ROWS_TOGETHER, num_rows), top * num_outputs + n
+            dots(digits, top * count, (bottom - top) * count, width, weights, block, sums)
+            of_rows = count, row_scales, top, bottom
+            if num >= BLOCK:
+                _finish(sums, *of_rows, scales, n, bias, n, activation, out, o, num_outputs)
+            else:
+                _finish_some(sums, *of_rows, scales, n, bias, activation, out, o, num_outputs, num)
+    done()
 
 
 @numba.njit(parallel=True, **COMPILE)
-def multiply_here(x, weights, starts, scales, bias, activation, out, num_digits):
-    """out = activation(x W^T + bias), with the threads dealing out the blocks of W. x [R, K], out [R, N].
+def multiply(x, num_rows, weights, scales, bias, activation, out, num_parts):
+    """out = activation(x W^T + bias), the blocks of W dealt out in so many parts.
 
-    weights as at the top, with one axis; starts as in `byte_dots`; scales [N], of each output's weights; bias [N] or
-    empty.
+    x [R, K] and out [R, N] flat, the rest as in `multiply_blocks`.
     """
-    num_rows, num_inputs = x.shape
-    num_all = num_rows * num_digits
-    digits = np.zeros(num_all * num_inputs + GROUP, np.uint8)
-    by_row = digits[: num_all * num_inputs].reshape(num_rows, num_digits, num_inputs)
+    count, num_outputs = num_digits(x), len(out) // num_rows
+    num_inputs, num_blocks = len(x) // num_rows, (num_outputs + BLOCK - 1) // BLOCK
+    digits = np.empty(filled_up(num_rows * count, TILE_ROWS) * filled_up(num_inputs, WIDTH), np.int8)
     row_scales = np.empty(num_rows, np.float32)
-    for r in range(num_rows):
-        row_scales[r] = _digits_of(x[r], by_row[r], WITHOUT_SIGN)
-    for block in numba.prange(len(starts) // BLOCK):
-        sums = np.empty(num_all * BLOCK, np.float32)
-        for i in range(0, num_all, 4):
-            _dots(digits, num_inputs, i, min(4, num_all - i), weights, block, starts, sums)
-        first = block * BLOCK
-        last = min(first + BLOCK, out.shape[1])
-        for r in range(num_rows):
-            s, scale = r * num_digits * BLOCK, row_scales[r]
-            _finish(sums, s, BLOCK, num_digits, scale, scales, bias, activation, out, r, first, last)
-
-
-@numba.njit(parallel=True, **COMPILE)
-def to_digits(x, digits, row_scales):
-    """digits [R, L, K] uint8 and row_scales [R] of x [R, K], as `_digits_of` makes them, in two's complement."""
-    for r in numba.prange(len(x)):
-        row_scales[r] = _digits_of(x[r], digits[r], WITH_SIGN)
-
-
-@numba.njit(parallel=True, **COMPILE)
-def finish(sums, row_scales, scales, bias, activation, out):
-    """What `multiply_here` leaves in `out`, from the sums over each digit: [R, L, N], whole numbers in float32."""
-    num_rows, num_digits, num_outputs = sums.shape
     for r in numba.prange(num_rows):
-        s = r * num_digits * num_outputs
-        scale = row_scales[r]
-        _finish(sums, s, num_outputs, num_digits, scale, scales, bias, activation, out, r, 0, num_outputs)
+        row_scales[r] = digits_of_row(x, r, num_inputs, digits)
+    for part in numba.prange(num_parts):
+        first, end = part * num_blocks // num_parts, (part + 1) * num_blocks // num_parts
+        sums = np.empty(SUMS, np.int32)
+        multiply_blocks(digits, row_scales, count, num_inputs, weights, scales, bias, activation, first, end, sums, out)

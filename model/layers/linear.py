@@ -12,7 +12,7 @@ through `fixed_shapes`.
 Axes: rows, in, out.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,9 @@ from model.layers.int8_rows import Int8Rows, Quantization
 from model.layers.narrow_weight import NarrowWeight, can_narrow
 from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
 from model.layers.tile_weight import TileWeight
+
+if TYPE_CHECKING:
+    from model.layers.int8_weight import Int8Weight
 
 _POST_OPS: dict[Activation | Literal["none"], PostOp] = {
     "none": ("none", ""),
@@ -87,9 +90,13 @@ class Linear:
         """The packed weight, where it is `tiled`."""
         self.narrow: NarrowWeight | None = None
         """The packed weight, where it is float32 and bfloat16 holds all its numbers."""
+        self.int8: Int8Weight | None = None
+        """The packed weight, where it is quantised and this CPU has what makes its products fast."""
         if quantize == "int8":
             self._weight = Int8Rows.quantize(weight)
-            self._packed = _pack_int8(self._weight) if packed else None
+            int8 = _pack_int8(self._weight) if packed else None
+            self.int8 = int8 if int8 is not None and int8.is_fast else None
+            self._packed = int8
         elif tiled:
             self.tiles = TileWeight(weight)
             self._packed = self.tiles
@@ -156,7 +163,7 @@ class Linear:
         return self._weight if isinstance(self._weight, torch.Tensor) else self._weight.to_dense()
 
 
-def _pack_int8(rows: Int8Rows) -> PackedWeight | None:
+def _pack_int8(rows: Int8Rows) -> "Int8Weight | None":
     """None where no kernels are compiled for them."""
     if why_not_compiled(rows.dtype, rows.values.device) is not None:
         return None

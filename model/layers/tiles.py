@@ -56,6 +56,12 @@ def has_tiles() -> bool:
 
 
 @functools.cache
+def has_byte_tiles() -> bool:
+    """Whether tiles multiply bytes, too."""
+    return has_tiles() and bool(binding.get_host_cpu_features().get("amx-int8"))
+
+
+@functools.cache
 def has_wide_vectors() -> bool:
     """Whether this CPU has 32 registers of 16 float32 (AVX-512): the sums of several rows stay in them."""
     return bool(binding.get_host_cpu_features().get("avx512f"))
@@ -130,6 +136,16 @@ def multiply(typingctx, c, a, b):
 
     def codegen(context, builder, signature, args):
         return _call(context, builder, "llvm.x86.tdpbf16ps", *(_number(tile) for tile in (c, a, b)))
+
+    return types.none(c, a, b), codegen
+
+
+@intrinsic
+def multiply_bytes(typingctx, c, a, b):
+    """c += a b, exact modulo 2**32: c [rows, 16] int32, a [rows, 64] int8, and b, 64 x 16 int8 as [16, 16, 4]."""
+
+    def codegen(context, builder, signature, args):
+        return _call(context, builder, "llvm.x86.tdpbssd", *(_number(tile) for tile in (c, a, b)))
 
     return types.none(c, a, b), codegen
 

@@ -16,6 +16,7 @@ from model.decode_step import DecodeStep
 from model.folder import PACKAGED
 from model.kv_cache import KVCache
 from model.layers.few_rows_kernels import MOST_ROWS
+from model.layers.int8_rows import Quantization
 from model.layers.tiles import has_wide_vectors
 from model.loader import build_model, load_model
 from model.registry import read_config
@@ -138,7 +139,7 @@ class Case:
     caches: list[KVCache]
 
 
-def draw_case(dtype: torch.dtype, threads: int) -> Case:
+def draw_case(dtype: torch.dtype, threads: int, quantize: Quantization = "none") -> Case:
     seed = secrets.randbits(32)
     rng = random.Random(seed)
     torch.manual_seed(seed)
@@ -149,10 +150,10 @@ def draw_case(dtype: torch.dtype, threads: int) -> Case:
         name: (weight.bfloat16() if rng.random() < share_of_narrow else weight).to(dtype)
         for name, weight in draw_weights(config).items()
     }
-    network = build_model(config, weights, context=CONTEXT)
+    network = build_model(config, weights, context=CONTEXT, quantize=quantize)
     assert network.decoder is not None
     if network.decoder.decode_step is None:
-        pytest.skip("this CPU's products of such shapes are oneDNN's own")
+        pytest.skip("this CPU has no products of our own of such shapes")
     num_blocks = 8 * len(counts) + 2
     batch = draw_batch(rng, config, counts, num_blocks)
     return Case(network, network.decoder.decode_step, batch, filled_caches(config, dtype, num_blocks, 2))
@@ -170,6 +171,19 @@ def assert_same_caches(one: KVCache, other: KVCache) -> None:
 def test_one_call_gives_the_bits_of_the_blocks_one_by_one(attempt: int, dtype: torch.dtype, threads: int) -> None:
     with num_threads(threads), torch.inference_mode():
         case = draw_case(dtype, threads)
+        decoder, (ours, theirs) = case.network.decoder, case.caches
+        assert decoder is not None
+        assert case.step.can_run(case.batch, None)
+        expected = block_by_block(decoder)(case.batch, theirs.layers)
+        assert torch.equal(decoder(case.batch, ours.layers), expected)
+        assert_same_caches(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("attempt", range(4))
+def test_one_call_does_so_with_int8_weights(attempt: int, dtype: torch.dtype) -> None:
+    with num_threads(1), torch.inference_mode():
+        case = draw_case(dtype, 1, "int8")
         decoder, (ours, theirs) = case.network.decoder, case.caches
         assert decoder is not None
         assert case.step.can_run(case.batch, None)

@@ -12,9 +12,12 @@ from benchmarks.quantized import KINDS, accuracies
 from model.checkpoint import load_weights
 from model.config import Activation
 from model.inside.live_weights import LiveWeights
-from model.layers import int8_kernels, int8_weight
+from model.layers import int8_dots
+from model.layers.int8_rows import Int8Rows
 from model.layers.int8_vectors import HAS_BYTE_DOTS
+from model.layers.int8_weight import Int8Weight
 from model.layers.linear import Linear, activate
+from model.layers.tiles import has_byte_tiles
 from model.loader import load_model
 from model.registry import read_config
 from tests import tiny
@@ -92,33 +95,29 @@ def test_a_row_alone_equals_itself_among_others_for_any_shape(
             assert torch.equal(layer(x[row : row + 1]), together[row : row + 1])
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_cpus_where_onednn_is_of_no_use_give_the_same_bits(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    weight, x = torch.randn(130, 200).to(dtype), torch.randn(40, 200).to(dtype)
-    layer = Linear(weight, quantize="int8")
-    expected = layer(x), layer.to_dense()
-    monkeypatch.setattr(int8_weight, "_onednn_serves", lambda: False)
-    other = Linear(weight, quantize="int8")
-    assert torch.equal(other(x), expected[0])
-    assert torch.equal(other.to_dense(), expected[1])
-
-
-@pytest.mark.skipif(not HAS_BYTE_DOTS, reason="this processor has no products of bytes (AVX-512 VNNI)")
-def test_products_of_bytes_are_those_of_any_processor() -> None:
-    generator = np.random.default_rng(0)
-    for num_inputs in (1, 5, 64, 170):
-        size = int8_kernels.BLOCK * int8_kernels.filled_up(num_inputs)
-        weights = generator.choice([-127, 0, 126, 127], size).astype(np.int8)
-        used = np.arange(size) // (int8_kernels.BLOCK * int8_kernels.GROUP) * int8_kernels.GROUP
-        weights[used + np.arange(size) % int8_kernels.GROUP >= num_inputs] = 0
-        starts = generator.integers(-9999, 9999, int8_kernels.BLOCK).astype(np.int32)
-        for count in (1, 2, 3, 4):
-            digits = generator.choice([0, 1, 254, 255], 5 * num_inputs + int8_kernels.GROUP).astype(np.uint8)
-            found = np.zeros((2, 5 * int8_kernels.BLOCK), np.float32)
-            for kernel, sums in zip((int8_kernels.byte_dots, int8_kernels.plain_dots), found, strict=True):
-                kernel(digits, num_inputs, 1, count, weights, 0, starts, sums)
-            assert found.any()
-            assert (found[0] == found[1]).all()
+@pytest.mark.parametrize("num_inputs", [1, 5, 64, 170])
+def test_every_way_of_adding_up_bytes_is_exact(num_inputs: int) -> None:
+    generator = np.random.default_rng(num_inputs)
+    weight = generator.choice([-127, 0, 126, 127], (70, num_inputs)).astype(np.int8)
+    rows = generator.choice([-128, -1, 0, 126, 127], (80, num_inputs)).astype(np.int8)
+    exact = rows.astype(np.int64) @ weight.T.astype(np.int64)
+    blocks = Int8Weight(Int8Rows(torch.from_numpy(weight), torch.ones(70), torch.float32)).blocks.numpy()
+    width = -(-num_inputs // int8_dots.WIDTH) * int8_dots.WIDTH
+    filled = np.full((80, width), 77, np.int8)  # what fills rows up may be anything
+    filled[:, :num_inputs] = rows
+    in_tiles = filled.reshape(5, 16, -1, int8_dots.WIDTH).swapaxes(1, 2).ravel()
+    ways = [int8_dots.plain_dots]
+    ways += [int8_dots.byte_dots] if HAS_BYTE_DOTS else []
+    ways += [int8_dots.tile_dots] if has_byte_tiles() else []
+    for way in ways:
+        for first, count in ((0, 1), (16, 2), (32, 16), (0, 17), (0, 48), (16, 35)):
+            for block in range(3):
+                sums = np.empty(64 * int8_dots.BLOCK, np.int32)
+                int8_dots.ready()
+                way(in_tiles, first, count, width, blocks, block, sums)
+                int8_dots.done()
+                expected = exact[first : first + count, block * int8_dots.BLOCK :][:, : int8_dots.BLOCK]
+                assert np.array_equal(sums.reshape(-1, int8_dots.BLOCK)[:count, : expected.shape[1]], expected), way
 
 
 def test_a_weight_moves_by_half_a_step_at_most() -> None:
