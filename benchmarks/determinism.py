@@ -1,8 +1,8 @@
 """Answers alone and in a crowd compared bit for bit, and what their equality costs.
 
 1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16, with weights of 8 bits and without: seeded
-   completions (tokens, and the log-probabilities of the 20 likeliest) and logits of the prompt's last positions (the
-   whole vocabulary, as bytes).
+   completions (tokens, and the log-probabilities of the 20 likeliest), greedy ones (tokens alone, for which no logits
+   are written) and logits of the prompt's last positions (the whole vocabulary, as bytes).
    Each is asked alone of a server without a prefix cache; again with 31 others in flight; and, among as many, of a
    server whose steps are too small for the prompts of all, and whose prefix cache holds their beginnings.
 2. In process, the 124M model: steps of the network with and without batch invariance, one after the other in turn; the
@@ -62,7 +62,7 @@ CASES = {"decode, 1": (1, 1), "decode, 8": (8, 1), "decode, 32": (32, 1), "promp
 
 
 def questions(num_prompts: int, seed: int) -> list[Question]:
-    """Of each prompt its continuation and its logits; four prompts at a time begin alike, every fifth four are long."""
+    """Of each prompt continuations and logits; four prompts at a time begin alike, every fifth four are long."""
     draw = random.Random(seed)
     asked = []
     for number in range(num_prompts):
@@ -72,6 +72,8 @@ def questions(num_prompts: int, seed: int) -> list[Question]:
         prompt = beginning + [draw.randrange(COMMON_IDS) for _ in range(draw.randrange(1, 64))]
         sampling = {"max_tokens": 24, "temperature": 0.9, "seed": number, "logprobs": 20, "ignore_eos": True}
         asked.append(Question("completion", "/v1/completions", {"prompt": prompt, **sampling}))
+        greedy = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        asked.append(Question("greedy", "/v1/completions", {"prompt": prompt, **greedy}))
         logits = {"input": prompt, "points": ["logits"], "positions": LOGIT_POSITIONS}
         asked.append(Question("logits", "/v1/trace", logits, "application/x-npy"))
     return asked
