@@ -7,8 +7,8 @@ Every sequence has a rank, and rank decides everything: first the request's prio
 first request), then the order of arrival.
 
 - A step gives one token to every running sequence that has only the one left that it wrote last (decode), and the rest
-  of its token budget to prompts, running and waiting, in the order of rank. Beside decodes one prompt, however long,
-  gets as many tokens as `schedule` is told, and several some more (`server.engine.prompt_budget.tokens_beside`).
+  of its token budget to prompts, running and waiting, in the order of rank. Beside decodes these are as many tokens as
+  `schedule` is told for so many streams and prompts, so that neither a long prompt nor many stall running streams.
 - A prompt may be overtaken by those at most half as long as what is left of it. Together they get at most half of the
   tokens that it would have had, shared by the same rule. So a short prompt does not wait until a long one is read, and
   the first in line gets at least half of what a step has for prompts: it needs at most twice the steps, and then the
@@ -38,7 +38,7 @@ from server.engine.block_manager import BlockManager
 from server.engine.line import Line, Turns
 from server.engine.look_budget import StepWork
 from server.engine.outputs import FinishReason
-from server.engine.prompt_budget import tokens_beside
+from server.engine.prompt_budget import PromptBound
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
 __all__ = ["Chunk", "Schedule", "Scheduler", "SchedulerConfig"]
@@ -238,11 +238,11 @@ class Scheduler:
             self._deadlines.clear()
             self._turns.forget()
 
-    def schedule(self, look_tokens: int | None = None, prompt_tokens: int | None = None) -> Schedule:
+    def schedule(self, look_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
         look_tokens: most tokens of looks, should text run in this step; None is `max_look_tokens`.
-        prompt_tokens: most tokens of one prompt beside decodes; None is no such bound.
+        prompt_tokens: tells the most tokens of prompts beside decodes; None is no such bound.
         """
         chunks, prefills = self._schedule_decodes()
         num_decodes = len(chunks)
@@ -252,8 +252,8 @@ class Scheduler:
         budget = self.config.max_num_batched_tokens - num_decodes
         line = self._line(step, prefills) if budget else []
         if num_decodes and prompt_tokens is not None:
-            num_prompts = sum(not seq.only_looks for seq in line)
-            budget = min(budget, tokens_beside(num_decodes, num_prompts, prompt_tokens))
+            bound = prompt_tokens(num_decodes, sum(not seq.only_looks for seq in line))
+            budget = budget if bound is None else min(budget, bound)
         self._share(step, line, budget)
         num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in step.encodes)
         return Schedule(chunks, num_tokens, step.encodes, has_text, num_decodes)

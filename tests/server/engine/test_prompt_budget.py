@@ -25,8 +25,9 @@ def read(budget: PromptBudget, num_tokens: int, cost: Cost) -> list[float]:
     """Seconds of the steps in which a prompt is read beside 8 streams, as many tokens at once as it may have."""
     position, seconds = 0, []
     while position < num_tokens:
-        assert budget.tokens is not None
-        n = min(budget.tokens, num_tokens - position)
+        most = budget.tokens(8, 1)
+        assert most is not None
+        n = min(most, num_tokens - position)
         seconds.append(PLAIN + cost(position, n))
         budget.note(seconds[-1], 8, n)
         position += n
@@ -57,24 +58,57 @@ def test_a_machine_that_became_slower_is_noticed_within_a_few_steps() -> None:
 
 def test_one_step_that_the_machine_held_up_at_most_halves_the_next() -> None:
     budget = settled(lambda position, n: 3e-4 * n)
-    usual = budget.tokens
+    usual = budget.tokens(8, 1)
     assert usual is not None
     budget.note(100.0, 8, usual)
-    assert budget.tokens == usual // 2
+    assert budget.tokens(8, 1) == usual // 2
 
 
 def test_nothing_is_bounded_before_anything_is_known() -> None:
     budget = PromptBudget()
-    assert budget.tokens is None
+    assert budget.tokens(8, 1) is None
     budget.note(0.09, 0, 300)
-    assert budget.tokens is None
-    budget.note(PLAIN, 1, 0)
-    assert budget.tokens == 66
+    assert budget.tokens(8, 1) is None
+    budget.note(PLAIN, 8, 0)
+    assert budget.tokens(8, 1) == 66
 
 
 def test_steps_so_quick_that_the_clock_stood_still_are_no_reason_to_fail() -> None:
     budget = PromptBudget()
     budget.note(0.0, 0, 300)
     budget.note(0.0, 8, 0)
-    assert budget.tokens == 16
+    assert budget.tokens(8, 1) == 16
     budget.check_integrity()
+
+
+def test_several_prompts_together_make_the_step_of_as_many_streams_less_than_three_times_as_long() -> None:
+    budget = settled(lambda position, n: 1e-4 * n)
+    assert budget.tokens(8, 1) == 200
+    assert {budget.tokens(8, num_prompts) for num_prompts in range(2, 9)} == {350}
+
+
+def test_prompts_that_outnumber_the_streams_are_not_kept_from_running_by_them() -> None:
+    budget = settled(lambda position, n: 1e-4 * n)
+    assert budget.tokens(8, 9) == 4050
+    assert budget.tokens(8, 16) == 12800
+
+
+def test_streams_that_become_more_while_prompts_come_without_pause_do_not_make_the_prompts_slower() -> None:
+    def plain(num_decodes: int) -> float:
+        return 0.006 + 0.0007 * num_decodes
+
+    budget = PromptBudget()
+    budget.note(0.3 * 0.128, 0, 128)
+    budget.note(plain(8), 8, 0)
+    for num_decodes in range(9, 33):
+        most = budget.tokens(num_decodes, 2)
+        assert most is not None
+        assert 0.9 < 3e-4 * most / (1.75 * plain(num_decodes)) < 1.2
+        budget.note(plain(num_decodes) + 3e-4 * most, num_decodes, most)
+
+
+def test_a_step_of_few_streams_is_not_taken_for_one_of_many() -> None:
+    budget = settled(lambda position, n: 1e-4 * n)
+    for _ in range(20):
+        budget.note(4 * PLAIN, 32, 0)
+    assert (budget.tokens(8, 1), budget.tokens(32, 1)) == (200, 800)

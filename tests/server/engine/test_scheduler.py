@@ -36,7 +36,7 @@ def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: i
         runner.step()
     for uid in range(num_streams, num_streams + num_prompts):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 40)))
-    return sched.schedule(prompt_tokens=prompt_tokens).num_tokens - num_streams
+    return sched.schedule(prompt_tokens=lambda decodes, prompts: prompt_tokens).num_tokens - num_streams
 
 
 def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> None:
@@ -46,14 +46,16 @@ def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> Non
     assert prompt_tokens_of_a_step(0, 1, 5) == 40
 
 
-def test_several_prompts_together_make_the_step_of_as_many_streams_less_than_three_times_as_long() -> None:
-    assert {prompt_tokens_of_a_step(16, num_prompts, 20) for num_prompts in range(2, 17)} == {35}
-
-
-def test_prompts_that_outnumber_the_streams_are_not_kept_from_running_by_them() -> None:
-    assert prompt_tokens_of_a_step(1, 2, 5) == 40
-    assert prompt_tokens_of_a_step(8, 9, 5) == 101
-    assert prompt_tokens_of_a_step(8, 16, 10) == 16 * 40
+def test_the_bound_on_prompts_is_asked_for_with_how_many_streams_and_prompts_there_are() -> None:
+    sched = scheduler(budget=1000)
+    runner = ToyRunner(sched)
+    for uid in (1, 2, 3):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
+    runner.step()
+    sched.add(sequence(4, range(400, 440)))
+    sched.add(sequence(5, range(500, 540)))
+    sched.add(sequence(6, range(600, 603), attend()))
+    assert sched.schedule(prompt_tokens=lambda decodes, prompts: 10 * decodes + prompts).num_tokens == 3 + 32
 
 
 def test_one_step_mixes_decode_prefill_capture_and_embedding() -> None:
