@@ -128,6 +128,14 @@ def test_texts_that_need_fewer_layers_leave_the_others_as_they_are() -> None:
     assert torch.equal(model.encode(Batch.unchunked(texts, 16, CPU, [3, 3, 1])), whole)
 
 
+def test_a_pass_over_many_texts_can_be_left_before_its_end() -> None:
+    config, calls = _config(), iter(range(2))
+    model, texts = _model(config, _weights(config), torch.float32), _texts(*[100] * 40)
+    batch = Batch.unchunked(texts, 16, CPU, [config.num_layers] * len(texts), lambda: next(calls))
+    with num_threads(1), pytest.raises(StopIteration):
+        model.encode(batch)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", [None, "gelu"])
 def test_the_sum_of_a_row_on_tiles_has_one_order_in_every_batch(
