@@ -131,7 +131,11 @@ def test_texts_that_need_fewer_layers_leave_the_others_as_they_are() -> None:
 def test_a_pass_over_many_texts_can_be_left_before_its_end() -> None:
     config, calls = _config(), iter(range(2))
     model, texts = _model(config, _weights(config), torch.float32), _texts(*[100] * 40)
-    batch = Batch.unchunked(texts, 16, CPU, [config.num_layers] * len(texts), lambda: next(calls))
+
+    def check() -> None:
+        next(calls)
+
+    batch = Batch.unchunked(texts, 16, CPU, [config.num_layers] * len(texts), check)
     with num_threads(1), pytest.raises(StopIteration):
         model.encode(batch)
 
