@@ -3,7 +3,7 @@
 It writes code for each number of rows that a product meets, in a millisecond and a tenth of a megabyte or more. Where
 memory is limited that may come to fail long after the start, and with it a step that asked for nothing new. So every
 number of rows that serving can meet is met here (`padded_sizes`), and what the tensors took is given back. Kernels of
-ours are the same for any number of rows from some on, so where all products are theirs, a start ends there.
+ours are the same for any number of rows beyond some, so where all products are theirs, fewer will do.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _PROMPT = 96
 _PIECE = 64
 """Most rows of one sequence where only the products count: attention over a long one would take longest."""
 _ALIKE = 256
-"""Rows from which on kernels of ours are the same for any number."""
+"""Rows beyond which kernels of ours are the same for any number: one such is met."""
 
 
 def warm_up(
@@ -74,11 +74,12 @@ def _warm_up_products(
 ) -> None:
     """All blocks have products of the same shapes, so one will do."""
     stacks = [stack for stack in (model.encoder, model.decoder) if stack is not None]
+    sizes = padded_sizes(max_num_batched_tokens)
     if not any(map(_writes_code, stacks)):
-        max_num_batched_tokens = min(max_num_batched_tokens, _ALIKE)
+        sizes = [*(size for size in sizes[:-1] if size <= _ALIKE), sizes[-1]]
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
-    for rows in padded_sizes(max_num_batched_tokens):
+    for rows in sizes:
         counts = _counts(rows, piece)
         if encoder is not None:
             model.encode(Batch.unchunked([[0] * n for n in counts], cache.block_size, model.device, [1] * len(counts)))
@@ -97,7 +98,7 @@ def _warm_up_products(
 def _writes_code(stack: Stack) -> bool:
     """Whether oneDNN, for each number of rows, makes any product of its blocks."""
     linears = [linear for block in stack.blocks for linear in linears_of(block).values()]
-    return any(linear.narrow is None and linear.tiles is None for linear in linears)
+    return any(linear.narrow is None and linear.tiles is None and linear.int8 is None for linear in linears)
 
 
 def _counts(rows: int, piece: int) -> Sequence[int]:
