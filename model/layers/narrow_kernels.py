@@ -17,17 +17,16 @@ import numpy as np
 from numba import types
 from numba.extending import overload, register_jitable
 
-from model.layers import narrow_weight
 from model.layers.addresses import array_at
 from model.layers.attention_kernels import COMPILE
 from model.layers.few_rows_kernels import BLOCK, store_columns
 from model.layers.row_kernels import alone_and_shared
 from model.layers.tile_kernels import TILE, lay_in_tiles
+from model.layers.tile_weight import numbers_in_tiles
 from model.layers.tiles import TILE_INPUTS, TILE_ROWS, fetch, give_up, has_tiles, multiply, read, shapes, use, write
 
 PARTS = 3
 """bfloat16 numbers to a float32."""
-num_parts = register_jitable(narrow_weight.num_parts)
 
 _SHAPES = np.stack([shapes([max(rows, 1)] * 7 + [TILE_ROWS]) for rows in range(TILE_ROWS + 1)])
 """By the number of rows: sums 0 to 3, the rows' parts 4 to 6, weights 7."""
@@ -35,6 +34,14 @@ _SHAPES = np.stack([shapes([max(rows, 1)] * 7 + [TILE_ROWS]) for rows in range(T
 _AHEAD = 4096
 """Numbers by which weights are asked for before they are used (8 KB); in every pass, a tenth faster than in the first.
 """
+
+_numbers_in_tiles = register_jitable(numbers_in_tiles)
+
+
+@register_jitable
+def num_parts(num_rows, num_inputs):
+    """Numbers in tiles of so many rows."""
+    return _numbers_in_tiles(num_rows, num_inputs, PARTS)
 
 
 @numba.njit(inline="always")

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from model.layers.arrays import bits
 from model.layers.packed_weight import NO_POST_OP, PostOp
-from model.layers.tile_weight import why_no_tiles
+from model.layers.tile_weight import num_parts as parts_of
+from model.layers.tile_weight import numbers_in_tiles, why_no_tiles
 
 _BLOCK, _INPUTS = 64, 32
 """Columns that lie side by side, and inputs of a tile; a rest of either is filled up with zeros."""
@@ -34,8 +35,8 @@ def can_narrow(weight: torch.Tensor) -> bool:
 
 
 def num_parts(num_rows: int, num_inputs: int) -> int:
-    """Numbers of bfloat16 in tiles that hold so many rows in three parts."""
-    return (num_rows + _TILE_ROWS - 1) // _TILE_ROWS * _TILE_ROWS * num_inputs * 3
+    """Numbers of bfloat16 in tiles that hold so many rows of float32."""
+    return numbers_in_tiles(num_rows, num_inputs, parts_of(torch.float32))
 
 
 def rows_together(num_rows: int, num_inputs: int) -> int:

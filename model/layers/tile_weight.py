@@ -32,6 +32,11 @@ def num_parts(dtype: torch.dtype) -> int:
     return 1 if dtype == torch.bfloat16 else 3
 
 
+def numbers_in_tiles(num_rows: int, width: int, parts: int) -> int:
+    """Numbers of bfloat16 in tiles that hold so many rows, a multiple of 32 wide, in parts. Kernels may call it."""
+    return (num_rows + 15) // 16 * 16 * width * parts
+
+
 class TileWeight:
     """Weight [out, in], both multiples of 32; a `PackedWeight`."""
 
