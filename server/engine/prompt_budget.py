@@ -21,6 +21,8 @@ _STRETCH = 1.0
 """What one prompt may add to a step, in steps of decodes alone."""
 _SEVERAL = 1.75
 """How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
+_NEARLY_AS_MANY = 0.75
+"""So many prompts for each stream go first: to go on with few streams meanwhile costs 1 to 2 % of the tokens a second."""
 _LEAST_TOKENS = 16
 """So many may always run; of fewer, a step's time says little about what a token costs."""
 _REMEMBERED = 9
@@ -42,15 +44,15 @@ class PromptBudget:
         nothing is known to reckon with.
 
         Of a step with both, the prompts behind it wait for the streams' part, and the streams for the prompts'. So
-        where more prompts wait than streams run, they go first: their part grows with their square, and a wave of them
-        that finds few streams is read at once. Else no stream waits long, however many prompts come: requests that
-        began together end together, and the next wave would stop all streams that are left until it is read.
+        where nearly as many prompts wait as streams run, they go first: their part grows with their square, and a wave
+        of them is read at once. Else no stream waits long, however many prompts come: requests that began together end
+        together, and the next wave would stop all streams that are left until it is read.
         """
         own = self._own(num_decodes)
         if self._cost is None or own is None:
             return None
         tokens = max(_LEAST_TOKENS, int(_STRETCH * own / self._cost))
-        if num_prompts > num_decodes:
+        if num_prompts > _NEARLY_AS_MANY * num_decodes:
             return tokens * 2 * num_prompts**2 // num_decodes
         return int(_SEVERAL * tokens) if num_prompts > 1 else tokens
 
