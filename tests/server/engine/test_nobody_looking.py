@@ -30,7 +30,7 @@ CAPTURES: tuple[tuple[Any, str], ...] = (
     (PlainAttention, "rows"),
     (AttentionSink, "__init__"),
     (RowSink, "__init__"),
-    (model.sublayers, "look_into"),
+    (model.sublayers, "attend_and_look"),
     (model.sublayers, "look_at_results"),
 )
 """All ways into the code that looks: whoever comes by one of them is looking."""
