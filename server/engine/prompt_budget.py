@@ -22,7 +22,7 @@ _STRETCH = 1.0
 _SEVERAL = 1.75
 """How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
 _NEARLY_AS_MANY = 0.75
-"""So many prompts for each stream go first: to go on with few streams meanwhile costs 1 to 2 % of the tokens a second."""
+"""So many prompts for each stream go first: to go on with few streams meanwhile costs a percent or two."""
 _LEAST_TOKENS = 16
 """So many may always run; of fewer, a step's time says little about what a token costs."""
 _REMEMBERED = 9
