@@ -197,7 +197,7 @@ def _run_phase(phase, part, num_parts, layer, x, width, heads, norms, scores, se
             new = row * layer[QKV + OUTPUTS] + heads[0] * heads[2] if alone[row] else -1
             attend_item(
                 *(q, all_keys, all_values, heads, tables, item, positions, sight, last, scale, softcap, bias),
-                *(wide, new, mixed),
+                *(wide, new, mixed, 0),
             )
     elif what == _ADD:
         _multiply_part(mixed, num_rows, layer[column : column + 5], part, num_parts, scratch, normed, x)

@@ -118,12 +118,12 @@ def _weigh(row, i, lo, hi, position, scale, softcap, bias):
 
 @numba.njit(**COMPILE)
 def attend_item(
-    q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, newest, new, out, told=0
+    q, keys, values, shape, tables, item, positions, first, last, scale, softcap, bias, newest, new, out, told
 ):
     """One item of `attend`.
 
     new >= 0: it has one row, its sequence's last, whose keys [K, D] and values, at newest[new] one after the other, are
-    not in the cache yet. They enter with the block they belong to, which has to come near for this anyhow.
+    not in the cache yet. They enter with the block they belong to, which has to come near for this anyhow. All else as `attend` takes it.
     """
     num_heads, num_key_heads, dim, size = shape
     group = num_heads // num_key_heads
