@@ -23,8 +23,8 @@ _MOST_ROWS = {torch.bfloat16: 256, torch.float32: 128}
 """Of a group of texts that a thread takes at a time: what it computes then stays in its second cache, and the weights
 are read for many rows."""
 _MULTIPLE = 32
-_GROUPS_BETWEEN_CHECKS = 4
-"""Of each thread: some 40 ms."""
+_MOST_GROUPS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 4, 5e9
+"""Of each thread: multiplications of some 40 ms, but at least those of a group."""
 _NUM_COUNTS = 16
 """For `taking_turns`."""
 _SHARES = 2
@@ -64,7 +64,7 @@ def why_not_whole(config: ModelConfig, dtype: torch.dtype, device: torch.device,
 
 
 class Workspace:
-    """What threads compute in: grows to the largest group seen."""
+    """What threads compute in: grows to the largest group seen, and to the most threads."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         self._width, self._ff = config.hidden_size, config.intermediate_size
@@ -95,7 +95,11 @@ class EncodeStep:
         self._layers = np.array([_addresses(block) for block in blocks], np.int64)
         self._shape = config.num_heads, config.head_dim, config.intermediate_size, num_parts(dtype)
         self._scale, self._eps = np.float32(config.attention_scale), np.float32(config.norm_eps)
-        self._workspace = Workspace(config, dtype)
+        self._for_each, self._for_all = Workspace(config, dtype), Workspace(config, dtype)
+        """For threads with groups of their own, and for one group that they share."""
+        width, ff = config.hidden_size, config.intermediate_size
+        of_a_group = len(blocks) * width * (4 * width + 2 * ff) * _MOST_ROWS[dtype]
+        self._groups_between_checks = min(_MOST_GROUPS_BETWEEN_CHECKS, max(1, int(_WORK_BETWEEN_CHECKS / of_a_group)))
 
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
         """Whether nobody looks, and all texts need all layers."""
@@ -112,7 +116,7 @@ class EncodeStep:
             groups, num_shares = np.array([0, len(batch.spans)]), _SHARES * threads
         else:
             num_shares = 1
-        step = _GROUPS_BETWEEN_CHECKS * threads
+        step = self._groups_between_checks * threads
         for start in range(0, len(groups) - 1, step):
             batch.check()
             self._run(groups[start : start + step + 1], num_shares, first_rows, out, threads)
@@ -123,7 +127,7 @@ class EncodeStep:
     ) -> None:
         counts = np.zeros(_NUM_COUNTS, np.int64)
         most = int(np.diff(first_rows[groups]).max())
-        tiled, rows = self._workspace.at_least(most, threads if num_shares == 1 else 1)
+        tiled, rows = self._for_each.at_least(most, threads) if num_shares == 1 else self._for_all.at_least(most, 1)
         work = counts, groups, num_shares, first_rows, bits(out.view(-1)), self._layers
         rules = self._shape, self._scale, self._eps
         if threads == 1:

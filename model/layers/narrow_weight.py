@@ -27,11 +27,13 @@ _ROWS_OF_A_TRY = 256
 
 
 def can_narrow(weight: torch.Tensor) -> bool:
-    """Whether the weight is float32, its numbers are all bfloat16, and this CPU has what multiplies them."""
+    """Whether the weight is float32, its numbers are all bfloat16 and finite (0 times infinity would make a number
+    nothing), and this CPU has what multiplies them.
+    """
     if weight.dtype != torch.float32 or why_no_tiles(weight.dtype, weight.device) is not None:
         return False
     pieces = (weight[row : row + _ROWS_OF_A_TRY] for row in range(0, len(weight), _ROWS_OF_A_TRY))
-    return all(torch.equal(piece, piece.bfloat16().float()) for piece in pieces)
+    return all(torch.equal(piece, piece.bfloat16().float()) and bool(piece.isfinite().all()) for piece in pieces)
 
 
 def num_parts(num_rows: int, num_inputs: int) -> int:

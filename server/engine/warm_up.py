@@ -15,6 +15,7 @@ from model.batch import Batch, Span, padded_sizes
 from model.capture import AttentionTap, Looks
 from model.inside.live_weights import linears_of
 from model.kv_cache import KVCache
+from model.layers.linear import Linear
 from model.row_search import largest
 from model.stack import Stack
 from model.transformer import Transformer
@@ -41,6 +42,7 @@ def warm_up(
     if encoder is not None:
         length = max(1, min(_PROMPT, max_model_len, encoder.max_model_len))
         batch = Batch.unchunked([[0] * length], cache.block_size, model.device, [encoder.num_layers])
+        model.encode(batch)
         hidden = model.encode(batch, _look())
         if model.config.kind == "encoder-decoder":
             num_cross = min(length, room // 2)
@@ -72,22 +74,25 @@ def _look() -> Looks:
 def _warm_up_products(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """All blocks have products of the same shapes, so one will do."""
+    """All blocks have products of the same shapes, so one that oneDNN has a part in will do."""
     stacks = [stack for stack in (model.encoder, model.decoder) if stack is not None]
     sizes = padded_sizes(max_num_batched_tokens)
-    if not any(map(_writes_code, stacks)):
-        sizes = [*(size for size in sizes[:-1] if size <= _ALIKE), sizes[-1]]
+    num_layers = max(map(_layers_to_code, stacks))
+    if not num_layers:
+        sizes, num_layers = [*(size for size in sizes[:-1] if size <= _ALIKE), sizes[-1]], 1
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
     for rows in sizes:
         counts = _counts(rows, piece)
         if encoder is not None:
-            model.encode(Batch.unchunked([[0] * n for n in counts], cache.block_size, model.device, [1] * len(counts)))
+            layers = [min(num_layers, encoder.num_layers)] * len(counts)
+            model.encode(Batch.unchunked([[0] * n for n in counts], cache.block_size, model.device, layers))
         if model.decoder is None:
             continue
         if encoder is not None:
             model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
-        spans = [_nobodys_span(n, cache.block_size, model.config.cross_attention) for n in counts]
+        depth = min(num_layers, model.config.num_layers)
+        spans = [_nobodys_span(n, depth, cache.block_size, model.config.cross_attention) for n in counts]
         model.forward(Batch(spans, cache.block_size, model.device), cache)
     if model.head is not None:
         for rows in padded_sizes(max_num_seqs):
@@ -95,10 +100,21 @@ def _warm_up_products(
         model.largest_logits(model.tokens.new_zeros(1, model.config.hidden_size))
 
 
-def _writes_code(stack: Stack) -> bool:
-    """Whether oneDNN, for each number of rows, makes any product of its blocks."""
-    linears = [linear for block in stack.blocks for linear in linears_of(block).values()]
-    return any(linear.narrow is None and linear.tiles is None and linear.int8 is None for linear in linears)
+def _layers_to_code(stack: Stack) -> int:
+    """How many layers a pass needs to meet every product that oneDNN writes code for, which it does for each number of
+    rows; 0 if none. Most stacks have blocks of one kind, but some weights of a checkpoint may be narrow and others not.
+    """
+    met: set[str] = set()
+    needed = 0
+    for i, block in enumerate(stack.blocks):
+        coded = {name for name, linear in linears_of(block).items() if _is_coded(linear)}
+        needed = needed if coded <= met else i + 1
+        met |= coded
+    return needed
+
+
+def _is_coded(linear: Linear) -> bool:
+    return linear.narrow is None and linear.tiles is None and linear.int8 is None
 
 
 def _counts(rows: int, piece: int) -> Sequence[int]:
@@ -107,6 +123,6 @@ def _counts(rows: int, piece: int) -> Sequence[int]:
     return [piece] * (rows // piece) + rest
 
 
-def _nobodys_span(count: int, block_size: int, has_cross: bool) -> Span:
-    """Rows for one layer, whose keys and values all go to the block that nobody reads."""
-    return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), 1, [NULL_BLOCK], 1 if has_cross else 0)
+def _nobodys_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:
+    """Rows for so many layers, whose keys and values all go to the block that nobody reads."""
+    return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), num_layers, [NULL_BLOCK], 1 if has_cross else 0)

