@@ -124,7 +124,6 @@ def attend_item(
 
     new >= 0: it has one row, its sequence's last, whose keys [K, D] and values, at newest[new] one after the other, are
     not in the cache yet. They enter with the block they belong to, which has to come near for this anyhow.
-    All else is as `attend` takes it.
     """
     num_heads, num_key_heads, dim, size = shape
     group = num_heads // num_key_heads
