@@ -165,31 +165,28 @@ def assert_same_caches(one: KVCache, other: KVCache) -> None:
         assert torch.equal(mine.values, theirs.values)
 
 
+def assert_same_bits_in_one_call(case: Case) -> None:
+    decoder, (ours, theirs) = case.network.decoder, case.caches
+    assert decoder is not None
+    assert case.step.can_run(case.batch, None)
+    expected = block_by_block(decoder)(case.batch, theirs.layers)
+    assert torch.equal(decoder(case.batch, ours.layers), expected)
+    assert_same_caches(ours, theirs)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("attempt", range(8))
 def test_one_call_gives_the_bits_of_the_blocks_one_by_one(attempt: int, dtype: torch.dtype, threads: int) -> None:
     with num_threads(threads), torch.inference_mode():
-        case = draw_case(dtype, threads)
-        decoder, (ours, theirs) = case.network.decoder, case.caches
-        assert decoder is not None
-        assert case.step.can_run(case.batch, None)
-        expected = block_by_block(decoder)(case.batch, theirs.layers)
-        assert torch.equal(decoder(case.batch, ours.layers), expected)
-        assert_same_caches(ours, theirs)
+        assert_same_bits_in_one_call(draw_case(dtype, threads))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("attempt", range(4))
 def test_one_call_does_so_with_int8_weights(attempt: int, dtype: torch.dtype) -> None:
     with num_threads(1), torch.inference_mode():
-        case = draw_case(dtype, 1, "int8")
-        decoder, (ours, theirs) = case.network.decoder, case.caches
-        assert decoder is not None
-        assert case.step.can_run(case.batch, None)
-        expected = block_by_block(decoder)(case.batch, theirs.layers)
-        assert torch.equal(decoder(case.batch, ours.layers), expected)
-        assert_same_caches(ours, theirs)
+        assert_same_bits_in_one_call(draw_case(dtype, 1, "int8"))
 
 
 @pytest.mark.parametrize("kind", ["pattern", "scores", "dots"])
