@@ -6,133 +6,20 @@ limits or of how a setting is used.
 
 import argparse
 import dataclasses
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from server import setting_kinds as kinds
 from server.engine.config import EngineConfig
-from server.keys import hash_of
+from server.setting_kinds import Kind
 
 ENV_PREFIX = "LIGHTWELL_"
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it, its value and what is accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How the text of one setting becomes its value. `parse` raises ValueError that says what is accepted."""
-
-    parse: Callable[[str], Any]
-    metavar: str
-    is_flag: bool = False
-    is_list: bool = False
-    is_secret: bool = False
-    """Never shown, not even when it is wrong."""
-
-
-def _integer(low: int, high: int | None = None) -> Kind:
-    accepted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= (int(text) if high is None else high):
-            raise ValueError(f"{accepted} is accepted")
-        return int(text)
-
-    return Kind(parse, "N")
-
-
-def _decimal(low: int, accepted: str, metavar: str) -> Kind:
-    def parse(text: str) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < low:
-            raise ValueError(f"{accepted} of at least {low} is accepted")
-        return float(text)
-
-    return Kind(parse, metavar)
-
-
-def _seconds() -> Kind:
-    return _decimal(0, "a number of seconds", "SECONDS")
-
-
-def _choice(*choices: str) -> Kind:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"accepted are {', '.join(choices)}")
-        return text
-
-    return Kind(parse, "|".join(choices))
-
-
-def _text(metavar: str) -> Kind:
-    return Kind(str, metavar)
-
-
-def _texts(metavar: str) -> Kind:
-    """Several values: the flag is repeated, the variable separates them by commas."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        values = tuple(part.strip() for part in text.split(","))
-        if not all(values):
-            raise ValueError("a value between commas is empty; non-empty values are accepted")
-        return values
-
-    return Kind(parse, metavar, is_list=True)
-
-
-def _origins() -> Kind:
-    """Web origins: scheme, host, port unless it is the scheme's own."""
-    texts = _texts("ORIGIN")
-
-    def parse(text: str) -> tuple[str, ...]:
-        values = tuple(map(str.lower, texts.parse(text)))
-        if not all(map(_ORIGIN.fullmatch, values)):
-            raise ValueError("an origin such as https://notebook.example or http://localhost:3000 is accepted")
-        return values
-
-    return replace(texts, parse=parse)
-
-
-def _secrets(metavar: str) -> Kind:
-    """Several values that are kept as their hashes alone."""
-    texts = _texts(metavar)
-    return replace(texts, parse=lambda text: tuple(map(hash_of, texts.parse(text))), is_secret=True)
-
-
-def _switch() -> Kind:
-    def parse(text: str) -> bool:
-        if text.lower() not in _TRUE + _FALSE:
-            raise ValueError(f"accepted are {', '.join(_TRUE + _FALSE)}")
-        return text.lower() in _TRUE
-
-    return Kind(parse, "", is_flag=True)
-
-
-def parse_bytes(text: str) -> int:
-    """Bytes in "1073741824", "512MiB" (powers of 1024) or "2GB" (powers of 1000); one B or a bare "2G" is 1000's."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError("a size such as 1073741824, 512MiB or 2GB is accepted")
-    number, unit, binary = match.groups()
-    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
-
-
-def _bytes() -> Kind:
-    def parse(text: str) -> int:
-        size = parse_bytes(text)
-        if size < 1:
-            raise ValueError("a size of at least one byte is accepted")
-        return size
-
-    return Kind(parse, "BYTES")
 
 
 def _setting(default: Any, kind: Kind, help_text: str, *, shown_default: str | None = None) -> Any:
@@ -145,155 +32,167 @@ class Settings:
 
     model: str | None = _setting(
         None,
-        _text("MODEL"),
+        kinds.text("MODEL"),
         "Model folder, or a hub id such as org/name.",
         shown_default="the model that ships with Lightwell",
     )
     served_model_name: str | None = _setting(
-        None, _text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"
+        None, kinds.text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"
     )
-    host: str = _setting("127.0.0.1", _text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
-    port: int = _setting(8000, _integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
-    root_path: str = _setting("", _text("PATH"), "Path under which a proxy serves this server.", shown_default="none")
+    host: str = _setting("127.0.0.1", kinds.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
+    port: int = _setting(8000, kinds.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
+    root_path: str = _setting(
+        "", kinds.text("PATH"), "Path under which a proxy serves this server.", shown_default="none"
+    )
     api_key: tuple[str, ...] = _setting(
         (),
-        _secrets("KEY"),
+        kinds.secrets("KEY"),
         "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between). Other "
         "users of the machine can read flags: use the variable or --api-key-file. Kept as SHA-256.",
         shown_default="none: open",
     )
     api_key_file: str | None = _setting(
         None,
-        _text("FILE"),
+        kinds.text("FILE"),
         "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
         shown_default="none",
     )
     cors_origin: tuple[str, ...] = _setting(
         (),
-        _origins(),
+        kinds.origins(),
         "Origin whose web pages may call this server; repeat the flag for several (variable: commas between).",
         shown_default="none",
     )
     dtype: str = _setting(
-        "auto", _choice("auto", "float32", "bfloat16", "float16"), "Number format of weights; auto is the checkpoint's."
+        "auto",
+        kinds.choice("auto", "float32", "bfloat16", "float16"),
+        "Number format of weights; auto is the checkpoint's.",
     )
     quantize: str = _setting(
-        "none", _choice("none", "int8"), "int8 keeps matrices in 8 bits, made on load: smaller, and faster on a CPU."
+        "none",
+        kinds.choice("none", "int8"),
+        "int8 keeps matrices in 8 bits, made on load: smaller, and faster on a CPU.",
     )
-    device: str = _setting("auto", _choice("auto", "cpu", "cuda"), "Where the model runs.")
+    device: str = _setting("auto", kinds.choice("auto", "cpu", "cuda"), "Where the model runs.")
     threads: int | None = _setting(
-        None, _integer(1), "Compute threads of the worker.", shown_default="one per core; 2 for small models"
+        None, kinds.integer(1), "Compute threads of the worker.", shown_default="one per core; 2 for small models"
     )
     max_model_len: int | None = _setting(
-        None, _integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
+        None, kinds.integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
     )
     chat_template: str | None = _setting(
         None,
-        _text("FILE"),
+        kinds.text("FILE"),
         "Jinja file, or its text, to use instead of the model's chat template.",
         shown_default="the model's",
     )
-    max_num_seqs: int = _setting(64, _integer(1), "Most sequences that run at once.")
-    max_num_batched_tokens: int = _setting(2048, _integer(1), "Most tokens of one engine step.")
+    max_num_seqs: int = _setting(64, kinds.integer(1), "Most sequences that run at once.")
+    max_num_batched_tokens: int = _setting(2048, kinds.integer(1), "Most tokens of one engine step.")
     max_look_tokens: int | None = _setting(
         None,
-        _integer(1),
+        kinds.integer(1),
         "Most tokens of one step for traces, attention, lenses and head scores while text is generated; fewer where "
         "they would take a tenth of its time.",
         shown_default="32; 256 on a GPU",
     )
     kv_cache_memory: int | None = _setting(
-        None, _bytes(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"
+        None, kinds.byte_size(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"
     )
     worker_memory: int | None = _setting(
         None,
-        _bytes(),
+        kinds.byte_size(),
         "Memory the worker may take, weights and KV cache included; a request for which there is none left is answered "
         "503.",
         shown_default="nine tenths of what machine or container have left",
     )
-    block_size: int = _setting(32, _integer(1, 1024), "Tokens per block of the KV cache.")
-    no_prefix_caching: bool = _setting(False, _switch(), "Do not reuse the KV cache of shared prefixes.")
+    block_size: int = _setting(32, kinds.integer(1, 1024), "Tokens per block of the KV cache.")
+    no_prefix_caching: bool = _setting(False, kinds.switch(), "Do not reuse the KV cache of shared prefixes.")
     batch_invariant: bool = _setting(
         False,
-        _switch(),
+        kinds.switch(),
         "Give each answer the same bits whatever runs beside it, where that is slow too: on a GPU, and in float16.",
         shown_default="on for float32 and bfloat16 on a CPU, off elsewhere",
     )
     no_batch_invariant: bool = _setting(
-        False, _switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
+        False, kinds.switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
     )
     cuda_graphs: str = _setting(
         "compiled",
-        _choice("compiled", "plain", "off"),
+        kinds.choice("compiled", "plain", "off"),
         "Steps of single tokens on a GPU as CUDA graphs: of compiled kernels, plain (a quicker start), or not so.",
     )
     no_compile: bool = _setting(
-        False, _switch(), "Compile no kernels: a quick first start, and slower answers (docs/operating.md)."
+        False, kinds.switch(), "Compile no kernels: a quick first start, and slower answers (docs/operating.md)."
     )
     max_num_queued_requests: int = _setting(
-        1024, _integer(0), "Most requests that wait beyond those that run; more are answered 429."
+        1024, kinds.integer(0), "Most requests that wait beyond those that run; more are answered 429."
     )
     max_num_queued_tokens: int = _setting(
-        4_194_304, _integer(1), "Most tokens (prompt and max_tokens) of all unfinished requests; more are answered 429."
+        4_194_304,
+        kinds.integer(1),
+        "Most tokens (prompt and max_tokens) of all unfinished requests; more are answered 429.",
     )
     max_kv_demand: float = _setting(
         16.0,
-        _decimal(1, "a number", "TIMES"),
+        kinds.decimal(1, "a number", "TIMES"),
         "Most KV cache that all unfinished requests may come to need, in times the cache there is; more are answered "
         "429.",
     )
     max_queue_time: float = _setting(
         30.0,
-        _seconds(),
+        kinds.seconds(),
         "Time to wait for its turn, as expected at the present rate, beyond which a request is answered 429 at once; 0 "
         "is no limit.",
     )
     allow_priority: bool = _setting(
-        False, _switch(), "Let clients set a priority below 0, with which their requests go before all others'."
+        False, kinds.switch(), "Let clients set a priority below 0, with which their requests go before all others'."
     )
     max_capture_bytes: int = _setting(
         1 << 30,
-        _bytes(),
+        kinds.byte_size(),
         "Most bytes of attention, embeddings and traces in flight, or less where the worker has room for less; more "
         "are answered 429.",
     )
     max_response_bytes: int = _setting(
-        256 << 20, _bytes(), "Largest answer; larger ones are refused with 413 before anything runs."
+        256 << 20, kinds.byte_size(), "Largest answer; larger ones are refused with 413 before anything runs."
     )
-    max_body_bytes: int = _setting(32 << 20, _bytes(), "Largest request body; larger ones are refused with 413.")
+    max_body_bytes: int = _setting(
+        32 << 20, kinds.byte_size(), "Largest request body; larger ones are refused with 413."
+    )
     request_timeout: float = _setting(
-        600.0, _seconds(), "Time a request may take, then 504; requests may ask for less. 0 is no limit."
+        600.0, kinds.seconds(), "Time a request may take, then 504; requests may ask for less. 0 is no limit."
     )
     max_connections: int = _setting(
-        4096, _integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
+        4096, kinds.integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
     )
     receive_timeout: float = _setting(
         30.0,
-        _seconds(),
+        kinds.seconds(),
         "Time for the head of a request to come, and for its body, which has a second more for each 16 KiB; then 408. "
         "0 is no limit.",
     )
     send_timeout: float = _setting(
-        60.0, _seconds(), "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit."
+        60.0,
+        kinds.seconds(),
+        "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit.",
     )
     worker_timeout: float = _setting(
-        30.0, _seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
+        30.0, kinds.seconds(), "Silence after which a worker counts as hung: not ready, its requests answered 503."
     )
     load_timeout: float = _setting(
         600.0,
-        _seconds(),
+        kinds.seconds(),
         "Time after which a worker that starts and gets no further is killed and started again; 0 is no limit.",
     )
-    shutdown_grace: float = _setting(30.0, _seconds(), "Time for running requests to end after SIGTERM.")
+    shutdown_grace: float = _setting(30.0, kinds.seconds(), "Time for running requests to end after SIGTERM.")
     otlp_endpoint: str | None = _setting(
         None,
-        _text("URL"),
+        kinds.text("URL"),
         "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
-    log_level: str = _setting("info", _choice("debug", "info", "warning", "error"), "Least level that is logged.")
-    log_format: str = _setting("text", _choice("text", "json"), "One line of text, or one JSON object, per event.")
+    log_level: str = _setting("info", kinds.choice("debug", "info", "warning", "error"), "Least level that is logged.")
+    log_format: str = _setting("text", kinds.choice("text", "json"), "One line of text, or one JSON object, per event.")
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, str | Sequence[str] | bool], environ: Mapping[str, str]) -> "Settings":

@@ -40,7 +40,8 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
             "server.keys", "server.key_limits", "server.rates", "server.browsers",
-            "server.settings", "server.selectors", "server.web_assets", "server.tensors", "server.sse",
+            "server.settings", "server.setting_kinds", "server.selectors", "server.web_assets", "server.tensors",
+            "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
             "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol",
             "server.model_fingerprint",

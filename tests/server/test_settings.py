@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.keys import hash_of
+from server.setting_kinds import parse_bytes
 from server.settings import (
     Settings,
     SettingsError,
@@ -15,7 +16,6 @@ from server.settings import (
     flag_name,
     format_bytes,
     from_arguments,
-    parse_bytes,
     setting_names,
     settings_table,
     unknown_variables,

@@ -1,0 +1,1 @@
+"""What brings the server up elsewhere; Python code where that needs it."""
