@@ -41,6 +41,9 @@ class Timeline:
     """When each event that carried text arrived."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, found in the prefix cache."""
+    text: str = ""
 
     @property
     def time_to_first_token(self) -> float:
@@ -229,8 +232,10 @@ def note_event(chunk: dict[str, Any], now: float, timeline: Timeline) -> None:
     if usage := chunk.get("usage"):
         timeline.prompt_tokens = usage["prompt_tokens"]
         timeline.completion_tokens = usage["completion_tokens"]
+        timeline.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     if chunk["choices"]:
         timeline.tokens_at.append(now)
+        timeline.text += chunk["choices"][0]["text"]
 
 
 def percentile(values: Sequence[float], fraction: float) -> float:

@@ -1,0 +1,168 @@
+"""Requests with a known place in a run, sent to a server, and what became of each: enough to replay the run elsewhere.
+
+A record file has one JSON object a line. A line with `"type": "run"` says what served the requests of the lines behind
+it (`Record` without a name: `"type": "request"`); times are seconds from the beginning of their run.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoint import random_prompts
+from benchmarks.load import Unanswered, exchange, poisson_arrivals
+
+_VOCABULARY = 4096
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked, and when it is due in an open loop."""
+
+    prompt: Sequence[int]
+    max_tokens: int
+    arrival: float = 0.0
+    group: int | None = None
+    """Which prompts begin alike."""
+    prefix_tokens: int = 0
+    """How many tokens those have in common."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {"prompt": self.prompt, "max_tokens": self.max_tokens, "temperature": 0, "ignore_eos": True}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of a request."""
+
+    arrival: float
+    """When it was sent."""
+    prompt_tokens: int
+    group: int | None
+    prefix_tokens: int
+    max_tokens: int
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    """Of the prompt, found in the prefix cache of its worker."""
+    ttft: float | None = None
+    """From `arrival` to the first token."""
+    end: float | None = None
+    """When its last token came, or why there is none was known."""
+    worker: int | None = None
+    error: str | None = None
+
+    @property
+    def latency(self) -> float:
+        """From its arrival to its last token. Only of what was answered."""
+        assert self.end is not None
+        return self.end - self.arrival
+
+    @property
+    def time_per_output_token(self) -> float:
+        """After the first one. Only of what was answered."""
+        assert self.ttft is not None
+        return (self.latency - self.ttft) / max(1, self.output_tokens - 1)
+
+
+def plain_requests(
+    count: int, seed: int, *, prompt_tokens: int = 128, max_tokens: int = 64, rate: float | None = None
+) -> list[Request]:
+    """Prompts that share nothing; with a rate (a second) they come as a Poisson process does, else all at 0."""
+    prompts = random_prompts(count, seed, prompt_tokens, _VOCABULARY)
+    arrivals = [0.0] * count if rate is None else poisson_arrivals(count, rate, seed)
+    return [Request(prompt, max_tokens, arrival) for prompt, arrival in zip(prompts, arrivals, strict=True)]
+
+
+def grouped_requests(
+    count: int, seed: int, *, groups: int, prefix_tokens: int, own_tokens: int, max_tokens: int, rate: float
+) -> list[Request]:
+    """Prompts that begin with one of `groups` long prefixes, the i-th of them 1 / i as often as the first (Zipf)."""
+    prefixes = random_prompts(groups, seed, prefix_tokens, _VOCABULARY)
+    ends = random_prompts(count, seed + 1, own_tokens, _VOCABULARY)
+    draw = random.Random(seed + 2)
+    chosen = draw.choices(range(groups), [1 / (1 + rank) for rank in range(groups)], k=count)
+    return [
+        Request(prefixes[group] + end, max_tokens, arrival, group, prefix_tokens)
+        for group, end, arrival in zip(chosen, ends, poisson_arrivals(count, rate, seed), strict=True)
+    ]
+
+
+async def send_open(
+    host: str, port: int, requests: Sequence[Request], workers: Mapping[str, int] | None = None
+) -> list[Record]:
+    """Send each at its arrival, whether or not those before it are answered. `workers`: as in `send`."""
+    started = time.perf_counter()
+
+    async def one(request: Request) -> Record:
+        await asyncio.sleep(started + request.arrival - time.perf_counter())
+        return await send(host, port, request, started, workers)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one(request)) for request in requests]
+    return [task.result() for task in tasks]
+
+
+async def send_closed(
+    host: str, port: int, requests: Sequence[Request], concurrency: int, workers: Mapping[str, int] | None = None
+) -> list[Record]:
+    """Send them with so many clients, each of which sends its next as soon as its last is answered."""
+    waiting = list(reversed(requests))
+    records: list[Record] = []
+    started = time.perf_counter()
+
+    async def client() -> None:
+        while waiting:
+            records.append(await send(host, port, waiting.pop(), started, workers))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(client())
+    return records
+
+
+async def send(
+    host: str, port: int, request: Request, started: float, workers: Mapping[str, int] | None = None
+) -> Record:
+    """One request of a run that began at `started`; `workers` tells who writes what, a token of each."""
+    sent = time.perf_counter()
+    asked = (sent - started, len(request.prompt), request.group, request.prefix_tokens, request.max_tokens)
+    try:
+        line = (await exchange(host, port, request.body)).timeline()
+    except (Unanswered, OSError) as error:
+        return Record(*asked, end=time.perf_counter() - started, error=" ".join(str(error).split())[:300])
+    word = line.text[: len(line.text) // line.completion_tokens] if line.completion_tokens else ""
+    return Record(
+        *asked,
+        output_tokens=line.completion_tokens,
+        cached_tokens=line.cached_tokens,
+        ttft=line.time_to_first_token,
+        end=line.tokens_at[-1] - started,
+        worker=None if workers is None else workers.get(word),
+    )
+
+
+def append_run(file: Path, run: Mapping[str, Any], records: Sequence[Record]) -> None:
+    """Add a run to a record file; `run` is what served it, as plain data."""
+    with file.open("a", encoding="utf-8") as out:
+        out.write(json.dumps({"type": "run", **run}) + "\n")
+        out.writelines(json.dumps({"type": "request", **asdict(record)}) + "\n" for record in records)
+
+
+def read_runs(file: Path) -> list[tuple[dict[str, Any], list[Record]]]:
+    """The reverse of `append_run`. Raises ValueError for a line that is none of a record file's."""
+    runs: list[tuple[dict[str, Any], list[Record]]] = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        fields = json.loads(line)
+        kind = fields.pop("type", None)
+        if kind == "run":
+            runs.append((fields, []))
+        elif kind == "request" and runs:
+            runs[-1][1].append(Record(**fields))
+        else:
+            raise ValueError(f"{file}:{number}: a line of type {kind!r}; a run, then requests are accepted")
+    return runs

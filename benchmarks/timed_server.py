@@ -1,0 +1,89 @@
+"""`lightwell serve` around the timed engine, whose step times are in the environment.
+
+    python -m benchmarks.timed_server [flags of lightwell serve]
+
+All else is the real server: HTTP, admission, routing, workers, metrics. Loads no torch in the API process.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.processes import LOOPBACK, ROOT, Server, free_port, running
+from benchmarks.simulation.step_times import StepTimes
+from server.app import ServeError, serve
+from server.cli import build_parser, fail, forget_keys
+from server.settings import from_arguments
+
+CONTEXT = 8192
+"""Tokens that the stand-in reads and writes at most."""
+BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The workers of one server."""
+
+    num_workers: int
+    step_times: StepTimes
+    num_blocks: int = 1024
+    """Of each worker's cache, the one that is never used included."""
+    max_num_seqs: int = 64
+    routing: str = "prefix"
+
+    @property
+    def flags(self) -> list[str]:
+        """Of `lightwell serve`."""
+        flags = [f"--max-num-seqs={self.max_num_seqs}", f"--block-size={BLOCK_SIZE}"]
+        return [*flags, "--device=cpu", "--threads=1", f"--devices={self.num_workers}"]
+
+
+@contextmanager
+def timed_server(fleet: Fleet, flags: Sequence[str] = (), log_file: Path | None = None) -> Iterator[Server]:
+    """That fleet, ready, on a free port of the loopback interface. Raises ServerFailed."""
+    with TemporaryDirectory() as folder:
+        model = make_model(Path(folder) / "timed")
+        port = free_port()
+        command = [sys.executable, "-m", "benchmarks.timed_server", str(model), *fleet.flags, *flags]
+        command += ["--host", LOOPBACK, "--port", str(port)]
+        command += ["--kv-cache-memory", str((fleet.num_blocks - 1) * bytes_per_block(model))]
+        environment = {"TIMED_ENGINE_STEP_TIMES": fleet.step_times.to_json()}
+        with running(command, port, "/health/ready", 120, environment=environment, log_file=log_file) as server:
+            yield server
+
+
+def make_model(folder: Path) -> Path:
+    """The default model with a longer context, in `folder`: its weights are loaded and never used."""
+    original = ROOT / "model" / "fables"
+    folder.mkdir()
+    for file in original.iterdir():
+        if file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    config = json.loads((original / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}), encoding="utf-8")
+    return folder
+
+
+def bytes_per_block(model: Path) -> int:
+    """Of the cache of that model, by which `--kv-cache-memory` is counted: float32."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    per_token = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+    return int(4 * per_token * BLOCK_SIZE)
+
+
+def main() -> int:
+    settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
+    forget_keys()
+    try:
+        return serve(settings, engine_factory="benchmarks.timed_engine:TimedEngine.from_folder")
+    except ServeError as error:
+        return fail(str(error), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
