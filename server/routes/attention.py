@@ -27,7 +27,7 @@ from server.routes.prompts import Prompt
 from server.routes.tasks import Result, Work, run_all
 from server.routes.terms import accept
 from server.schemas import AttentionAnswer, AttentionRequest
-from server.selectors import AttentionPlan, check_answer_size, plan_attention, select_heads
+from server.selectors import AttentionPlan, HeadSelection, check_answer_size, plan_attention, select_heads
 from server.sse import unless_disconnected
 from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate
 
@@ -52,10 +52,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if wanted is Format.NPY:
             check_npy(len(inputs) * (1 if body.top_k is None else 2))
         heads = select_heads(body, stack_config(context.config, "encoder" if part == "encoder" else "decoder"))
-        plans = [
-            plan_attention(body, heads, len(rows_of(prompt, part).ids), len(keys_of(prompt, part).ids), part)
-            for prompt in inputs
-        ]
+        plans = [plan_of(body, heads, prompt, part) for prompt in inputs]
         with counted_refusals(context):
             wire, limit = wire_of(wanted, body.encoding_format), context.settings.max_response_bytes
             check_answer_size(plans, wire, limit, token_bytes(inputs))
@@ -74,6 +71,11 @@ def rows_of(prompt: Prompt, part: Part) -> Prompt:
 def keys_of(prompt: Prompt, part: Part) -> Prompt:
     """What the keys of a part are."""
     return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
+
+
+def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: Part) -> AttentionPlan:
+    """The plan for one input. Raises BadRequest when a position is out of it."""
+    return plan_attention(body, heads, len(rows_of(prompt, part).ids), len(keys_of(prompt, part).ids), part)
 
 
 async def _run(
@@ -95,11 +97,12 @@ def _entries(
     results: list[Result],
 ) -> list[Entry]:
     return [
-        _entry(context, body, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))
+        attention_entry(context, body, index, *parts)
+        for index, parts in enumerate(zip(inputs, plans, results, strict=True))
     ]
 
 
-def _entry(
+def attention_entry(
     context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: Result
 ) -> Entry:
     """The answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""

@@ -40,23 +40,23 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = time.monotonic()
         accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
-        task = _task(context, body)
-        inputs = await _inputs(context, body)
+        task = embed_task(context, body)
+        inputs = await embed_inputs(context, body)
         if wanted is Format.NPY:
             check_npy(len(inputs))
         encoding_format = body.encoding_format or "float"
         _check_size(context, task, inputs, _BYTES[wire_of(wanted, encoding_format)])
-        width = _width(context, task)
-        works = [Work(task, prompt, 4 * width * _num_vectors(task, prompt)) for prompt in inputs]
+        works = [embedding_work(context, task, prompt) for prompt in inputs]
         results = await unless_disconnected(request, run_all(context, works, arrival))
         entries = [
-            _entry(context, task, index, *parts) for index, parts in enumerate(zip(inputs, results, strict=True))
+            embedding_entry(context, task, index, *parts)
+            for index, parts in enumerate(zip(inputs, results, strict=True))
         ]
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
         return StreamingResponse(paced(body_pieces(wanted, head, entries, encoding_format)), media_type=wanted.value)
 
 
-def _task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
+def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     """What is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks, and when the
     model's own way of pooling is asked for and cannot be had."""
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
@@ -84,7 +84,7 @@ def _task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
     )
 
 
-async def _inputs(context: AppContext, body: EmbeddingRequest) -> list[Prompt]:
+async def embed_inputs(context: AppContext, body: EmbeddingRequest) -> list[Prompt]:
     """The inputs as sentence-transformers would read them where the model's files say so. Raises BadRequest."""
     defaults = context.embedding_defaults
     truncate = defaults.truncate if body.truncate is None else body.truncate
@@ -124,6 +124,11 @@ def read_by_encoder(prompt: Prompt) -> Prompt:
     return prompt.encoder or prompt
 
 
+def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work:
+    """What the engine is asked about one input."""
+    return Work(task, prompt, 4 * _width(context, task) * _num_vectors(task, prompt))
+
+
 def _width(context: AppContext, task: EmbedTask) -> int:
     return task.dimensions or stack_config(context.config, "encoder").hidden_size
 
@@ -143,7 +148,8 @@ def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], byte
         )
 
 
-def _entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: Result) -> Entry:
+def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: Result) -> Entry:
+    """The answer for one input: its vector, or with pooling none its vectors and tokens."""
     vectors = as_numpy(result.tensors["embedding"])
     fields: dict[str, Any] = {"object": "embedding", "index": index}
     if task.pooling == "none":

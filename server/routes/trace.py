@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.engine.request import TraceTask
+from server.engine.request import Intervention, TraceTask
 from server.routes.answers import (
     TENSOR_CONTENT,
     both_stacks_fields,
@@ -77,24 +77,28 @@ async def _run(
 ) -> list[Result]:
     changes = await read_all_interventions(context, body.interventions, inputs)
     works = [
-        Work(
-            TraceTask(points=tuple(point.capture for point in points)),
-            prompt,
-            sum(point.num_bytes for point in points),
-            interventions,
-        )
+        trace_work(prompt, points, interventions)
         for prompt, points, interventions in zip(inputs, plans, changes, strict=True)
     ]
     return await run_all(context, works, arrival)
 
 
+def trace_work(prompt: Prompt, points: list[PlannedPoint], interventions: tuple[Intervention, ...]) -> Work:
+    """What the engine is asked about one input."""
+    num_bytes = sum(point.num_bytes for point in points)
+    return Work(TraceTask(points=tuple(point.capture for point in points)), prompt, num_bytes, interventions)
+
+
 def _entries(
     context: AppContext, inputs: list[Prompt], plans: list[list[PlannedPoint]], results: list[Result]
 ) -> list[DescribedEntry]:
-    return [_entry(context, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))]
+    return [trace_entry(context, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))]
 
 
-def _entry(context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: Result) -> DescribedEntry:
+def trace_entry(
+    context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: Result
+) -> DescribedEntry:
+    """The answer for one input: its tokens, and each point with its description."""
     fields: dict[str, Any] = {"object": "trace", "index": index, **both_stacks_fields(context, prompt)}
     points = {}
     for point in plan:
