@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Thread
 
 from server.keys import KeyFileError, key_entry, new_key
-from server.settings import ENV_PREFIX, SettingsError, add_arguments, from_arguments, unknown_variables
+from server.settings import ENV_PREFIX, Settings, SettingsError, add_arguments, from_arguments, unknown_variables
 from server.version import lightwell_version
 
 
@@ -41,6 +41,14 @@ def build_parser() -> argparse.ArgumentParser:
     )
     census.add_argument("config", metavar="CONFIG", help="a config.json, a folder that holds one, or a hub id")
     census.add_argument("--json", action="store_true", help="write JSON, as GET /v1/models/{id}/parameters answers")
+    size = commands.add_parser(
+        "size",
+        help="how much memory a server takes",
+        description="Tell how much memory `lightwell serve` with the same flags takes on a CPU, from the model's "
+        "configuration alone (docs/sizing.md).",
+        allow_abbrev=False,
+    )
+    add_arguments(size)
     key = commands.add_parser(
         "key",
         help="make an API key",
@@ -65,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = from_arguments(arguments, os.environ)
     except SettingsError as error:
         return fail(str(error), 2)
+    if arguments.command == "size":
+        return size(settings)
     arguments.api_key = None
     forget_keys()
     for name in unknown_variables(os.environ):
@@ -94,6 +104,18 @@ def census(name: str, *, as_json: bool) -> int:
         told = {"architecture": config.architecture, **census_report.as_json(counted)}
         return tell(json.dumps(told, indent=2))
     return tell(census_report.as_table(counted, config))
+
+
+def size(settings: Settings) -> int:
+    """Print what a server takes; the exit status."""
+    from model import folder, registry
+    from server import sizing
+
+    try:
+        config = registry.read_config(folder.resolve_config(settings.model or str(folder.PACKAGED)))
+    except folder.ModelLoadError as error:
+        return fail(str(error), 1)
+    return tell(sizing.as_table(sizing.sizes(config, settings), settings))
 
 
 def make_key(name: str, *, is_admin: bool) -> int:

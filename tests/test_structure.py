@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the top down. A module imports from its own layer or from those under it.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cli", ("server.cli", "server.__main__")),
-    ("app", ("server.app",)),
+    ("app", ("server.app", "server.sizing")),
     (
         "routes and processes",
         ("server.routes", "server.routes.*", "server.lit_api", "server.loop", "server.supervisor", "server.processes"),
@@ -32,19 +32,20 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "server.engine_client", "server.worker_state", "server.worker_socket", "server.worker_watch",
             "server.request_handle", "server.admission", "server.link", "server.drain", "server.stacks",
-            "server.state_report",
+            "server.state_report", "server.routing",
         ),
     ),
     (
         "words of the wire",
         (
-            "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.messages",
+            "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.metric_aliases",
+            "server.messages",
             "server.keys", "server.key_limits", "server.rates", "server.browsers",
             "server.settings", "server.setting_kinds", "server.selectors", "server.web_assets", "server.tensors",
             "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
             "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol",
-            "server.model_fingerprint",
+            "server.model_fingerprint", "server.devices",
         ),
     ),
     ("server", ("server",)),

@@ -1,0 +1,80 @@
+"""What servers take, beside what `lightwell size` foretells of them (docs/sizing.md).
+
+Memory is the proportional set size of all processes of a server some seconds after it was busy. Nothing else should
+run, as other programs that map the same libraries take a share of them.
+
+    python -m benchmarks.sizing --cache /tmp/lightwell-benchmarks
+"""
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+
+from benchmarks.checkpoint import random_prompts
+from benchmarks.comparison import table
+from benchmarks.load import closed_loop
+from benchmarks.models import MODELS, add_folders
+from benchmarks.processes import serve
+from benchmarks.serving_memory import by_kind
+from model.registry import read_config
+from server.settings import Settings
+from server.sizing import sizes
+
+CASES = (
+    ("default", "float32", "none"),
+    ("default", "bfloat16", "none"),
+    ("124m", "float32", "none"),
+    ("124m", "bfloat16", "none"),
+    ("124m", "bfloat16", "int8"),
+)
+KV_CACHE = 256 << 20
+REST = 10.0
+CLIENTS, REQUESTS = 16, 32
+SMALLEST_VOCABULARY = 4096
+
+
+def measured(folder: Path, dtype: str, quantize: str) -> dict[str, int]:
+    """Bytes by kind of process, some seconds after the last of some requests."""
+    arguments = [str(folder), "--dtype", dtype, "--quantize", quantize, "--kv-cache-memory", str(KV_CACHE)]
+    with serve([*arguments, "--served-model-name", "model"]) as server:
+        prompts = random_prompts(REQUESTS, seed=0, vocabulary=SMALLEST_VOCABULARY)
+        bodies = [{"model": "model", "prompt": prompt, "max_tokens": 16, "ignore_eos": True} for prompt in prompts]
+        asyncio.run(closed_loop(server.host, server.port, bodies, CLIENTS))
+        time.sleep(REST)
+        return by_kind(server)
+
+
+def row(model: str, cache: Path, dtype: str, quantize: str) -> list[str]:
+    """One line of the table. MB are 10^6 bytes."""
+    folder = MODELS[model].folder(cache)
+    settings = Settings(dtype=dtype, quantize=quantize, kv_cache_memory=KV_CACHE)
+    foretold = sizes(read_config(folder), settings)
+    measured(folder, dtype, quantize)  # whatever is not compiled yet; a worker that compiles takes more
+    found = measured(folder, dtype, quantize)
+    worker = found["worker"] - KV_CACHE
+    total = sum(found.values())
+    numbers = (foretold.weights, worker, found["API process"], total, foretold.idle)
+    return [model, dtype, quantize, *(f"{size / 1e6:.0f}" for size in numbers), f"{total / foretold.idle:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_folders(parser)
+    options = parser.parse_args()
+    head = [
+        "model",
+        "dtype",
+        "quantize",
+        "weights MB",
+        "worker without cache",
+        "API process",
+        "all",
+        "foretold",
+        "ratio",
+    ]
+    print(table([head, *(row(model, options.cache, dtype, kind) for model, dtype, kind in CASES)]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

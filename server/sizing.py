@@ -1,0 +1,108 @@
+"""What a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell size`.
+
+The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch.
+"""
+
+from dataclasses import dataclass
+
+from model.config import ModelConfig
+from model.inside.census import MATRICES, take_census
+from server.settings import Settings, format_bytes
+
+BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
+API_PROCESS = 140 << 20
+"""Python, the routes, a tokenizer of some 50,000 entries."""
+WORKER = 420 << 20
+"""Python, torch, compiled kernels, what steps compute with."""
+COMPILING = 700 << 20
+"""What a worker takes beside that when it compiles kernels, at a first start, until it ends; later ones read them."""
+_SCALE = 4
+"""Bytes of the number that a row of int8 is multiplied by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of one server with one worker."""
+
+    weights: int
+    kv_per_token: int
+    kv_cache: int
+    """Of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
+    processes: int
+    """The API process and the worker beside weights, cache and captures."""
+    compiling: int
+    captures: int
+    """While the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on its way."""
+
+    @property
+    def idle(self) -> int:
+        """Weights, processes and a cache whose pages were all touched."""
+        return self.weights + self.kv_cache + self.processes
+
+    @property
+    def most(self) -> int:
+        """`idle`, kernels compiled by this very worker and a capture budget that is used up: a container's limit."""
+        return self.idle + self.compiling + self.captures
+
+
+def sizes(config: ModelConfig, settings: Settings) -> Sizes:
+    """What `lightwell serve` with these settings will take on a CPU."""
+    dtype = resolved_dtype(config, settings)
+    per_token = kv_bytes_per_token(config, dtype)
+    context = settings.max_model_len or config.max_model_len
+    blocks = settings.max_num_seqs * -(-context // settings.block_size)
+    kv_cache = settings.kv_cache_memory or blocks * settings.block_size * per_token
+    return Sizes(
+        weights=weight_bytes(config, dtype, settings.quantize),
+        kv_per_token=per_token,
+        kv_cache=kv_cache if per_token else 0,
+        processes=API_PROCESS + WORKER,
+        compiling=0 if settings.no_compile else COMPILING,
+        captures=2 * settings.max_capture_bytes,
+    )
+
+
+def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
+    """What the weights are kept in; a CPU computes float16 checkpoints in float32 unless it is told to use float16."""
+    if settings.dtype != "auto":
+        return settings.dtype
+    return "float32" if config.dtype == "float16" and settings.device != "cuda" else config.dtype
+
+
+def weight_bytes(config: ModelConfig, dtype: str, quantize: str) -> int:
+    """Of all weights as they are kept: int8 has one byte and a scale a row for each matrix but the embedding.
+
+    Float32 weights whose numbers are all bfloat16 take half of it for their matrices; that only reading them can tell.
+    """
+    each = BYTES_OF[dtype]
+    total = 0
+    for row in take_census(config).rows:
+        is_quantized = quantize == "int8" and row.component in MATRICES and row.component != "embedding"
+        if is_quantized:
+            outputs = row.count * row.shape[0]
+            total += row.parameters + _SCALE * outputs
+        elif row.tied_to is None:
+            total += each * row.parameters
+    return total
+
+
+def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
+    """Keys and values of one position in all layers; an encoder keeps none."""
+    if config.kind == "encoder":
+        return 0
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BYTES_OF[dtype]
+
+
+def as_table(found: Sizes, settings: Settings) -> str:
+    """For people: one line a part, in MiB."""
+    lines = {
+        "weights": found.weights,
+        f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,
+        "API process and worker": found.processes,
+        "idle": found.idle,
+        "kernels, at a first start": found.compiling,
+        f"captures (--max-capture-bytes {format_bytes(settings.max_capture_bytes)})": found.captures,
+        "most: a limit for the container": found.most,
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}} {size / (1 << 20):10,.1f} MiB" for name, size in lines.items())
