@@ -104,6 +104,7 @@ def create_app(
     from server.routes.context import AppContext
 
     metrics.watch(client)
+    metrics.watch_caches(lambda: [worker.info for worker in client.workers if worker.info is not None])
     metrics.watch_keys(keys)
     client.on_step = metrics.observe_step
     app = FastAPI(
@@ -159,7 +160,7 @@ def is_loopback(host: str) -> bool:
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
     """Serve until told to stop; the exit status. Raises ServeError, with one line that says why."""
     configure_logging(settings.log_level, settings.log_format)
-    metrics = Metrics()
+    metrics = Metrics(settings.metric_alias)
     tracing: Tracing | None = None
     try:
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))

@@ -6,7 +6,7 @@ where clients feel them. Owns its registry, so that several servers can live in 
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from server.engine.outputs import EngineStats, Timing
+from server.engine.outputs import EngineInfo, EngineStats, Timing
 from server.keys import Keyring
 from server.logs import num_dropped_lines
 from server.request_log import HttpExchange, current_record
@@ -132,6 +132,42 @@ class _EngineCollector(Collector):
         yield refused
 
 
+class _CacheCollector(Collector):
+    """The KV cache of all workers that have one now, in labels, as vLLM's: what it holds never changes while it is."""
+
+    def __init__(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
+        self.engines = engines
+
+    def collect(self) -> Iterable[Metric]:
+        engines = self.engines()
+        family = GaugeMetricFamily(
+            "lightwell_cache_config_info",
+            "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",
+            labels=["block_size", "num_gpu_blocks"],
+        )
+        if engines:
+            num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first holds nobody's tokens
+            family.add_metric([str(engines[0].block_size), str(num_blocks)], 1.0)
+        yield family
+
+
+class _WithAliases(Collector):
+    """Every metric of a registry, and once more under each other name that it has."""
+
+    def __init__(self, registry: CollectorRegistry, aliases: Sequence[tuple[str, str]]) -> None:
+        self.registry = registry
+        self.aliases = aliases
+
+    def collect(self) -> Iterable[Metric]:
+        for family in self.registry.collect():
+            yield family
+            for name, gauge in self.aliases:
+                if family.name == f"lightwell_{gauge}":
+                    copy = Metric(name, family.documentation, family.type)
+                    copy.samples = [sample._replace(name=name) for sample in family.samples]
+                    yield copy
+
+
 class _KeyCollector(Collector):
     """The use of each API key that is known now: labels are names in the operator's file, so there are not many."""
 
@@ -187,11 +223,15 @@ class Histogram(Collector):
 
 
 class Metrics:
-    """The server's metrics. Times are seconds on CLOCK_MONOTONIC."""
+    """The server's metrics. Times are seconds on CLOCK_MONOTONIC.
 
-    def __init__(self) -> None:
+    `aliases` are pairs of another name and the gauge it is of (`server.metric_aliases`).
+    """
+
+    def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._shown = _WithAliases(self.registry, aliases)
         ProcessCollector(registry=self.registry)
         self.request_success = Counter(
             "lightwell_request_success_total",
@@ -259,6 +299,10 @@ class Metrics:
         """Read the engine's counters and gauges at each scrape. Call once."""
         self.registry.register(_EngineCollector(engine))
 
+    def watch_caches(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
+        """Tell the KV cache of the workers that are loaded, read at each scrape. Call once."""
+        self.registry.register(_CacheCollector(engines))
+
     def watch_keys(self, keys: Keyring) -> None:
         """Read the use of the API keys at each scrape. Call once."""
         self.registry.register(_KeyCollector(keys))
@@ -299,4 +343,4 @@ class Metrics:
 
     def render(self) -> bytes:
         """The Prometheus text exposition."""
-        return generate_latest(self.registry)
+        return generate_latest(self._shown)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from server.keys import hash_of
+from server.metric_aliases import parse_alias
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
@@ -85,6 +86,12 @@ def origins() -> Kind:
         return values
 
     return replace(several, parse=parse)
+
+
+def metric_aliases() -> Kind:
+    """Pairs of another name and the gauge it is of."""
+    several = texts("NAME=GAUGE")
+    return replace(several, parse=lambda text: tuple(map(parse_alias, several.parse(text))))
 
 
 def secrets(metavar: str) -> Kind:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from server import setting_kinds as kinds
 from server.engine.config import EngineConfig
+from server.metric_aliases import repeated_name
 from server.setting_kinds import Kind
 
 ENV_PREFIX = "LIGHTWELL_"
@@ -191,6 +192,13 @@ class Settings:
         "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
+    metric_alias: tuple[tuple[str, str], ...] = _setting(
+        (),
+        kinds.metric_aliases(),
+        "Another name under which /metrics shows a gauge too, such as vllm:num_requests_waiting=num_requests_waiting; "
+        "repeat the flag for several (variable: commas between).",
+        shown_default="none",
+    )
     log_level: str = _setting("info", kinds.choice("debug", "info", "warning", "error"), "Least level that is logged.")
     log_format: str = _setting("text", kinds.choice("text", "json"), "One line of text, or one JSON object, per event.")
 
@@ -218,6 +226,8 @@ class Settings:
             )
         if self.batch_invariant and self.no_batch_invariant:
             raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
+        if name := repeated_name(self.metric_alias):
+            raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one gauge")
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):

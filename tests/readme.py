@@ -45,7 +45,7 @@ def settings_table() -> str:
 
 
 def metrics_table() -> str:
-    from server.engine.outputs import EngineStats
+    from server.engine.outputs import EngineInfo, EngineStats
     from server.metrics import Metrics
 
     class Idle:
@@ -62,6 +62,7 @@ def metrics_table() -> str:
 
     metrics = Metrics()
     metrics.watch(Idle())
+    metrics.watch_caches(lambda: [EngineInfo(max_model_len=1, num_blocks=2, block_size=1, dtype="", device="")])
     lines = ["| metric | type | meaning |", "|---|---|---|"]
     for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
         if family.name.startswith("lightwell_"):

@@ -1,0 +1,85 @@
+"""Gauges under other names, as a scheduler that knows another server's looks for them."""
+
+import argparse
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from server.engine.outputs import EngineInfo
+from server.metric_aliases import GAUGES
+from server.metrics import Metrics
+from server.settings import Settings, SettingsError, add_arguments, from_arguments
+
+
+def read(*argv: str, **environ: str) -> Settings:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return from_arguments(parser.parse_args(argv), environ)
+
+
+def engine(num_blocks: int) -> EngineInfo:
+    return EngineInfo(max_model_len=512, num_blocks=num_blocks, block_size=32, dtype="float32", device="cpu")
+
+
+def shown(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Labels and values by name, of what /metrics says."""
+    families = text_string_to_metric_families(metrics.render().decode())
+    return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
+
+
+def test_flags_are_repeated_and_the_variable_has_commas() -> None:
+    expected = (("vllm:num_requests_waiting", "num_requests_waiting"), ("busy", "num_requests_running"))
+    flags = [f"{name}={gauge}" for name, gauge in expected]
+    assert read("--metric-alias", flags[0], "--metric-alias", flags[1]).metric_alias == expected
+    assert read(LIGHTWELL_METRIC_ALIAS=", ".join(flags)).metric_alias == expected
+    assert read("--metric-alias", "busy=lightwell_num_requests_running").metric_alias == expected[1:]
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [
+        ("waiting", "NAME=GAUGE is accepted"),
+        ("=num_requests_waiting", "NAME=GAUGE is accepted"),
+        ("1st=num_requests_waiting", "begins with no digit"),
+        ("num-waiting=num_requests_waiting", "letters, digits, _ and :"),
+        ("waiting=num_waiting", "'num_waiting' is no gauge .* accepted are num_requests_running, num_requests_waiting"),
+        ("waiting=prompt_tokens_total", "is no gauge"),
+        ("lightwell_worker_up=num_requests_running", "this server's own"),
+        ("process_open_fds=num_requests_running", "this server's own"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_would(alias: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=rf"--metric-alias: \['{alias}'\] is not usable; .*{message}"):
+        read("--metric-alias", alias)
+
+
+def test_a_name_stands_for_one_gauge() -> None:
+    with pytest.raises(SettingsError, match="busy is given twice"):
+        read("--metric-alias", "busy=num_requests_running", "--metric-alias", "busy=num_requests_waiting")
+
+
+def test_the_cache_of_all_workers_is_told_without_the_block_that_holds_nothing() -> None:
+    metrics = Metrics()
+    workers = [engine(101), engine(61)]
+    metrics.watch_caches(lambda: workers)
+    assert shown(metrics)["lightwell_cache_config_info"] == [({"block_size": "32", "num_gpu_blocks": "160"}, 1.0)]
+    workers.clear()
+    assert shown(metrics)["lightwell_cache_config_info"] == []
+
+
+def test_an_alias_has_the_labels_and_values_of_its_gauge_and_a_gauge_may_have_several() -> None:
+    metrics = Metrics([("a", "cache_config_info"), ("b:c", "cache_config_info")])
+    metrics.watch_caches(lambda: [engine(11)])
+    told = shown(metrics)
+    assert told["a"] == told["b:c"] == told["lightwell_cache_config_info"] != []
+
+
+def test_without_aliases_nothing_is_shown_twice() -> None:
+    assert set(shown(Metrics())) == {family.name for family in Metrics().registry.collect()}
+
+
+def test_there_is_a_gauge_for_each_name_that_may_have_another() -> None:
+    from tests.readme import metrics_table
+
+    gauges = {line.split("`")[1].split("{")[0] for line in metrics_table().splitlines() if "| gauge |" in line}
+    assert {f"lightwell_{name}" for name in GAUGES} <= gauges
