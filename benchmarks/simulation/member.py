@@ -1,0 +1,89 @@
+"""One replica as a part of a cluster: whether it takes requests, what it has left to do, since when it costs money."""
+
+from collections.abc import Callable
+from enum import Enum
+
+from benchmarks.simulation.job import Job
+from benchmarks.simulation.replica import EngineLimits, Replica
+from benchmarks.simulation.step_times import StepTimes
+from server.admission import Admission, Cost
+
+
+class State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    GONE = "gone"
+
+
+class Member:
+    """See the module. `slot` is its place in the router's books, which another takes over when it is gone."""
+
+    def __init__(
+        self,
+        slot: int,
+        limits: EngineLimits,
+        times: StepTimes,
+        admission: Admission | None,
+        now: float,
+        ended: Callable[["Member", Job], None],
+    ) -> None:
+        self.slot = slot
+        self.replica = Replica(slot, limits, times, self._note_ended, self._note_read)
+        self.state = State.STARTING
+        self.created_at = now
+        self.gone_at: float | None = None
+        self.version = 0  # of its next event: those with another are void
+        self.life = 0  # how often it was lost
+        self.num_jobs = 0
+        self._admission = admission
+        self._costs: dict[int, Cost] = {}
+        self._ended = ended
+        self._given = 0  # tokens to read and to write of unfinished requests, and those written already of all
+
+    @property
+    def tokens_noted(self) -> int:
+        """What its requests still have to be read and may still write, as of its last event."""
+        return self._given - self.replica.num_tokens_written
+
+    def tokens_left(self, now: float) -> int:
+        """The same, up to the last step that has ended."""
+        return self.tokens_noted - self.replica.tokens_since(now)
+
+    def add(self, job: Job, now: float) -> None:
+        """Raises QueueFull (429), and then has not got it."""
+        max_tokens = job.arrival.max_tokens or job.output
+        if self._admission is not None:
+            cost = self._admission.cost(job.num_prompt, 0, max_tokens, 0)
+            self._admission.admit(cost)
+            self._costs[job.uid] = cost
+        self._given += job.num_prompt + max_tokens
+        self.num_jobs += 1
+        self.replica.add(job, now)
+
+    def lose(self) -> list[Job]:
+        """Its process dies. What it had."""
+        jobs = self.replica.lose()
+        for job in jobs:
+            self._release(job, was_read=job.first_token_at >= 0)
+        self._given = self.replica.num_tokens_written
+        self.num_jobs = 0
+        self.life += 1
+        self.version += 1
+        return jobs
+
+    def _note_read(self, replica: Replica, job: Job) -> None:
+        self._given -= job.num_prompt
+        if self._admission is not None:
+            self._admission.note_prompt_read(self._costs[job.uid])
+            self._admission.note_tokens_read(job.num_prompt)
+
+    def _note_ended(self, replica: Replica, job: Job) -> None:
+        self._given -= (job.arrival.max_tokens or job.output) - job.output
+        self.num_jobs -= 1
+        self._release(job, was_read=True)
+        self._ended(self, job)
+
+    def _release(self, job: Job, *, was_read: bool) -> None:
+        if self._admission is not None:
+            self._admission.release(self._costs.pop(job.uid), was_read=was_read)

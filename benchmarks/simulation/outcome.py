@@ -1,0 +1,138 @@
+"""What became of the requests of a run, in the figures that operators ask for. Knows no event and no policy."""
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.simulation.histogram import Histogram
+from benchmarks.simulation.job import Job
+from benchmarks.simulation.member import Member
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is promised to a request, in seconds."""
+
+    time_to_first_token: float
+    time_per_output_token: float
+
+
+class Outcome:
+    """Of one run. Latencies are those of requests that came after `warm_up` seconds."""
+
+    def __init__(self, warm_up: float = 0.0) -> None:
+        self.num_arrived = 0
+        self.num_answered = 0
+        self.failures: Counter[str] = Counter()
+        self.num_replicas_lost = 0
+        self.num_preemptions = 0
+        self.request_seconds = 0.0  # the integral of the number of unfinished requests
+        self.stays = 0.0  # seconds that requests were unfinished, summed
+        self.arrivals_until = 0.0
+        self.replica_seconds = 0.0
+        self.busy_seconds = 0.0
+        self.num_output_tokens = 0
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
+        self.sizes: list[tuple[float, int]] = []  # when the autoscaler wanted how many replicas
+        self.gaps = Histogram()
+        self._warm_up = warm_up
+        self._ttft, self._latency, self._tpot = array("d"), array("d"), array("d")
+        self._ended_at = 0.0
+        self._work: list[float] = []  # tokens computed by each replica, for each second that it was there
+
+    # ---- noting
+
+    def note_ended(self, job: Job) -> None:
+        self.num_answered += 1
+        self.stays += job.ended_at - job.arrived_at
+        self.num_output_tokens += job.output
+        self._ended_at = max(self._ended_at, job.ended_at)
+        if job.arrived_at < self._warm_up:
+            return
+        self.num_prompt_tokens += job.num_prompt
+        self.num_cached_tokens += job.num_cached
+        self._ttft.append(job.first_token_at - job.arrived_at)
+        self._latency.append(job.ended_at - job.arrived_at)
+        self._tpot.append((job.ended_at - job.first_token_at) / max(1, job.output - 1))
+
+    def note_failed(self, job: Job) -> None:
+        self.failures[job.failure] += 1
+        self.stays += job.ended_at - job.arrived_at
+
+    def note_replica(self, member: Member, until: float) -> None:
+        seconds, replica = until - member.created_at, member.replica
+        self.replica_seconds += seconds
+        self.busy_seconds += replica.busy_seconds
+        self.num_preemptions += replica.num_preemptions
+        self.gaps = Histogram.sum([self.gaps, replica.gaps])
+        if seconds:
+            self._work.append((replica.num_tokens_read + replica.num_tokens_written) / seconds)
+
+    # ---- figures
+
+    def ttft(self, fraction: float) -> float:
+        """Seconds to the first token; nan where nothing was answered."""
+        return quantile(self._ttft, fraction)
+
+    def latency(self, fraction: float) -> float:
+        """Seconds to the last token."""
+        return quantile(self._latency, fraction)
+
+    def gap(self, fraction: float) -> float:
+        """Seconds between two tokens of a stream, within a percent."""
+        return self.gaps.quantile(fraction)
+
+    @property
+    def seconds(self) -> float:
+        """Until the last answer."""
+        return self._ended_at
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Output tokens."""
+        return self.num_output_tokens / self.seconds if self.seconds else math.nan
+
+    def goodput(self, objective: Objective) -> float:
+        """The share of requests, refused ones included, that were answered as promised."""
+        kept = sum(
+            first <= objective.time_to_first_token and each <= objective.time_per_output_token
+            for first, each in zip(self._ttft, self._tpot, strict=True)
+        )
+        counted = len(self._ttft) + self.failures.total()
+        return kept / counted if counted else math.nan
+
+    def share_of_status(self, status: str) -> float:
+        """Of all requests, those that were answered with it."""
+        failed = sum(count for reason, count in self.failures.items() if reason.startswith(status))
+        return failed / self.num_arrived if self.num_arrived else math.nan
+
+    @property
+    def hit_rate(self) -> float:
+        """Of prompt tokens, those found in a prefix cache."""
+        return self.num_cached_tokens / self.num_prompt_tokens if self.num_prompt_tokens else math.nan
+
+    @property
+    def imbalance(self) -> float:
+        """Of the replicas' paces in tokens a second, the largest over the mean: 1 is even."""
+        return max(self._work) * len(self._work) / sum(self._work) if self._work and sum(self._work) else math.nan
+
+    @property
+    def utilisation(self) -> float:
+        """The share of the replicas' time in which a step ran."""
+        return self.busy_seconds / self.replica_seconds if self.replica_seconds else math.nan
+
+    def cost_per_million(self, price: float) -> float:
+        """Of output tokens, at `price` for a replica's hour."""
+        if not self.num_output_tokens:
+            return math.nan
+        return self.replica_seconds / 3600 * price / self.num_output_tokens * 1e6
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The smallest that `fraction` of them do not exceed; nan of none."""
+    if not values:
+        return math.nan
+    return sorted(values)[max(0, math.ceil(fraction * len(values)) - 1)]

@@ -1,0 +1,153 @@
+"""Who gets a request: the server's own policy (`server.routing`, as it is), and those it is compared with.
+
+A router sees what a front door sees: who takes requests, and what each has left to do. It does not look into a worker.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from benchmarks.simulation.job import Job
+from benchmarks.simulation.member import Member
+from server.routing import Candidate, Prompt, Router
+
+FEW = 16
+"""Of so many members each one's tokens are counted up to the last step, and all are weighed against each other. Of more
+they are known as of the member's last event, some steps ago, and only those are weighed who could win.
+"""
+
+
+class RoutingPolicy(Protocol):
+    def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
+        """One of `members`, of which there is at least one."""
+
+    def begin(self, member: Member) -> None:
+        """It takes requests from now on; its cache is empty."""
+
+    def end(self, member: Member) -> None:
+        """Its cache is gone."""
+
+
+class _Plain:
+    """Of those that keep nothing in mind."""
+
+    def __init__(self, most_members: int, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._next = 0
+
+    def begin(self, member: Member) -> None:
+        pass
+
+    def end(self, member: Member) -> None:
+        pass
+
+
+class RoundRobin(_Plain):
+    """Each in turn."""
+
+    def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
+        self._next += 1
+        return members[self._next % len(members)]
+
+
+class RandomChoice(_Plain):
+    """Anyone."""
+
+    def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
+        return self._draw.choice(members)
+
+
+class PowerOfTwo(_Plain):
+    """The one with less to do of two at random (Mitzenmacher 2001)."""
+
+    def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
+        first, second = self._draw.choice(members), self._draw.choice(members)
+        return min(first, second, key=lambda member: (member.tokens_left(now), member.num_jobs))
+
+
+class FewestRequests(_Plain):
+    """The one with the fewest unfinished requests, as many proxies do it."""
+
+    def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
+        return min(members, key=lambda member: member.num_jobs)
+
+
+class Ours:
+    """`server.routing.Router`; `by_prefix` is what it does, without it nothing is expected to lie anywhere."""
+
+    def __init__(self, most_members: int, seed: int, *, by_prefix: bool = True) -> None:
+        self._router = Router(most_members)
+        self._by_prefix = by_prefix
+        self._given: defaultdict[int, set[int]] = defaultdict(set)
+        """Of each group, who was ever given one of it."""
+
+    def begin(self, member: Member) -> None:
+        limits = member.replica.limits
+        num_blocks = limits.num_blocks if limits.prefix_caching and self._by_prefix else 0
+        self._router.begin(member.slot, num_blocks=num_blocks, block_size=limits.block_size)
+
+    def end(self, member: Member) -> None:
+        self._router.end(member.slot)
+        for slots in self._given.values():
+            slots.discard(member.slot)
+
+    def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
+        prompt = KnownPrompt(job, takes=self._by_prefix)
+        weighed = members if len(members) <= FEW else self._shortlist(members, job)
+        by_slot = {member.slot: member for member in weighed}
+        exact = len(members) <= FEW
+        candidates = [
+            Candidate(slot, member.tokens_left(now) if exact else member.tokens_noted, member.num_jobs)
+            for slot, member in by_slot.items()
+        ]
+        chosen = by_slot[self._router.route(candidates, prompt).worker_id]
+        if self._by_prefix and job.num_prefix_blocks:
+            self._given[job.group].add(chosen.slot)
+        return chosen
+
+    def _shortlist(self, members: Sequence[Member], job: Job) -> list[Member]:
+        """Those of whom the router would choose one: those with the least to do, and of those that may hold the prefix
+        whoever has at most so much more to do as it is long.
+        """
+        loads = [member.tokens_noted for member in members]
+        least = min(loads)
+        most = least + job.arrival.prefix_tokens
+        given = self._given.get(job.group, ()) if self._by_prefix and job.num_prefix_blocks else ()
+        if not given:
+            return [member for member, load in zip(members, loads, strict=True) if load == least]
+        return [
+            member
+            for member, load in zip(members, loads, strict=True)
+            if load == least or (load <= most and member.slot in given)
+        ]
+
+
+class KnownPrompt(Prompt):
+    """A prompt whose blocks have names instead of tokens: those of its group's prefix, and others that are its own."""
+
+    def __init__(self, job: Job, *, takes: bool) -> None:
+        self.token_ids = range(job.num_prompt)  # type: ignore[assignment]
+        self.encoder_token_ids = ()
+        self.takes = self.leaves = takes
+        self._job = job
+
+    def block_hashes(self, block_size: int) -> list[int]:
+        job = self._job
+        shared = [(job.group << 24) + index for index in range(job.num_prefix_blocks)]
+        return shared + [-(job.uid << 24) - index - 1 for index in range(len(shared), job.num_prompt // block_size)]
+
+
+def _least_loaded(most_members: int, seed: int) -> Ours:
+    return Ours(most_members, seed, by_prefix=False)
+
+
+POLICIES: dict[str, Callable[[int, int], RoutingPolicy]] = {
+    "round-robin": RoundRobin,
+    "random": RandomChoice,
+    "fewest-requests": FewestRequests,
+    "power-of-two": PowerOfTwo,
+    "least-loaded": _least_loaded,
+    "prefix": Ours,
+}
+"""By name: made for at most so many members, and a seed."""
