@@ -1,7 +1,7 @@
 """Renders the chart with Helm's own engine (helm-python-sdk carries it), and writes plain/ from it.
 
-`python -m deploy.kubernetes.render` writes plain/ anew; with `--values FILE ...` it prints what each file of values (JSON:
-a list of maps) makes instead. Knows the chart's files by their names, and no cluster.
+`python -m deploy.kubernetes.render` writes plain/ anew; with `--values FILE` it prints what each map of a JSON list
+of values makes instead. Knows the chart's files by their names, and no cluster.
 """
 
 import argparse
