@@ -8,7 +8,7 @@ Axes: T rows of the batch, H query heads, D head dimension, S keys of one sequen
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -19,9 +19,10 @@ from model.batch import Batch, Check, Sight, fill_up, padded_rows
 from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, CompiledAttention
-from model.layers.linear import Linear
 from model.layers.told_table import ToldTable
 
+Projection = Callable[[torch.Tensor], torch.Tensor]
+"""x [rows, H D] -> x W_O^T [rows, d], without the bias."""
 TAP_BYTES = 64 << 20
 """Most bytes of attention rows in flight at a time: a long prompt's rows are handed out, and changed, in pieces of
 this size."""
@@ -203,17 +204,17 @@ def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[
 
 
 def look_at_results(
-    point: str, projection: Linear, z: torch.Tensor, out: torch.Tensor, look: LayerLooks
+    point: str, project: Projection, z: torch.Tensor, out: torch.Tensor, look: LayerLooks
 ) -> torch.Tensor:
     """Each head's part of the attention's output, z_h W_O,h, without the bias.
 
-    projection: W_O; z [T, H, D]; out [T', d], T' >= T, what W_O made of z. Returns `out`, moved by what was changed.
+    project: by W_O; z [T, H, D]; out [T', d], T' >= T, what W_O made of z. Returns `out`, moved by what was changed.
     """
     place = look.place(point)
     if place is None:
         return out
     assert place.rows is not None
-    found = _results(projection, z, place.rows, range(z.shape[1]) if place.heads is None else place.heads)
+    found = _results(project, z, place.rows, range(z.shape[1]) if place.heads is None else place.heads)
     wanted = look(point, found, place)  # [n, heads, d]
     changes = look.changes.get(point, ())
     out = out.clone() if changes else out
@@ -226,7 +227,7 @@ def look_at_results(
     return out
 
 
-def _results(projection: Linear, z: torch.Tensor, rows: Sequence[int], heads: Sequence[int]) -> torch.Tensor:
+def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: Sequence[int]) -> torch.Tensor:
     """z_h W_O,h of these rows and heads, [n, heads, d].
 
     Each is a row of its own in a product with the whole of W_O, with zeros for all other heads: more arithmetic than
@@ -240,6 +241,6 @@ def _results(projection: Linear, z: torch.Tensor, rows: Sequence[int], heads: Se
         for place, head in enumerate(heads):
             alone[:, place, head] = piece[:, head]
         alone = alone.flatten(0, 1).flatten(1)  # [m * heads, H D]
-        results = projection.product(fill_up(alone, padded_rows(len(alone))))[: len(alone)]
+        results = project(fill_up(alone, padded_rows(len(alone))))[: len(alone)]
         pieces.append(results.view(len(piece), len(heads), -1))
     return torch.cat(pieces)

@@ -225,6 +225,10 @@ class Looks:
         """Time the network spent on the attention taps."""
         return sum(look.attention_seconds for look in self._by_layer.values())
 
+    def serve_by(self, make: Callable[[LayerLooks], LayerLooks]) -> None:
+        """Have what `make` gives for each layer's wishes serve them, before the step runs."""
+        self._by_layer = {layer: make(look) for layer, look in self._by_layer.items()}
+
     def at(self, layer: int | None) -> LayerLooks | None:
         """The wishes about block `layer`, or about the points outside the blocks; None when there are none."""
         return self._by_layer.get(layer)

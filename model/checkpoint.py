@@ -21,6 +21,8 @@ from model.weight_maps import Source, Weight, table_of, weights_of
 
 Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in all, counted as they stand in the file."""
+Part = Callable[[str, torch.Tensor], torch.Tensor]
+"""Of a whole weight, by our name, what is wanted; a view will do."""
 
 _SHOWN = 8
 """Names told in one error; the rest are counted."""
@@ -109,42 +111,75 @@ _FORMATS: tuple[tuple[str, Callable[[Path], _File]], ...] = (
 )
 
 
+class WeightFiles:
+    """The weight files of a folder, open, in our names."""
+
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        """Raises ModelLoadError as `load_weights` does for files that do not fit `config`."""
+        self._entries, self._table = _open(folder), table_of(config)
+        self.weights = {weight.name: weight for weight in weights_of(config)}
+        self._names = {self._table.short(name): name for name in self._entries}
+        _check(folder, config, self.weights.values(), self._entries, self._names)
+
+    def num_bytes(self, name: str) -> int:
+        """As it stands in the files."""
+        return sum(self._entry(source).num_bytes for source in self.weights[name].sources)
+
+    def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+        """One weight, contiguous."""
+        weight = self.weights[name]
+        target = memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
+        row = 0
+        for source in weight.sources:
+            found = self._entry(source).file.read(_find(source, self._table, self._names))
+            tensor = _arranged(found.detach(), weight)  # torch files may hold parameters
+            target[row : row + len(tensor)].copy_(tensor)
+            row += len(tensor)
+        return target
+
+    def check_tied(self, embed: torch.Tensor, part: Part) -> None:
+        """Raise for a head that config.json ties to the token table, of which `embed` is a part."""
+        copies = {self._names[s]: self._entries[self._names[s]] for s in self._table.tied_heads if s in self._names}
+        _check_tied(embed, copies, part)
+
+    def _entry(self, source: Source) -> _Entry:
+        return self._entries[_find(source, self._table, self._names)]
+
+
 def load_weights(
     folder: Path,
     config: ModelConfig,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
+    part: Part | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Read every weight that `config` needs: our names (see weight_maps), `dtype`, contiguous, on `device`.
+    """Read every weight that `config` needs: our names (see weight_maps), `dtype`, contiguous, on `device`; of each the
+    part that is wanted: the peak is then all parts and one whole weight.
 
     Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
     tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when a head
     is there that should equal the token table and does not.
     """
-    entries, table = _open(folder), table_of(config)
-    weights = list(weights_of(config))
-    names = {table.short(name): name for name in entries}
-    _check(folder, config, weights, entries, names)
-
-    found = {source: _find(source, table, names) for weight in weights for source in weight.sources}
-    total = sum(entries[found[source]].num_bytes for weight in weights for source in weight.sources)
+    files = WeightFiles(folder, config)
+    total = sum(map(files.num_bytes, files.weights))
     done, loaded = 0, {}
-    for weight in weights:
-        target = memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
-        row = 0
-        for source in weight.sources:
-            entry = entries[found[source]]
-            tensor = _arranged(entry.file.read(found[source]).detach(), weight)  # torch files may hold parameters
-            target[row : row + len(tensor)].copy_(tensor)
-            row += len(tensor)
-            done += entry.num_bytes
-        loaded[weight.name] = target
+    for name in files.weights:
+        loaded[name] = (
+            files.read(name, dtype, device) if part is None else _own(files.read(name, dtype), part, name, device)
+        )
+        done += files.num_bytes(name)
         if progress is not None:
             progress(done, total)
     if config.has_head and config.tie_word_embeddings:
-        _check_tied(loaded["embed.weight"], {names[s]: entries[names[s]] for s in table.tied_heads if s in names})
+        files.check_tied(loaded["embed.weight"], part or (lambda name, whole: whole))
     return loaded
+
+
+def _own(whole: torch.Tensor, part: Part, name: str, device: torch.device | str) -> torch.Tensor:
+    """A part in memory of its own, so that the whole can go."""
+    wanted = part(name, whole)
+    return memory.zeros(wanted.shape, whole.dtype, device).copy_(wanted)
 
 
 def _find(source: Source, table: WeightMap, names: Mapping[str, str]) -> str:
@@ -228,10 +263,10 @@ def _check(
         raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
 
 
-def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry]) -> None:
+def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry], part: Part) -> None:
     """Raise for a head that config.json ties to the token table `embed`, and that is another matrix in the files."""
     for name, entry in copies.items():
-        if not torch.equal(entry.file.read(name).to(embed), embed):
+        if not torch.equal(part("embed.weight", entry.file.read(name)).to(embed), embed):
             raise ModelLoadError(
                 f"weights: {name} differs from the token table, to which config.json ties it; "
                 "if the head is a matrix of its own, set tie_word_embeddings to false"

@@ -1,6 +1,6 @@
 """From a model folder to a network that runs. Knows how the parts fit together; refuses to know who will use them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -13,6 +13,9 @@ from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.packed_weight import can_pack
 from model.layers.token_table import TokenTable
+from model.parallel.group import Group
+from model.parallel.parts import GatheredLinear, SplitTokenTable
+from model.parallel.shares import Shares, shares_of, weight_parts
 from model.stack import Stack
 from model.stack_builder import StackBuilder
 from model.transformer import Transformer
@@ -81,8 +84,9 @@ def load_model(
     batch_invariant: bool | None = None,
     quantize: Quantization = "none",
     progress: Callable[[int, int], None] | None = None,
+    group: Group | None = None,
 ) -> Transformer:
-    """Load a checkpoint of any family.
+    """Load a checkpoint of any family; of a group that holds it together, this rank's share.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
     embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `batch_invariant`:
@@ -91,9 +95,12 @@ def load_model(
 
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
-    weights = load_weights(folder, config, dtype, device, progress)
+    shares = None if group is None else shares_of(config, group)
+    weights = load_weights(folder, config, dtype, device, progress, None if shares is None else weight_parts(shares))
     context = max_model_len or config.max_model_len
-    return build_model(config, weights, context=context, batch_invariant=batch_invariant, quantize=quantize)
+    return build_model(
+        config, weights, context=context, batch_invariant=batch_invariant, quantize=quantize, shares=shares
+    )
 
 
 def build_model(
@@ -103,9 +110,11 @@ def build_model(
     context: int,
     batch_invariant: bool | None = None,
     quantize: Quantization = "none",
+    shares: Mapping[str, Shares] | None = None,
 ) -> Transformer:
     """The network of `weights`, under our names (`model.checkpoint`), which leave the dict; `context` is the longest
-    sequence that will be run, `batch_invariant` and `quantize` as in `load_model`.
+    sequence that will be run, `batch_invariant` and `quantize` as in `load_model`; `shares`: of each stack, by its
+    prefix, where the weights are one rank's part.
 
     Raises KeyError when a weight is missing.
     """
@@ -115,16 +124,23 @@ def build_model(
     head = project_out = None
     if config.has_head:
         weight, bias = weights.pop("head.weight", table), weights.pop("head.bias", None)
-        head = Linear(weight, bias, batch_invariant=invariant, quantize=quantize)
+        if shares is None:
+            head = Linear(weight, bias, batch_invariant=invariant, quantize=quantize)
+        else:
+            head = GatheredLinear(weight, bias, shares[""].words, batch_invariant=invariant)
         del weight
         if "embed_out.weight" in weights:
             project_out = Linear.take(weights, "embed_out", batch_invariant=invariant)
-    tokens = TokenTable(table, tied=head if is_tied else None)
+    tied = head if is_tied else None
+    tokens = TokenTable(table, tied) if shares is None else SplitTokenTable(table, shares[""].words, tied)
     del table
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
-        return StackBuilder(own, taken, tokens, longest, batch_invariant=invariant, quantize=quantize).stack()
+        share = None if shares is None else shares[prefix]
+        own = own if share is None else share.own_config
+        builder = StackBuilder(own, taken, tokens, longest, batch_invariant=invariant, quantize=quantize, shares=share)
+        return builder.stack()
 
     encoder = decoder = None
     if config.kind == "encoder":

@@ -20,6 +20,8 @@ from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
 from model.layers.tile_attention import TileAttention
 from model.layers.token_table import TokenTable
+from model.parallel.parts import NormOfAllHeads, SplitHeads, SummedLinear
+from model.parallel.shares import Share, Shares
 from model.stack import Stack
 from model.sublayers import CrossAttention, Feedforward, Heads, SelfAttention
 
@@ -36,18 +38,21 @@ class StackBuilder:
         *,
         batch_invariant: bool,
         quantize: Quantization = "none",
+        shares: Shares | None = None,
     ) -> None:
         """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
 
-        `batch_invariant`: whether a row's bits may depend on its own sequence alone; `quantize`: the blocks' matrices.
+        `batch_invariant`: whether a row's bits may depend on its own sequence alone; `quantize`: the blocks' matrices;
+        `shares`: of the stack whose part `config` and `weights` are, where several ranks hold one together.
         """
         self.config = config
+        self.shares = shares
         self.weights = weights
         self.tokens = tokens
         self.context = context
         self.batch_invariant = batch_invariant
         self.quantize: Quantization = quantize
-        self.is_whole = why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
+        self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
         """Whether an `EncodeStep` can stand for the stack."""
         if self.is_whole:
             self.attention: Attention = TileAttention()
@@ -75,7 +80,9 @@ class StackBuilder:
             local_rope=local_rope,
             blocks=blocks,
             final_norm=final_norm,
-            decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope) if config.causal else None,
+            decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope)
+            if config.causal and self.shares is None
+            else None,
             encode_step=EncodeStep(blocks, config, self.tokens.dtype) if self.is_whole else None,
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
@@ -106,6 +113,18 @@ class StackBuilder:
             tiled=self.is_whole,
         )
 
+    def _added(self, name: str) -> Linear:
+        """A matrix whose product is added to the stream."""
+        if self.shares is None:
+            return self._linear(name)
+        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        return SummedLinear(weight, bias, self.shares.group, batch_invariant=self.batch_invariant)
+
+    def _heads(self, name: str, rule: AttentionRule, out: str) -> Heads:
+        if self.shares is None:
+            return Heads(name, self.attention, rule, self._added(out))
+        return SplitHeads(name, self.attention, rule, self._added(out), self.shares)
+
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
         has_norm = index > 0 or config.first_attention_norm
@@ -126,6 +145,11 @@ class StackBuilder:
     def _mlp(self, name: str) -> Mlp:
         if self.is_whole:
             return Mlp(self._linear(f"{name}.up", self.config.activation), self._linear(f"{name}.down"))
+        if self.shares is not None:
+            down, activation = self._added(f"{name}.down"), self.config.activation
+            if not self.config.gated_mlp:
+                return Mlp(self._linear(f"{name}.up", activation), down)
+            return Mlp(self._linear(f"{name}.gate_up"), down, activation, batch_invariant=self.batch_invariant)
         return Mlp.take(self.weights, name, self.config, batch_invariant=self.batch_invariant, quantize=self.quantize)
 
     def _residual(
@@ -155,31 +179,32 @@ class StackBuilder:
         config, name = self.config, f"layers.{index}"
         return SelfAttention(
             qkv=self._linear(f"{name}.qkv"),
-            heads=Heads("attn", self.attention, rule, self._linear(f"{name}.attn_out")),
+            heads=self._heads("attn", rule, f"{name}.attn_out"),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             causal=config.causal,
             window=config.window_of(index),
-            q_norm=self._qk_norm(f"{name}.q_norm"),
-            k_norm=self._qk_norm(f"{name}.k_norm"),
+            q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
+            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
         )
 
-    def _qk_norm(self, name: str) -> RmsNorm | None:
-        """An RMSNorm in every family that has one."""
+    def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
+        """An RMSNorm in every family that has one; `share`: of the heads it stands on."""
         if self.config.qk_norm is None:
             return None
-        return RmsNorm(
+        norm = RmsNorm(
             self.weights.pop(f"{name}.weight"),
             self.config.norm_eps,
             weight_offset=self.config.norm_weight_offset,
         )
+        return norm if share is None or self.config.qk_norm == "head" else NormOfAllHeads(norm, share)
 
     def _cross_attention(self, name: str) -> CrossAttention:
         rule = AttentionRule(self.config.attention_scale, self.config.attn_logit_softcap)
         return CrossAttention(
             q=self._linear(f"{name}.cross_q"),
             kv=self._linear(f"{name}.cross_kv"),
-            heads=Heads("cross_attn", self.attention, rule, self._linear(f"{name}.cross_out")),
+            heads=self._heads("cross_attn", rule, f"{name}.cross_out"),
             head_dim=self.config.head_dim,
         )

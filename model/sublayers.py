@@ -49,14 +49,21 @@ class Heads:
         self, q: torch.Tensor, padded: int, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
     ) -> torch.Tensor:
         """q [T, H, D], turned -> [T', d]."""
-        if look is not None and (look.attention or look.attention_changes):
-            z = attend_and_look(self._attended(q, step, sight, cross=cross), step.batch, look)  # [T, H, D]
-        else:
-            z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)
+        z = self._attend(q, step, sight, look, cross=cross)  # [T, H, D]
         if look is not None:
             z = look(f"{self.name}.hook_z", z)
         out = self.out(fill_up(z.flatten(1), padded))
-        return out if look is None else look_at_results(f"{self.name}.hook_result", self.out, z, out, look)
+        return out if look is None else self._look_at_results(z, out, look)
+
+    def _attend(
+        self, q: torch.Tensor, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
+    ) -> torch.Tensor:
+        if look is not None and (look.attention or look.attention_changes):
+            return attend_and_look(self._attended(q, step, sight, cross=cross), step.batch, look)
+        return self.attention.attend(q, step.cache, step.batch, sight, self.rule)
+
+    def _look_at_results(self, z: torch.Tensor, out: torch.Tensor, look: LayerLooks) -> torch.Tensor:
+        return look_at_results(f"{self.name}.hook_result", self.out.product, z, out, look)
 
     def show(self, q: torch.Tensor, step: Step, sight: Sight, look: LayerLooks) -> None:
         """Of self-attention, what is seen of the scores of q [T, H, D], turned, where nobody needs their sum."""

@@ -50,6 +50,11 @@ class Transformer:
         return stack.embedding.tokens
 
     @property
+    def cache_config(self) -> ModelConfig:
+        """Of the keys and values that its decoder keeps: those of this process, where several share the heads."""
+        return self.config if self.decoder is None else self.decoder.config
+
+    @property
     def dtype(self) -> torch.dtype:
         return self.tokens.dtype
 

@@ -64,7 +64,7 @@ class _Looked:
         blocks = torch.randperm(NUM_BLOCKS - 1, generator=torch.Generator().manual_seed(len(token_ids))).add(1).tolist()
         needed = -(-len(token_ids) // BLOCK_SIZE)
         where = _Sequence(blocks[:needed], blocks[needed : needed - (-len(encoder_ids) // BLOCK_SIZE)])
-        cache = KVCache(self.config, NUM_BLOCKS, BLOCK_SIZE, model.dtype, CPU)
+        cache = KVCache(model.cache_config, NUM_BLOCKS, BLOCK_SIZE, model.dtype, CPU)
         if self.config.encoder is not None:
             self.enter(self.encode(encoder_ids), cache, where)
         steps = range(0, len(token_ids), chunk)

@@ -89,7 +89,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
         for i, found in enumerate(seen):
             found.pieces.append(hidden[batch.first_rows[i] : batch.first_rows[i + 1]])
         return seen
-    cache = KVCache(config, 1 + ROOM * len(sequences), BLOCK, model.dtype, CPU)
+    cache = KVCache(model.cache_config, 1 + ROOM * len(sequences), BLOCK, model.dtype, CPU)
     tables = [range(1 + ROOM * i, 1 + ROOM * (i + 1)) for i in range(len(sequences))]
     if config.encoder is not None:
         for each, table in zip(sequences, tables, strict=True):

@@ -1,0 +1,72 @@
+"""The processes that share one network, and what they send each other. Knows tensors; refuses to know what they mean.
+
+All of them must make the same calls in the same order. Each call gives every rank the same bits, and an element's bits
+do not depend on where in its tensor it stands, so that answers stay free of the batch.
+"""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = timedelta(minutes=5)
+"""After which a rank that waits for another gives up. One that has died is noticed at once: its connections close."""
+
+
+class Group:
+    """The ranks 0 .. size - 1 of `torch.distributed`, of which this process is one."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    @classmethod
+    def join(cls, store: Path, rank: int, size: int, device: torch.device) -> "Group":
+        """Meet the others through the file `store`, which only they can read: by gloo between CPUs, nccl between GPUs.
+
+        Returns when all are there; raises torch's DistError when they are not in time.
+        """
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        else:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or gloo would listen where the host's name leads
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT)
+        return cls(rank, size)
+
+    def leave(self) -> None:
+        """Close the connections."""
+        dist.destroy_process_group()
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks of x, any shape, in their order; x may be written to.
+
+        Two numbers have one sum. Of more, an all-reduce adds each piece of a tensor in another order, which would make
+        a row's bits depend on the rows before it.
+        """
+        if self.size > 2:
+            first, *others = self._all(x).unbind()
+            for other in others:
+                first = first + other
+            return first
+        x = x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    def gather(self, x: torch.Tensor, axis: int) -> torch.Tensor:
+        """x of all ranks, which have the same shape, one behind the other along `axis`."""
+        return torch.cat(self._all(x).unbind(), axis)
+
+    def from_leader(self, x: torch.Tensor) -> torch.Tensor:
+        """x of rank 0; the others give a tensor of its shape and dtype, which may be written to."""
+        x = x.contiguous()
+        dist.broadcast(x, 0)
+        return x
+
+    def _all(self, x: torch.Tensor) -> torch.Tensor:
+        """[rank, ...]"""
+        found = x.new_empty(self.size, *x.shape)
+        dist.all_gather(list(found.unbind()), x.contiguous())
+        return found

@@ -1,0 +1,170 @@
+"""One network on two ranks gives the numbers of one process, point by point, whatever is looked at or changed.
+
+The other rank is a real process, met through gloo. It is started once and given one checkpoint after another.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.batch import Batch
+from model.capture import Change, Looks, Read
+from model.folder import ModelLoadError
+from model.inside.live_weights import linears_of
+from model.kv_cache import KVCache
+from model.loader import load_model
+from model.parallel.group import Group
+from model.parallel.leader import LeadingTransformer, load_leading
+from model.parallel.shares import shares_of, why_not_split
+from model.points import Stack
+from model.registry import read_config
+from model.transformer import Transformer
+from server.engine.ranks import Ranks
+from tests import tiny
+from tests.invariance import num_threads
+from tests.model.watching import Edit, Key, Watched, points, run, token_ids
+from tests.network import BLOCK_SIZE, CPU, logits_alone, look_at_everything, worst
+
+EVEN = {"gpt_neox": {"num_attention_heads": 4, "hidden_size": 64}}
+"""What makes a family's heads a number that two ranks can share."""
+NAMES = [name for name in tiny.VARIANTS if name.removeprefix("llama-") not in tiny.ROPE_VARIANTS]
+"""Of every family; how positions turn is the same on each rank."""
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    lost: list[str] = []
+    with num_threads(1):
+        found = Ranks.start(2, CPU, on_loss=lost.append)
+        yield found
+        found.close()
+    assert not lost
+
+
+def make(name: str, path: Path) -> Path:
+    return tiny.make_variant(name, path, **EVEN.get(name.partition("-")[0], {}))
+
+
+def load_both(folder: Path, dtype: torch.dtype, ranks: Ranks) -> tuple[Transformer, LeadingTransformer]:
+    config = read_config(folder)
+    together = load_leading(folder, config, dtype, CPU, ranks.group, ranks.tell, max_model_len=tiny.CONTEXT)
+    ranks.wait_loaded()
+    return load_model(folder, config, dtype, CPU, max_model_len=tiny.CONTEXT), together
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_point_equals_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    folder = make(name, tmp_path)
+    tokens, encoder_tokens = token_ids(50), token_ids(43) if read_config(folder).encoder else []
+    one, two = load_both(folder, torch.float64, ranks)
+    assert (
+        worst(look_at_everything(two, tokens, encoder_tokens), look_at_everything(one, tokens, encoder_tokens)) < 1e-10
+    )
+    one, two = load_both(folder, torch.float32, ranks)
+    expected = look_at_everything(one, tokens, encoder_tokens)
+    found = look_at_everything(two, tokens, encoder_tokens, chunk=1000 if one.config.kind == "encoder" else 23)
+    assert worst(found, expected, "hook_pattern") <= 1e-5
+    assert worst(found, expected, "logits") <= 1e-4
+    assert worst(found, expected, "hook_normalized") <= 1e-4
+
+
+@pytest.mark.parametrize("name", ["llama-mqa-untied", "olmo2", "gpt_neox", "bert", "t5-gated-untied"])
+def test_every_change_acts_as_in_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    one, two = load_both(make(name, tmp_path), torch.float64, ranks)
+    for each in changed_sequences(one):
+        expected, found = run(one, [each], chunk=9), run(two, [each], chunk=9)
+        assert (expected[0].hidden - found[0].hidden).abs().max() < 1e-10
+        for key, numbers in expected[0].points.items():
+            assert (numbers - found[0].points[key]).abs().max() < 1e-10, key
+        for at, numbers in expected[0].attention.items():
+            assert torch.equal(numbers.isinf(), found[0].attention[at].isinf())
+            assert (numbers - found[0].attention[at]).nan_to_num().abs().max() < 1e-10, at
+
+
+def last_stack(model: Transformer) -> Stack:
+    return "encoder" if model.config.kind == "encoder" else "decoder"
+
+
+def changed_sequences(model: Transformer) -> Iterator[Watched]:
+    """Of a sequence, each changeable point changed, and scores and patterns of some heads, with all that shows it."""
+    config = model.config
+    stack = last_stack(model)
+    plain = Watched(
+        token_ids(23),
+        token_ids(17) if config.encoder else [],
+        reads=[(point.name, layer) for point, layer in points(model, stack)],
+        kinds=("pattern", "scores"),
+        rows=range(3, 19),
+        heads=(1, 2),
+    )
+    edit: Edit = lambda x: 0.5 * x + 0.25  # noqa: E731
+    keys: list[Key] = [(p.name, layer) for p, layer in points(model, stack) if p.changeable and layer in (None, 1)]
+    yield replace(plain)
+    for key in keys:
+        yield replace(plain, edits={key: edit})
+    for cross in (False, True)[: 1 + config.cross_attention]:
+        yield replace(plain, map_edits={("scores", 0, cross): lambda x: 3 * x, ("pattern", 1, cross): lambda x: x / 2})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["llama-gqa", "gpt2", "bert"])
+def test_looking_and_neighbours_do_not_change_a_bit(
+    name: str, dtype: torch.dtype, ranks: Ranks, tmp_path: Path
+) -> None:
+    _, two = load_both(tiny.make_variant(name, tmp_path), dtype, ranks)
+    crowd = [Watched(token_ids(count)) for count in (9, 31, 14)]
+    alone = [run(two, [each])[0].hidden for each in crowd]
+    stack = last_stack(two)
+    crowd[1] = replace(crowd[1], reads=[(p.name, i) for p, i in points(two, stack)], kinds=("pattern",))
+    for seen, hidden in zip(run(two, crowd), alone, strict=True):
+        assert torch.equal(seen.hidden, hidden)
+    if two.config.kind == "decoder":
+        tokens = token_ids(40)
+        assert torch.equal(logits_alone(two, tokens, chunk=6), logits_alone(two, tokens))
+
+
+def test_a_wish_that_fails_leaves_all_ranks_in_step(ranks: Ranks, tmp_path: Path) -> None:
+    one, two = load_both(tiny.make_variant("llama-gqa", tmp_path), torch.float32, ranks)
+    tokens = token_ids(12)
+
+    def fail(_: torch.Tensor) -> torch.Tensor:
+        raise MemoryError("there is no room for it")
+
+    def forward(looks: Looks | None) -> torch.Tensor:
+        cache = KVCache(two.cache_config, 8, BLOCK_SIZE, two.dtype, CPU)
+        batch = Batch.unchunked([tokens], BLOCK_SIZE, CPU, [two.config.num_layers])
+        return two.logits(two.forward(batch, cache, looks))
+
+    for looks in (
+        Looks([Read("attn.hook_q", 0, range(3), None, fail)]),  # type: ignore[arg-type]
+        Looks(changes=[Change("attn.hook_z", 1, range(3), (2,), fail)]),
+    ):
+        with pytest.raises(MemoryError, match="no room"):
+            forward(looks)
+        torch.testing.assert_close(forward(None), logits_alone(one, tokens), atol=1e-4, rtol=0)
+
+
+def test_each_rank_holds_its_share_of_what_is_large(ranks: Ranks, tmp_path: Path) -> None:
+    one, two = load_both(tiny.make_variant("llama-gqa", tmp_path), torch.float64, ranks)
+    assert one.decoder is not None
+    assert two.decoder is not None
+    assert two.head is not None
+    ours, whole = (model.decoder.blocks[0] for model in (two, one))  # type: ignore[union-attr]
+    for name in ("qkv", "attn_out", "up", "down"):
+        assert 2 * linears_of(ours)[name].to_dense().numel() == linears_of(whole)[name].to_dense().numel()
+    assert two.tokens.to_dense().shape[0] == -(-one.config.vocab_size // 2)
+    assert two.head.to_dense().shape[0] == -(-one.config.vocab_size // 2)
+    assert 2 * KVCache(two.cache_config, 3, 8, two.dtype, CPU).layers[0].keys.numel() == (
+        KVCache(one.cache_config, 3, 8, one.dtype, CPU).layers[0].keys.numel()
+    )
+
+
+def test_what_cannot_be_shared_is_refused_with_what_can(tmp_path: Path) -> None:
+    config = read_config(tiny.make_variant("gpt_neox", tmp_path))
+    with pytest.raises(ModelLoadError, match=r"--tensor-parallel 2: GPTNeoX.* has 3 attention heads.*; 1 is accepted"):
+        shares_of(config, Group(0, 2))
+    grouped = replace(config, num_heads=12, num_kv_heads=4, intermediate_size=96)
+    assert [n for n in range(1, 13) if why_not_split(grouped, n) is None] == [1, 2, 4, 12]
