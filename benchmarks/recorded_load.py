@@ -7,9 +7,11 @@ it (`Record` without a name: `"type": "request"`); times are seconds from the be
 import asyncio
 import json
 import random
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,26 +71,38 @@ class Record:
         return (self.latency - self.ttft) / max(1, self.output_tokens - 1)
 
 
-def plain_requests(
-    count: int, seed: int, *, prompt_tokens: int = 128, max_tokens: int = 64, rate: float | None = None
-) -> list[Request]:
-    """Prompts that share nothing; with a rate (a second) they come as a Poisson process does, else all at 0."""
-    prompts = random_prompts(count, seed, prompt_tokens, _VOCABULARY)
-    arrivals = [0.0] * count if rate is None else poisson_arrivals(count, rate, seed)
-    return [Request(prompt, max_tokens, arrival) for prompt, arrival in zip(prompts, arrivals, strict=True)]
+def endless_requests(seed: int, *, prompt_tokens: int, max_tokens: int) -> Iterator[Request]:
+    """Prompts that share nothing, made as they are needed; `max_tokens` is the mean."""
+    draw = random.Random(seed)
+    for i in count():
+        prompt = random_prompts(1, seed * 1_000_003 + i, prompt_tokens, _VOCABULARY)[0]
+        yield Request(prompt, _near(max_tokens, draw))
+
+
+def plain_requests(num: int, seed: int, *, prompt_tokens: int, max_tokens: int, rate: float) -> list[Request]:
+    """Prompts that share nothing and come as a Poisson process does, `rate` a second; `max_tokens` is the mean."""
+    prompts = random_prompts(num, seed, prompt_tokens, _VOCABULARY)
+    arrivals = poisson_arrivals(num, rate, seed)
+    draw = random.Random(seed)
+    return [Request(prompt, _near(max_tokens, draw), at) for prompt, at in zip(prompts, arrivals, strict=True)]
+
+
+def _near(mean: int, draw: random.Random) -> int:
+    """Half to one and a half times as much: answers of one length would end together, and their next ones begin so."""
+    return draw.randint(mean - mean // 2, mean + mean // 2)
 
 
 def grouped_requests(
-    count: int, seed: int, *, groups: int, prefix_tokens: int, own_tokens: int, max_tokens: int, rate: float
+    num: int, seed: int, *, groups: int, prefix_tokens: int, own_tokens: int, max_tokens: int, rate: float
 ) -> list[Request]:
     """Prompts that begin with one of `groups` long prefixes, the i-th of them 1 / i as often as the first (Zipf)."""
     prefixes = random_prompts(groups, seed, prefix_tokens, _VOCABULARY)
-    ends = random_prompts(count, seed + 1, own_tokens, _VOCABULARY)
+    ends = random_prompts(num, seed + 1, own_tokens, _VOCABULARY)
     draw = random.Random(seed + 2)
-    chosen = draw.choices(range(groups), [1 / (1 + rank) for rank in range(groups)], k=count)
+    chosen = draw.choices(range(groups), [1 / (1 + rank) for rank in range(groups)], k=num)
     return [
         Request(prefixes[group] + end, max_tokens, arrival, group, prefix_tokens)
-        for group, end, arrival in zip(chosen, ends, poisson_arrivals(count, rate, seed), strict=True)
+        for group, end, arrival in zip(chosen, ends, poisson_arrivals(num, rate, seed), strict=True)
     ]
 
 
@@ -108,16 +122,22 @@ async def send_open(
 
 
 async def send_closed(
-    host: str, port: int, requests: Sequence[Request], concurrency: int, workers: Mapping[str, int] | None = None
+    host: str,
+    port: int,
+    requests: Iterator[Request],
+    concurrency: int,
+    seconds: float,
+    workers: Mapping[str, int] | None = None,
 ) -> list[Record]:
-    """Send them with so many clients, each of which sends its next as soon as its last is answered."""
-    waiting = list(reversed(requests))
+    """Send them with so many clients, each of which sends its next as soon as its last is answered, for so long; then
+    what was sent is waited for.
+    """
     records: list[Record] = []
     started = time.perf_counter()
 
     async def client() -> None:
-        while waiting:
-            records.append(await send(host, port, waiting.pop(), started, workers))
+        while time.perf_counter() < started + seconds:
+            records.append(await send(host, port, next(requests), started, workers))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(concurrency):
@@ -134,7 +154,7 @@ async def send(
     try:
         line = (await exchange(host, port, request.body)).timeline()
     except (Unanswered, OSError) as error:
-        return Record(*asked, end=time.perf_counter() - started, error=" ".join(str(error).split())[:300])
+        return Record(*asked, end=time.perf_counter() - started, error=_reason(str(error)))
     word = line.text[: len(line.text) // line.completion_tokens] if line.completion_tokens else ""
     return Record(
         *asked,
@@ -144,6 +164,12 @@ async def send(
         end=line.tokens_at[-1] - started,
         worker=None if workers is None else workers.get(word),
     )
+
+
+def _reason(message: str) -> str:
+    """The code of an error that the server told, or else what is known in a line."""
+    code = re.search(r"""["']code["']: ["'](\w+)""", message)
+    return code[1] if code else " ".join(message.split())[:200]
 
 
 def append_run(file: Path, run: Mapping[str, Any], records: Sequence[Record]) -> None:

@@ -14,8 +14,8 @@ from dataclasses import replace
 import torch
 
 from benchmarks.simulation.step_times import StepTimes
+from benchmarks.timed_server import FIRST_TOKEN, STEP_TIMES
 from model.kv_cache import KVCache
-from model.layers.arrays import use_compiler
 from model.loader import load_model
 from model.registry import read_config
 from server.engine.config import EngineConfig
@@ -26,10 +26,6 @@ from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sequence import Chunk, Sequence
 
-STEP_TIMES = "TIMED_ENGINE_STEP_TIMES"
-"""The environment's variable that holds the step times as JSON."""
-FIRST_TOKEN = 300
-"""What worker 0 generates; worker i that plus i."""
 _PIECE = 0.005
 """Seconds between two looks whether the step is still wanted: a network looks between its blocks."""
 
@@ -82,7 +78,6 @@ class TimedEngine(Engine):
         """
         step_times = StepTimes.from_json(os.environ[STEP_TIMES])
         model_config = read_config(config.model)
-        use_compiler(False)
         dtype, device = torch.float32, torch.device("cpu")
         max_model_len = config.max_model_len or model_config.max_model_len
         model = load_model(config.model, model_config, dtype, device, max_model_len=max_model_len, progress=progress)

@@ -15,11 +15,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.processes import LOOPBACK, ROOT, Server, free_port, running
+from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from server.app import ServeError, serve
 from server.cli import build_parser, fail, forget_keys
+from server.routing import Router
 from server.settings import from_arguments
 
+STEP_TIMES = "TIMED_ENGINE_STEP_TIMES"
+"""The environment's variable that holds the step times as JSON."""
+ROUTING = "TIMED_SERVER_ROUTING"
+"""... that names one of `benchmarks.routing_policies`; without it the server's own is used."""
+FIRST_TOKEN = 300
+"""What worker 0 generates; worker i that plus i."""
 CONTEXT = 8192
 """Tokens that the stand-in reads and writes at most."""
 BLOCK_SIZE = 32
@@ -52,7 +60,7 @@ def timed_server(fleet: Fleet, flags: Sequence[str] = (), log_file: Path | None 
         command = [sys.executable, "-m", "benchmarks.timed_server", str(model), *fleet.flags, *flags]
         command += ["--host", LOOPBACK, "--port", str(port)]
         command += ["--kv-cache-memory", str((fleet.num_blocks - 1) * bytes_per_block(model))]
-        environment = {"TIMED_ENGINE_STEP_TIMES": fleet.step_times.to_json()}
+        environment = {STEP_TIMES: fleet.step_times.to_json(), ROUTING: fleet.routing}
         with running(command, port, "/health/ready", 120, environment=environment, log_file=log_file) as server:
             yield server
 
@@ -79,6 +87,7 @@ def bytes_per_block(model: Path) -> int:
 def main() -> int:
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
     forget_keys()
+    Router.route = POLICIES[os.environ.get(ROUTING, "prefix")]  # type: ignore[method-assign, assignment]
     try:
         return serve(settings, engine_factory="benchmarks.timed_engine:TimedEngine.from_folder")
     except ServeError as error:

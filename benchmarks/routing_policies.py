@@ -1,0 +1,37 @@
+"""Ways to choose a worker that the server does not use, to measure what its own is worth.
+
+Each stands in for `server.routing.Router.route`.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+
+from server.routing import Candidate, Prompt, Route, Router
+
+Policy = Callable[[Router, Sequence[Candidate], Prompt], Route]
+
+_own = Router.route
+_draw = random.Random(0)
+
+
+def least_loaded(router: Router, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+    """The server's own without the prefixes: nothing is expected to lie anywhere."""
+    return _own(router, candidates, Prompt(prompt.token_ids, prompt.encoder_token_ids, takes=False, leaves=False))
+
+
+def fewest_requests(router: Router, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+    """Whoever has the fewest unfinished requests, as many proxies do it."""
+    return Route(min(candidates, key=lambda each: (each.num_requests, each.worker_id)).worker_id, 0)
+
+
+def any_worker(router: Router, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+    """One at random."""
+    return Route(_draw.choice(candidates).worker_id, 0)
+
+
+POLICIES: dict[str, Policy] = {
+    "prefix": _own,
+    "least-loaded": least_loaded,
+    "fewest-requests": fewest_requests,
+    "random": any_worker,
+}
