@@ -21,12 +21,14 @@ from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EmbedTask, EngineRequest, GenerateTask, Intervention, Task
 from server.errors import ApiError, BadRequest, Unavailable, WorkerLost
 from server.messages import MessageError
+from server.metrics import WorkerNumbers
 from server.request_handle import RequestHandle
 from server.request_log import current_record
+from server.routing import Candidate, Prompt, Router
 from server.settings import Settings
 from server.state_report import WorkerQuestions, admission_state, request_state
 from server.worker_socket import WorkerSocket
-from server.worker_state import WorkerState, add_counters, seconds_until_ready, unready
+from server.worker_state import WorkerState, add_counters, seconds_until_ready, together, unready
 from server.worker_watch import WorkerWatch
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,10 @@ class EngineClient:
         self.on_step: Callable[[EngineStats], None] | None = None
         self.on_hung: Callable[[int], None] | None = None
         self.workers = tuple(WorkerState(i) for i in range(num_workers))
+        self.routed_prefix_tokens = 0
+        """Prompt tokens of requests that were given to the worker that is expected to hold them."""
+        self._router = Router(num_workers)
+        self._reuses_prefixes = not settings.no_prefix_caching
         self.admission = Admission(
             max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
             max_tokens=settings.max_num_queued_tokens,
@@ -127,9 +133,9 @@ class EngineClient:
             return "draining"
         return next((worker.reason() for worker in self.workers if not worker.is_ready), "ready")
 
-    def workers_up(self) -> list[bool]:
-        """Of each worker slot, whether its process takes requests."""
-        return [worker.is_ready for worker in self.workers]
+    def worker_numbers(self) -> list[WorkerNumbers]:
+        """Of each worker slot, for the metrics."""
+        return [WorkerNumbers(worker.is_ready, worker.stats, worker.requests_total) for worker in self.workers]
 
     def info(self) -> EngineInfo:
         """Of the workers, also while one is being restarted. Raises Unavailable before any was ready."""
@@ -140,15 +146,7 @@ class EngineClient:
     def stats(self) -> EngineStats:
         """All workers together, those that died included: counters never go back, gauges are of the living."""
         living = [worker.stats for worker in self.workers if worker.info is not None]
-        total = add_counters(self._dead_stats, living)
-        return replace(
-            total,
-            num_requests_running=sum(stats.num_requests_running for stats in living),
-            num_requests_waiting=sum(stats.num_requests_waiting for stats in living),
-            kv_cache_usage_ratio=max((stats.kv_cache_usage_ratio for stats in living), default=0.0),
-            inflight_capture_bytes=self.admission.capture_bytes,
-            iteration_tokens=sum(stats.iteration_tokens for stats in living),
-        )
+        return replace(together(self._dead_stats, living), inflight_capture_bytes=self.admission.capture_bytes)
 
     async def describe(self) -> dict[str, Any]:
         """What this process and the workers are doing, for a debug dump."""
@@ -173,14 +171,14 @@ class EngineClient:
         capture_bytes: int = 0,
         priority: int = 0,
     ) -> RequestHandle:
-        """Hand a request to the least loaded worker.
+        """Hand a request to the worker that `server.routing` chooses.
 
         `deadline` is CLOCK_MONOTONIC seconds; without one `--request-timeout` counts. `capture_bytes` is what its
         tensors will take. Of those that wait, lower priorities go first. Raises Unavailable (503), QueueFull (429),
         PayloadTooLarge (413).
         """
         now = time.monotonic()
-        worker = self._pick_worker()
+        candidates = self._ready_workers()
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
         max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
@@ -192,11 +190,12 @@ class EngineClient:
         is_begun = record is not None and record.engine_requests > 0
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
         self.admission.admit(cost, client, waits=priority >= 0 and not is_begun)
+        worker = self._route(candidates, task, prompt_token_ids, encoder_token_ids, is_changed=bool(interventions))
         self._next_uid += 1
         handle = RequestHandle(
             self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure, client
         )
-        worker.requests[handle.uid] = handle
+        worker.add(handle)
         try:
             request = EngineRequest(
                 uid=handle.uid,
@@ -227,7 +226,7 @@ class EngineClient:
         """Raise what `submit` would raise of any so many requests, before anything is known of them: Unavailable (503)
         or QueueFull (429). `waits`: whether the time they would wait counts.
         """
-        self._pick_worker()
+        self._ready_workers()
         record = current_record.get()
         self.admission.check(num_requests, "" if record is None else record.key or "", waits=waits)
 
@@ -241,19 +240,37 @@ class EngineClient:
             self.admission.hold_capture(num_bytes)
             record.at_end.append(partial(self.admission.release_capture, num_bytes))
 
-    def _pick_worker(self) -> WorkerState:
+    def _ready_workers(self) -> list[WorkerState]:
+        """Those that take requests, one at least. Raises Unavailable (503)."""
         if self.draining:
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         candidates = [worker for worker in self.workers if worker.is_ready]
         if not candidates:
             raise unready(self.workers, f"No worker is ready: {self.reason()}.", "not_ready")
-        return candidates[0] if len(candidates) == 1 else min(candidates, key=lambda worker: worker.load)
+        return candidates
+
+    def _route(
+        self,
+        candidates: Sequence[WorkerState],
+        task: Task,
+        prompt_token_ids: Sequence[int],
+        encoder_token_ids: Sequence[int],
+        *,
+        is_changed: bool,
+    ) -> WorkerState:
+        if len(self.workers) == 1:
+            return candidates[0]
+        loads = [Candidate(worker.worker_id, worker.num_tokens_left, len(worker.requests)) for worker in candidates]
+        prompt = Prompt.of(task, prompt_token_ids, encoder_token_ids, is_changed=is_changed)
+        route = self._router.route(loads, prompt)
+        self.routed_prefix_tokens += route.num_prefix_tokens
+        return self.workers[route.worker_id]
 
     # ---- ends of requests
 
     def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
         """Take the request out of the table and of the counts."""
-        del worker.requests[handle.uid]
+        worker.remove(handle)
         self.admission.release(handle.cost, handle.client, was_read=handle.was_read)
         if handle.timer is not None:
             handle.timer.cancel()
@@ -313,10 +330,7 @@ class EngineClient:
                 worker.note_progress(done, total)
                 self._log_progress(worker, message)
             case messages.Ready(info):
-                self._last_info = info
-                worker.become_ready(info)
-                self.admission.note_cache(len(self.workers) * (info.num_blocks - 1), info.block_size)
-                self.admission.note_memory(info.memory_room)
+                self._take_ready(worker, info)
                 logger.info("worker %d is ready: %s", worker.worker_id, info)
             case messages.LoadFailed(text):
                 worker.load_error = text
@@ -325,6 +339,18 @@ class EngineClient:
             case messages.IntegrityFailed(text):
                 self.integrity_failures += 1
                 logger.error("worker %d ends, as its books contradict each other: %s", worker.worker_id, text)
+
+    def _take_ready(self, worker: WorkerState, info: EngineInfo) -> None:
+        self._last_info = info
+        worker.become_ready(info)
+        infos = [each.info or info for each in self.workers]  # those that are not there yet will be as large
+        rooms = [each.memory_room for each in infos if each.memory_room is not None]
+        self.admission.note_memory(min(rooms, default=None))
+        has_cache = info.num_blocks > 2  # an encoder has one block beside the null block, and keeps nothing in it
+        num_blocks = sum(each.num_blocks - 1 for each in infos) if has_cache else 1
+        self.admission.note_cache(num_blocks, info.block_size)
+        reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes else 0
+        self._router.begin(worker.worker_id, num_blocks=reused, block_size=info.block_size)
 
     def _log_progress(self, worker: WorkerState, message: messages.Loading) -> None:
         """A line every few seconds: a small model needs none."""
@@ -353,14 +379,14 @@ class EngineClient:
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
             handle = worker.requests.get(uid)
             if handle is not None:  # or it was aborted while the step ran
-                num_read += self._note_token(handle, 0)
+                num_read += self._note_token(worker, handle, 0)
                 handle.push_token(token_id)
         for wire in step.outputs:
             handle = worker.requests.get(wire.uid)
             if handle is None:
                 continue
             if wire.token_id is not None:
-                num_read += self._note_token(handle, wire.num_cached_tokens)
+                num_read += self._note_token(worker, handle, wire.num_cached_tokens)
             handle.push(messages.request_output(wire, buffers))
             if handle.is_finished:
                 self._finish(worker, handle)
@@ -376,13 +402,12 @@ class EngineClient:
             except Exception:  # an observer must not cost the worker its link
                 logger.exception("the observer of engine steps failed")
 
-    def _note_token(self, handle: RequestHandle, num_cached_tokens: int) -> int:
+    def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int) -> int:
         """What a step that brought it a token read of prompts beyond what it computed: its first tells that its prompt
         was read, of which some came from the cache; any other was computed, and is no prompt's.
         """
-        if handle.was_read:
+        if not worker.note_token(handle):
             return -1
-        handle.was_read = True
         self.admission.note_prompt_read(handle.cost)
         return num_cached_tokens
 
@@ -403,6 +428,7 @@ class EngineClient:
         self._dead_stats = add_counters(self._dead_stats, [worker.stats])
         worker.stats = EngineStats()
         worker.expect_start()
+        self._router.end(worker.worker_id)
         lost = "The worker that ran this request ended; send it again."
         self._fail_requests(worker, WorkerLost(lost, code="worker_lost", retry_after=seconds_until_ready(self.workers)))
         worker.gone.set()

@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -32,8 +33,9 @@ ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
 class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
     """What LitServe pickles to the worker: how to make the engine and where the API process listens.
 
-    `model_files` are those that the API process has read: the worker serves no others. `engine_factory` is
-    "module:attribute.path" of a callable (EngineConfig, progress) -> engine.
+    `core_groups` are the CPU cores of each worker, where they are shared out. `model_files` are those that the API
+    process has read: the worker serves no others. `engine_factory` is "module:attribute.path" of a callable
+    (EngineConfig, progress) -> engine.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         socket_path: str,
         *,
         model_files: Fingerprint,
+        core_groups: Sequence[Sequence[int]] = (),
         engine_factory: str = ENGINE_FACTORY,
         log_level: str = "info",
         log_format: str = "text",
@@ -50,6 +53,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         self.config = config
         self.socket_path = socket_path
         self.model_files = model_files
+        self.core_groups = core_groups
         self.engine_factory = engine_factory
         self.log_level = log_level
         self.log_format = log_format
@@ -61,8 +65,10 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
 
         LitServe would only log an exception and leave; so none gets out of here.
         """
-        gc.disable()  # until `freeze_garbage`: there is none in what imports make, a tenth of whose time it took
         worker_id = int(os.environ["LITSERVE_WORKER_ID"])
+        if self.core_groups:
+            os.sched_setaffinity(0, self.core_groups[worker_id])  # before torch counts the cores
+        gc.disable()  # until `freeze_garbage`: there is none in what imports make, a tenth of whose time it took
         configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")
         try:
             link = WorkerLink.connect(self.socket_path)
@@ -75,7 +81,7 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
         try:
             self.engine = self._make_engine(link)
-            memory_room = limit_memory(self.config.worker_memory)
+            memory_room = limit_memory(self.config.worker_memory, self.config.memory_share)
         except BaseException as error:
             if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
                 logger.exception("the engine could not be made")

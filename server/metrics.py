@@ -7,6 +7,7 @@ where clients feel them. Owns its registry, so that several servers can live in 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
@@ -62,6 +63,17 @@ REFUSALS = ("queue_full", "queue_time_exceeded", "queue_tokens_full", "queue_blo
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerNumbers:
+    """What is told of one worker slot."""
+
+    is_up: bool
+    """Its process takes requests."""
+    stats: EngineStats
+    requests_total: int
+    """How many it was given."""
+
+
 class EngineStatus(Protocol):
     """What the metrics read from the engine's client at each scrape."""
 
@@ -77,7 +89,9 @@ class EngineStatus(Protocol):
     def requests_refused(self) -> Mapping[str, int]: ...
     @property
     def integrity_failures(self) -> int: ...
-    def workers_up(self) -> Sequence[bool]: ...
+    @property
+    def routed_prefix_tokens(self) -> int: ...
+    def worker_numbers(self) -> Sequence[WorkerNumbers]: ...
 
 
 class _EngineCollector(Collector):
@@ -104,10 +118,12 @@ class _EngineCollector(Collector):
             "Lines of this process's log that stderr did not take.",
             float(num_dropped_lines()),
         )
-        up = GaugeMetricFamily("lightwell_worker_up", "1 while the worker takes requests, else 0.", labels=["worker"])
-        for worker_id, is_up in enumerate(self.engine.workers_up()):
-            up.add_metric([str(worker_id)], float(is_up))
-        yield up
+        yield from _of_workers(self.engine.worker_numbers())
+        yield CounterMetricFamily(
+            "lightwell_routed_prefix_tokens_total",
+            "Prompt tokens of requests given to that one of several workers that was expected to hold them.",
+            float(self.engine.routed_prefix_tokens),
+        )
         yield CounterMetricFamily(
             "lightwell_requests_submitted_total",
             "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, once.",
@@ -130,6 +146,28 @@ class _EngineCollector(Collector):
         for reason, count in (dict.fromkeys(REFUSALS, 0) | dict(self.engine.requests_refused)).items():
             refused.add_metric([reason], float(count))
         yield refused
+
+
+def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
+    """Each worker's own; the sums over all of them have names without `worker`."""
+    gauges: dict[str, tuple[str, list[float]]] = {
+        "up": ("1 while the worker takes requests, else 0.", [worker.is_up for worker in workers]),
+        "requests_running": ("Requests in the worker's batch.", [w.stats.num_requests_running for w in workers]),
+        "requests_waiting": ("Requests that wait in the worker.", [w.stats.num_requests_waiting for w in workers]),
+        "kv_cache_usage_ratio": (
+            "Used part of the worker's KV cache, from 0 to 1.",
+            [w.stats.kv_cache_usage_ratio for w in workers],
+        ),
+    }
+    for name, (text, values) in gauges.items():
+        gauge = GaugeMetricFamily(f"lightwell_worker_{name}", text, labels=["worker"])
+        for worker_id, value in enumerate(values):
+            gauge.add_metric([str(worker_id)], float(value))
+        yield gauge
+    given = CounterMetricFamily("lightwell_worker_requests_total", "Requests given to the worker.", labels=["worker"])
+    for worker_id, worker in enumerate(workers):
+        given.add_metric([str(worker_id)], float(worker.requests_total))
+    yield given
 
 
 class _CacheCollector(Collector):

@@ -17,14 +17,17 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import litserve as ls
 import uvicorn
 from starlette.types import ASGIApp
 
+from server.devices import Places, places
 from server.drain import DrainServer
 from server.engine.config import EngineConfig
 from server.engine.mapped_libraries import let_go_of_libraries
+from server.engine.memory_limit import free_host_memory
 from server.engine_client import EngineClient
 from server.http_protocol import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lit_api import ENGINE_FACTORY, EngineApi, freeze_garbage
@@ -62,8 +65,9 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         build_app: AppFactory,
         events: ConnectionEvents,
         model_files: Fingerprint,
+        places: Places,
     ) -> None:
-        self.client = EngineClient(settings)
+        self.client = EngineClient(settings, places.num_workers)
         self.settings = settings
         self.error: str | None = None
         """Why the server gave up, in one line."""
@@ -71,12 +75,18 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             config,
             self.client.socket.path,
             model_files=model_files,
+            core_groups=places.core_groups,
             engine_factory=engine_factory,
             log_level=settings.log_level,
             log_format=settings.log_format,
         )
-        accelerator = "cuda" if config.device == "cuda" else "cpu"
-        super().__init__(api, accelerator=accelerator, devices=[0] if accelerator == "cuda" else 1, timeout=False)
+        super().__init__(
+            api,
+            accelerator=places.accelerator,
+            devices=list(places.cards) or 1,  # a CPU is one device of several workers
+            workers_per_device=1 if places.cards else places.num_workers,
+            timeout=False,
+        )
         self._build_app = build_app
         self.workers_setup_status: dict[str, str] = {}
         self._transport = None
@@ -207,6 +217,10 @@ def run(
     `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
     find others do not start.
     """
+    try:
+        found = places(settings.devices, config.device)
+    except ValueError as error:
+        raise SettingsError(f"--devices {settings.devices}: {error}") from None
     listener = bind(settings.host, settings.port)
     # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
     # at its end, when these are back.
@@ -214,7 +228,9 @@ def run(
         signal.signal(number, _leave)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
     try:
-        server = LightwellServer(settings, config, engine_factory, build_app, events, model_files)
+        server = LightwellServer(
+            settings, at_places(config, found), engine_factory, build_app, events, model_files, found
+        )
     except OSError as error:
         raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
     greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
@@ -226,6 +242,16 @@ def run(
     if server.error is not None:
         raise ServerGaveUp(server.error)
     return status
+
+
+def at_places(config: EngineConfig, found: Places) -> EngineConfig:
+    """The workers' configuration. Several share the memory that is free before the first of them begins."""
+    free = free_host_memory() if found.num_workers > 1 else None
+    return replace(
+        config,
+        device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
+        memory_share=None if free is None else free // found.num_workers,
+    )
 
 
 class ServerGaveUp(RuntimeError):

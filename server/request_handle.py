@@ -64,6 +64,12 @@ class RequestHandle:
         """Of the HTTP request that it belongs to."""
         return self._record
 
+    @property
+    def num_tokens_left(self) -> int:
+        """What is still to be read, and may still be generated."""
+        num_read = self.cost.num_read if self.was_read else 0
+        return self.cost.num_tokens - num_read - self.num_generated_tokens
+
     def __aiter__(self) -> "RequestHandle":
         return self
 

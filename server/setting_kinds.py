@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from server.devices import Devices
 from server.keys import hash_of
 from server.metric_aliases import parse_alias
 
@@ -35,6 +36,22 @@ def integer(low: int, high: int | None = None) -> Kind:
         return int(text)
 
     return Kind(parse, "N")
+
+
+def devices() -> Kind:
+    """A number of workers, all cards, or the numbers of cards with commas between; one card is "2,"."""
+
+    def parse(text: str) -> Devices:
+        if text == "all":
+            return "all"
+        if re.fullmatch(r"[1-9]\d*", text):
+            return int(text)
+        cards = tuple(map(int, text.removesuffix(",").split(","))) if re.fullmatch(r"\d+(,\d+)+|\d+,", text) else ()
+        if not cards or len(set(cards)) < len(cards):
+            raise ValueError("an integer of at least 1, all, or numbers of GPUs such as 0,2 (one: 2,) are accepted")
+        return cards
+
+    return Kind(parse, "N|all|LIST")
 
 
 def decimal(low: int, accepted: str, metavar: str) -> Kind:

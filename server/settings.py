@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from server import setting_kinds as kinds
 from server.engine.config import EngineConfig
@@ -75,8 +75,14 @@ class Settings:
         "int8 keeps matrices in 8 bits, made on load: smaller, and faster on a CPU.",
     )
     device: str = _setting("auto", kinds.choice("auto", "cpu", "cuda"), "Where the model runs.")
+    devices: int | Literal["all"] | tuple[int, ...] = _setting(
+        1,
+        kinds.devices(),
+        "Workers on this machine: so many, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: "
+        "on these GPUs.",
+    )
     threads: int | None = _setting(
-        None, kinds.integer(1), "Compute threads of the worker.", shown_default="one per core; 2 for small models"
+        None, kinds.integer(1), "Compute threads of a worker.", shown_default="one per core; 2 for small models"
     )
     max_model_len: int | None = _setting(
         None, kinds.integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
@@ -97,12 +103,12 @@ class Settings:
         shown_default="32; 256 on a GPU",
     )
     kv_cache_memory: int | None = _setting(
-        None, kinds.byte_size(), "Memory for the KV cache, such as 2GiB.", shown_default="from the free memory"
+        None, kinds.byte_size(), "Memory for a worker's KV cache, such as 2GiB.", shown_default="from the free memory"
     )
     worker_memory: int | None = _setting(
         None,
         kinds.byte_size(),
-        "Memory the worker may take, weights and KV cache included; a request for which there is none left is answered "
+        "Memory a worker may take, weights and KV cache included; a request for which there is none left is answered "
         "503.",
         shown_default="nine tenths of what machine or container have left",
     )

@@ -47,6 +47,10 @@ class WorkerState:
         """Seconds without progress, until it is ready."""
         self.stats = EngineStats()
         self.requests: dict[int, RequestHandle] = {}
+        self.num_tokens_left = 0
+        """Of all these together (`RequestHandle.num_tokens_left`)."""
+        self.requests_total = 0
+        """How many the slot was ever given."""
         self.gone = asyncio.Event()
         self.gone.set()
 
@@ -55,9 +59,27 @@ class WorkerState:
         has_engine = self.protocol is not None and self.info is not None
         return has_engine and not self.is_hung and self.kill_reason is None
 
-    @property
-    def load(self) -> int:
-        return sum(handle.cost.num_tokens for handle in self.requests.values())
+    def add(self, handle: RequestHandle) -> None:
+        """It is given the request."""
+        self.requests[handle.uid] = handle
+        self.requests_total += 1
+        self.num_tokens_left += handle.num_tokens_left
+
+    def remove(self, handle: RequestHandle) -> None:
+        """It has the request no more."""
+        del self.requests[handle.uid]
+        self.num_tokens_left -= handle.num_tokens_left
+
+    def note_token(self, handle: RequestHandle) -> bool:
+        """A token of the request came, which its handle does not count yet. Whether it was the first, which tells that
+        the prompt was read.
+        """
+        self.num_tokens_left -= 1
+        if handle.was_read:
+            return False
+        handle.was_read = True
+        self.num_tokens_left -= handle.cost.num_read
+        return True
 
     def take_ready_seconds(self) -> float:
         """How long the process that ended had been ready; asked once per process."""
@@ -124,3 +146,14 @@ def add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStat
     """`base` with the counters of the others added."""
     sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
     return replace(base, **sums)
+
+
+def together(base: EngineStats, living: Sequence[EngineStats]) -> EngineStats:
+    """The workers as one: `base` with their counters added, and their gauges; of the caches the fullest counts."""
+    return replace(
+        add_counters(base, living),
+        num_requests_running=sum(stats.num_requests_running for stats in living),
+        num_requests_waiting=sum(stats.num_requests_waiting for stats in living),
+        kv_cache_usage_ratio=max((stats.kv_cache_usage_ratio for stats in living), default=0.0),
+        iteration_tokens=sum(stats.iteration_tokens for stats in living),
+    )

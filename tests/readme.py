@@ -46,7 +46,7 @@ def settings_table() -> str:
 
 def metrics_table() -> str:
     from server.engine.outputs import EngineInfo, EngineStats
-    from server.metrics import Metrics
+    from server.metrics import Metrics, WorkerNumbers
 
     class Idle:
         worker_restarts = requests_submitted = 0
@@ -57,8 +57,10 @@ def metrics_table() -> str:
         def stats(self) -> EngineStats:
             return EngineStats()
 
-        def workers_up(self) -> list[bool]:
-            return [True]
+        routed_prefix_tokens = 0
+
+        def worker_numbers(self) -> list[WorkerNumbers]:
+            return [WorkerNumbers(True, EngineStats(), 0)]
 
     metrics = Metrics()
     metrics.watch(Idle())

@@ -28,6 +28,8 @@ class EngineConfig:
     """Of that, most for what only looks inside while text is generated; `Engine.from_folder` chooses by the device."""
     kv_cache_bytes: int | None = None
     """None lets the engine choose from the memory that is free."""
+    memory_share: int | None = None
+    """Bytes of the machine's memory that are this worker's, where others begin beside it; None: all that is free."""
     worker_memory: int | None = None
     """Most bytes of the worker's process; None is what a container leaves it, if there is one."""
     block_size: int = 32

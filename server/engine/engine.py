@@ -17,6 +17,8 @@ from dataclasses import replace
 from threading import Thread
 from typing import Any
 
+import torch
+
 from model.inside import weights
 from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
@@ -109,6 +111,8 @@ class Engine:
         kept_answers.keep_in(kept_answers.default_folder())
         use_threads(config.threads, model_config.num_matrix_parameters)
         device = resolve_device(config.device)
+        if device.index is not None:  # one of several cards: compiled kernels run on the current one
+            torch.cuda.set_device(device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         quantize = resolve_quantization(config.quantize, dtype)
         max_model_len = config.max_model_len or model_config.max_model_len

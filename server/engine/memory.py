@@ -6,7 +6,7 @@ from model.config import ModelConfig
 from model.folder import ModelLoadError
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
-from server.engine.memory_limit import data_bytes, free_host_memory
+from server.engine.memory_limit import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
 """Of the memory that is free once the weights are loaded; the rest is for activations, captures and other processes."""
@@ -32,7 +32,7 @@ def num_cache_blocks(
         available = config.kv_cache_bytes
         blocks = available // block_bytes
     else:
-        free = free_memory(device)
+        free = free_memory(device, config.memory_share)
         if config.worker_memory is not None and device.type == "cpu":
             free = max(0, min(free, config.worker_memory - data_bytes()))
         available = int(free * (CPU_SHARE if device.type == "cpu" else GPU_SHARE))
@@ -47,11 +47,13 @@ def num_cache_blocks(
     return blocks + 1
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that could be taken now, within the limits of the container if there is one."""
+def free_memory(device: torch.device, share: int | None = None) -> int:
+    """Bytes that could be taken now, within the limits of the container if there is one, and on a CPU within this
+    worker's share of the machine's memory.
+    """
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    free = free_host_memory()
+    free = free_in_share(share)
     if free is None:
         raise ModelLoadError("/proc/meminfo does not say how much memory is free; set --kv-cache-memory")
     return free

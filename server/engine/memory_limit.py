@@ -26,8 +26,9 @@ _RESERVE = 16 << 20
 to give out anew, but need not have gone back to the kernel, of whom the code of a product comes."""
 
 
-def limit_memory(limit: int | None) -> int | None:
-    """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left.
+def limit_memory(limit: int | None, share: int | None = None) -> int | None:
+    """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left to
+    it (`free_in_share`).
 
     What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Returns how many
     bytes may be taken beyond what is taken already; None where that cannot be known, and nothing is bounded. Raises
@@ -35,7 +36,7 @@ def limit_memory(limit: int | None) -> int | None:
     """
     taken = data_bytes()
     if limit is None:
-        free = free_host_memory()
+        free = free_in_share(share)
         if free is None:
             return None
         untouched = max(0, taken - _status_bytes("RssAnon"))  # the KV cache's pages come while this one serves already
@@ -122,6 +123,14 @@ def free_host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | 
         return None
     in_container = free_in_container(cgroup)
     return free if in_container is None else min(free, in_container)
+
+
+def free_in_share(share: int | None) -> int | None:
+    """As `free_host_memory`, but no more than what this process has not touched yet of its `share` (bytes), if it has
+    one: others have theirs, and may not have taken it yet.
+    """
+    free = free_host_memory()
+    return free if free is None or share is None else min(free, max(0, share - _status_bytes("RssAnon")))
 
 
 def free_in_container(folder: Path = _CGROUP) -> int | None:

@@ -28,6 +28,7 @@ from server.engine.request import (
 )
 from server.errors import ApiError
 from server.messages import is_bare
+from server.metrics import WorkerNumbers
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
 INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu", batch_invariant=True)
@@ -154,8 +155,12 @@ class FakeEngine:
     def ready(self) -> bool:
         return self.is_ready
 
-    def workers_up(self) -> list[bool]:
-        return [self.is_ready]
+    @property
+    def routed_prefix_tokens(self) -> int:
+        return 0
+
+    def worker_numbers(self) -> list[WorkerNumbers]:
+        return [WorkerNumbers(self.is_ready, self.counters, len(self.submitted))]
 
     def reason(self) -> str:
         return "ready" if self.is_ready else "worker 0 is starting"

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.engine.outputs import EngineStats, Timing
-from server.metrics import Histogram, Metrics
+from server.metrics import Histogram, Metrics, WorkerNumbers
 from server.request_log import RequestLog
 
 
@@ -27,8 +27,11 @@ class Engine:
     def stats(self) -> EngineStats:
         return self.snapshot
 
-    def workers_up(self) -> list[bool]:
-        return [True, False]
+    routed_prefix_tokens: int = 64
+
+    def worker_numbers(self) -> list[WorkerNumbers]:
+        busy = EngineStats(num_requests_running=2, num_requests_waiting=1, kv_cache_usage_ratio=0.5)
+        return [WorkerNumbers(True, busy, 7), WorkerNumbers(False, EngineStats(), 2)]
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -80,6 +83,16 @@ def test_each_worker_is_up_or_not() -> None:
     metrics = Metrics()
     metrics.watch(Engine(EngineStats()))
     assert [value(metrics, "lightwell_worker_up", worker=each) for each in "01"] == [1, 0]
+
+
+def test_each_worker_has_its_own_numbers() -> None:
+    metrics = Metrics()
+    metrics.watch(Engine(EngineStats()))
+    expected = {"requests_running": 2, "requests_waiting": 1, "kv_cache_usage_ratio": 0.5, "requests_total": 7}
+    assert {name: value(metrics, f"lightwell_worker_{name}", worker="0") for name in expected} == expected
+    assert value(metrics, "lightwell_worker_requests_total", worker="1") == 2
+    assert value(metrics, "lightwell_worker_requests_running", worker="1") == 0
+    assert value(metrics, "lightwell_routed_prefix_tokens_total") == 64
 
 
 def test_two_servers_in_one_process_count_apart() -> None:

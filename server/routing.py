@@ -1,0 +1,147 @@
+"""Which worker gets a request: the one that has the least left to do once it has this one too.
+
+What is left to do is counted in tokens, and a prompt's tokens count only as far as the worker's prefix cache is not
+expected to hold them. What it holds is guessed from what the worker was given, so a wrong guess costs time and never an
+answer. Policy only, standard library only: knows no process and no socket.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from server.engine.request import EmbedTask, GenerateTask, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A worker that takes requests."""
+
+    worker_id: int
+    num_tokens: int
+    """What its unfinished requests still have to read and may still write."""
+    num_requests: int
+
+
+class Route(NamedTuple):
+    """Where a request goes."""
+
+    worker_id: int
+    num_prefix_tokens: int
+    """Of its prompt, expected to lie there already."""
+
+
+class Prompt:
+    """What a request gives to read, and what it has to do with the prefix cache."""
+
+    def __init__(
+        self,
+        token_ids: Sequence[int],
+        encoder_token_ids: Sequence[int] = (),
+        *,
+        takes: bool = True,
+        leaves: bool = True,
+    ) -> None:
+        self.token_ids = tuple(token_ids)
+        self.encoder_token_ids = tuple(encoder_token_ids)
+        self.takes = takes
+        """It may begin behind what the cache holds."""
+        self.leaves = leaves
+        """What it computes may serve others."""
+
+    @classmethod
+    def of(
+        cls, task: Task, token_ids: Sequence[int], encoder_token_ids: Sequence[int], *, is_changed: bool
+    ) -> "Prompt":
+        """Of a request to the engine; `is_changed` by interventions. A look needs its positions computed, of which the
+        cache holds none, and may compute too few layers to leave anything: neither is expected of it.
+        """
+        if is_changed:
+            return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
+        if isinstance(task, GenerateTask):
+            looks_back = task.attention_prompt or task.sampling.prompt_logprobs is not None
+            return cls(token_ids, encoder_token_ids, takes=not looks_back)
+        if isinstance(task, EmbedTask):
+            is_last = task.layer is None
+            return cls(token_ids, encoder_token_ids, takes=is_last and task.pooling == "last", leaves=is_last)
+        return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
+
+    def block_hashes(self, block_size: int) -> list[int]:
+        """One for each full block, of all tokens up to its end and of what the encoder reads."""
+        parent = hash(self.encoder_token_ids)
+        hashes = []
+        for end in range(block_size, len(self.token_ids) + 1, block_size):
+            parent = hash((parent, self.token_ids[end - block_size : end]))
+            hashes.append(parent)
+        return hashes
+
+
+class PrefixIndex:
+    """Blocks of prompts that one worker was given lately, as many as its cache has."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self._max_blocks = max_blocks
+        self._blocks: OrderedDict[int, None] = OrderedDict()
+        """By their hashes, least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def num_held(self, hashes: Sequence[int]) -> int:
+        """How many of the first blocks it is expected to hold."""
+        return next((i for i, each in enumerate(hashes) if each not in self._blocks), len(hashes))
+
+    def add(self, hashes: Sequence[int]) -> None:
+        """The worker is given a prompt of these blocks."""
+        # Last block first, as in the worker: the end of a prefix is useless without its beginning.
+        for each in reversed(hashes[: self._max_blocks]):
+            self._blocks[each] = None
+            self._blocks.move_to_end(each)
+        while len(self._blocks) > self._max_blocks:
+            self._blocks.popitem(last=False)
+
+
+class Router:
+    """The policy. `begin` and `end` tell when a worker's cache begins and is gone."""
+
+    def __init__(self, num_workers: int) -> None:
+        self._num_workers = num_workers
+        self._block_size = 1
+        self._indices: dict[int, PrefixIndex] = {}
+        self._next = 0
+        """Who is next among equals."""
+
+    def begin(self, worker_id: int, *, num_blocks: int, block_size: int) -> None:
+        """The worker has an empty cache of so many blocks; 0 where it reuses nothing. One worker needs no guesses."""
+        self._block_size = block_size
+        if self._num_workers > 1 and num_blocks > 0:
+            self._indices[worker_id] = PrefixIndex(num_blocks)
+
+    def end(self, worker_id: int) -> None:
+        """The worker's cache is gone."""
+        self._indices.pop(worker_id, None)
+
+    def route(self, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+        """Give the request to the one of the candidates, of which there must be some, that would be done first. Among
+        equals to the one with the fewest requests, then to each in turn.
+        """
+        is_hashed = bool(self._indices) and (prompt.takes or prompt.leaves)
+        hashes = prompt.block_hashes(self._block_size) if is_hashed else []
+        # The last token is always computed: what follows it is not known without.
+        usable = hashes[: (len(prompt.token_ids) - 1) // self._block_size] if prompt.takes and hashes else []
+
+        def rank(candidate: Candidate) -> tuple[int, int, int]:
+            turn = (candidate.worker_id - self._next) % self._num_workers
+            return candidate.num_tokens - self._num_held(candidate.worker_id, usable), candidate.num_requests, turn
+
+        chosen = min(candidates, key=rank).worker_id
+        num_prefix_tokens = self._num_held(chosen, usable)
+        self._next = (chosen + 1) % self._num_workers
+        if prompt.leaves and chosen in self._indices:
+            self._indices[chosen].add(hashes)
+        return Route(chosen, num_prefix_tokens)
+
+    def _num_held(self, worker_id: int, hashes: Sequence[int]) -> int:
+        """In tokens."""
+        index = self._indices.get(worker_id)
+        return 0 if index is None else index.num_held(hashes) * self._block_size
