@@ -42,7 +42,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "extraEnv": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_on"}],
         "apiKeys": {"secret": "keys"},
         "cache": {"persistent": True, "size": "100Gi", "storageClass": "fast"},
-        "gpu": {"count": 1},
+        "gpu": {"count": 1, "runtimeClass": "nvidia"},
         "startup": {"seconds": 3601},
         "drain": {"endpointsSeconds": 20, "graceSeconds": 300},
         "service": {"type": "LoadBalancer", "port": 80, "annotations": {"example.com/internal": "true"}},
