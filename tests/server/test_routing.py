@@ -1,0 +1,200 @@
+"""Which worker gets a request, against an obvious account of what each has to do and holds."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    GenerateTask,
+    LensTask,
+    Task,
+    WeightsTask,
+)
+from server.engine.sampling_params import SamplingParams
+from server.routing import Candidate, PrefixIndex, Prompt, Route, Router
+
+BLOCK = 4
+SAMPLING = SamplingParams(max_tokens=4, seed=0)
+CAPTURE = AttentionCapture(pairs=((0, 0),))
+
+
+def idle(*worker_ids: int) -> list[Candidate]:
+    return [Candidate(worker_id, 0, 0) for worker_id in worker_ids]
+
+
+def router(num_workers: int, num_blocks: int = 100) -> Router:
+    made = Router(num_workers)
+    for worker_id in range(num_workers):
+        made.begin(worker_id, num_blocks=num_blocks, block_size=BLOCK)
+    return made
+
+
+def prompt(start: int, length: int) -> Prompt:
+    return Prompt(range(start, start + length))
+
+
+def test_whoever_has_the_fewest_tokens_left_gets_it() -> None:
+    candidates = [Candidate(0, 30, 1), Candidate(1, 20, 5), Candidate(2, 25, 1)]
+    assert router(3).route(candidates, prompt(0, 3)) == Route(1, 0)
+
+
+def test_of_equals_the_one_with_the_fewest_requests_then_each_in_turn() -> None:
+    made = router(3)
+    assert made.route([Candidate(0, 20, 2), Candidate(1, 20, 1), Candidate(2, 20, 2)], prompt(0, 3)).worker_id == 1
+    assert [made.route(idle(0, 1, 2), prompt(0, 3)).worker_id for _ in range(4)] == [2, 0, 1, 2]
+
+
+def test_a_prompt_goes_where_its_beginning_lies() -> None:
+    made = router(2)
+    first = made.route(idle(0, 1), prompt(0, 20)).worker_id
+    assert [made.route(idle(0, 1), prompt(0, 40)) for _ in range(3)] == [
+        Route(first, 20),
+        Route(first, 36),
+        Route(first, 36),
+    ]
+    assert made.route(idle(0, 1), prompt(500, 20)) == Route(1 - first, 0), "what lies nowhere goes to who is next"
+
+
+@pytest.mark.parametrize(("busier", "stays"), [(19, True), (21, False)])
+def test_it_goes_elsewhere_where_waiting_costs_more_than_reading_it_again(busier: int, stays: bool) -> None:
+    made = router(2)
+    held = made.route(idle(0), prompt(0, 20)).worker_id
+    chosen = made.route([Candidate(0, busier, 1), Candidate(1, 0, 0)], prompt(0, 24)).worker_id
+    assert (chosen == held) is stays
+
+
+def test_the_last_token_is_computed_anyway() -> None:
+    made = router(2)
+    assert [made.route(idle(0), prompt(0, 3 * BLOCK)).num_prefix_tokens for _ in range(2)] == [0, 2 * BLOCK]
+
+
+def test_only_whole_blocks_from_the_very_beginning_count() -> None:
+    made = router(2)
+    made.route(idle(0), prompt(0, 20))
+    assert made.route(idle(0), prompt(4, 20)).num_prefix_tokens == 0
+    assert made.route(idle(0), Prompt([*range(10), 99, *range(11, 20)])).num_prefix_tokens == 2 * BLOCK
+
+
+def test_what_the_encoder_reads_is_part_of_the_prefix() -> None:
+    made = router(2)
+    for encoder_token_ids, held in (((1, 2), 0), ((1, 2), 16), ((1, 3), 0)):
+        assert made.route(idle(0), Prompt(range(20), encoder_token_ids)).num_prefix_tokens == held
+
+
+def test_a_worker_that_ended_holds_nothing() -> None:
+    made = router(2)
+    made.route(idle(0), prompt(0, 20))
+    made.end(0)
+    assert made.route(idle(0), prompt(0, 20)).num_prefix_tokens == 0
+    made.begin(0, num_blocks=100, block_size=BLOCK)
+    assert [made.route(idle(0), prompt(0, 20)).num_prefix_tokens for _ in range(2)] == [0, 16]
+
+
+def test_the_ends_of_the_prompts_used_longest_ago_are_forgotten_first() -> None:
+    made = router(2, num_blocks=8)
+    for start in (0, 1000, 0):  # 5 blocks each
+        made.route(idle(0), prompt(start, 5 * BLOCK))
+    assert made.route(idle(0), prompt(0, 5 * BLOCK + 1)).num_prefix_tokens == 5 * BLOCK
+    assert made.route(idle(0), prompt(1000, 5 * BLOCK + 1)).num_prefix_tokens == 3 * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("task", "takes", "leaves"),
+    [
+        (GenerateTask(sampling=SAMPLING), True, True),
+        (GenerateTask(sampling=SAMPLING, attention=CAPTURE), True, True),
+        (GenerateTask(sampling=SAMPLING, attention=CAPTURE, attention_prompt=True), False, True),
+        (GenerateTask(sampling=replace(SAMPLING, prompt_logprobs=0)), False, True),
+        (EmbedTask(), True, True),
+        (EmbedTask(pooling="mean"), False, True),
+        (EmbedTask(layer=1), False, False),
+        (AttentionTask(capture=CAPTURE), False, False),
+        (LensTask(layers=(0,), positions=(0,), top_k=1), False, False),
+        (WeightsTask(question="norms"), False, False),
+    ],
+)
+def test_who_needs_every_position_takes_nothing_and_who_runs_all_layers_leaves_it(
+    task: Task, takes: bool, leaves: bool
+) -> None:
+    made = Prompt.of(task, range(20), (), is_changed=False)
+    assert (made.takes, made.leaves) == (takes, leaves)
+    assert not Prompt.of(task, range(20), (), is_changed=True).takes
+    assert not Prompt.of(task, range(20), (), is_changed=True).leaves
+    routed = router(2)
+    routed.route(idle(0), made)
+    assert routed.route(idle(0), prompt(0, 20)).num_prefix_tokens == (16 if leaves else 0)
+    assert routed.route(idle(0), made).num_prefix_tokens == (16 if takes else 0)
+
+
+@pytest.mark.parametrize("made", [router(1), router(2, num_blocks=0)], ids=["one worker", "no prefix cache"])
+def test_nothing_is_hashed_in_vain(made: Router) -> None:
+    unhashable: Sequence[int] = [[]] * 20  # type: ignore[list-item]
+    assert [made.route(idle(0), Prompt(unhashable)) for _ in range(2)] == [Route(0, 0)] * 2
+
+
+# ---- whatever arrives
+
+tokens = st.lists(st.integers(0, 1), max_size=20)
+arrivals = st.lists(st.tuples(tokens, st.integers(0, 12), st.integers(0, 5)), min_size=1, max_size=60)
+
+
+def common_blocks(one: Sequence[int], other: Sequence[int]) -> int:
+    """Whole blocks that both begin with, the last token of `one` apart."""
+    limit = min(len(one) - 1, len(other)) // BLOCK * BLOCK
+    return (
+        next((i for i in range(0, limit, BLOCK) if one[i : i + BLOCK] != other[i : i + BLOCK]), max(0, limit)) // BLOCK
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(num_workers=st.integers(2, 5), arrivals=arrivals)
+def test_it_is_the_cheapest_worker_by_an_obvious_account(
+    num_workers: int, arrivals: list[tuple[list[int], int, int]]
+) -> None:
+    made = router(num_workers)
+    given_to: list[list[list[int]]] = [[] for _ in range(num_workers)]
+    left = [0] * num_workers
+    for token_ids, max_tokens, done in arrivals:
+        held = [max((common_blocks(token_ids, each) for each in seen), default=0) * BLOCK for seen in given_to]
+        costs = [left[i] + len(token_ids) - held[i] for i in range(num_workers)]
+        candidates = [Candidate(i, left[i], 0) for i in range(num_workers)]
+        route = made.route(candidates, Prompt(token_ids))
+        assert costs[route.worker_id] == min(costs)
+        assert route.num_prefix_tokens == held[route.worker_id]
+        given_to[route.worker_id].append(token_ids)
+        left[route.worker_id] += len(token_ids) + max_tokens
+        left = [max(0, each - done) for each in left]
+
+
+@settings(max_examples=60, deadline=None)
+@given(num_workers=st.integers(2, 5), arrivals=arrivals)
+def test_no_worker_is_ahead_of_another_by_more_than_one_request_and_one_prefix(
+    num_workers: int, arrivals: list[tuple[list[int], int, int]]
+) -> None:
+    made = router(num_workers)
+    left = [0] * num_workers
+    most = 0
+    for token_ids, max_tokens, _ in arrivals:
+        most = max(most, 2 * len(token_ids) + max_tokens)
+        chosen = made.route([Candidate(i, left[i], 0) for i in range(num_workers)], Prompt(token_ids)).worker_id
+        left[chosen] += len(token_ids) + max_tokens
+        assert max(left) - min(left) <= most
+
+
+@settings(max_examples=60, deadline=None)
+@given(max_blocks=st.integers(1, 12), lengths=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 20)), max_size=40))
+def test_an_index_never_grows_beyond_the_cache_and_knows_the_latest_prompt(
+    max_blocks: int, lengths: list[tuple[int, int]]
+) -> None:
+    index = PrefixIndex(max_blocks)
+    for group, length in lengths:
+        hashes = [100 * group + i for i in range(length)]
+        index.add(hashes)
+        assert len(index) <= max_blocks
+        assert index.num_held(hashes) == min(length, max_blocks)
