@@ -24,6 +24,41 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
+class Loss:
+    """A worker killed under load, in seconds from the beginning of its run."""
+
+    killed: float = 0.0
+    lost: int | None = None
+    """The worker that was."""
+    up: float | None = None
+    """When it took requests again."""
+
+    def watch(self, now: float, values: dict[str, float], num_workers: int) -> None:
+        """Read the server's own word on its workers."""
+        ups = [values[f'lightwell_worker_up{{worker="{worker}"}}'] for worker in range(num_workers)]
+        if self.lost is None and 0.0 in ups:
+            self.lost = ups.index(0.0)
+        elif self.lost is not None and self.up is None and ups[self.lost]:
+            self.up = now
+
+    def balanced(self, run: "Run") -> float | None:
+        """When it had three quarters of the others' mean of requests under way; None if never."""
+        others = run.fleet.num_workers - 1
+        at = self.killed
+        while self.lost is not None and self.up is not None and at < run.seconds:
+            under_way = run.outstanding(at)
+            if at > self.up and under_way[self.lost] * others >= 0.75 * (under_way.total() - under_way[self.lost]):
+                return at
+            at += 0.05
+        return None
+
+    def elsewhere(self, run: "Run") -> int:
+        """Requests that the other workers had under way when it was killed."""
+        under_way = run.outstanding(self.killed)
+        return under_way.total() - (0 if self.lost is None else under_way[self.lost])
+
+
+@dataclass
 class Run:
     """A load and what it took."""
 
@@ -40,14 +75,21 @@ class Run:
     """... of this process, which sends the load."""
     counted: dict[str, float] = field(default_factory=dict)
     """By how much each of the server's counters grew."""
+    loss: Loss | None = None
+    """Of a worker during it."""
 
     @property
     def answered(self) -> list[Record]:
         return [record for record in self.records if record.error is None]
 
     @property
+    def failed(self) -> list[Record]:
+        return [record for record in self.records if record.error is not None]
+
+    @property
     def failures(self) -> Counter[str]:
-        return Counter(record.error for record in self.records if record.error is not None)
+        """By the code of the error."""
+        return Counter(str(record.error) for record in self.failed)
 
     @property
     def num_messages(self) -> float:
@@ -86,7 +128,9 @@ class Run:
 
     def as_data(self) -> dict[str, Any]:
         """What a replay has to know of it."""
-        return {"name": self.name, "block_size": BLOCK_SIZE, "seconds": self.seconds, **asdict(self.fleet)}
+        loss = None if self.loss is None else asdict(self.loss)
+        told = {"name": self.name, "block_size": BLOCK_SIZE, "seconds": self.seconds, "loss": loss}
+        return told | asdict(self.fleet)
 
 
 def _tokens_between(record: Record, start: float, end: float) -> float:
@@ -96,41 +140,6 @@ def _tokens_between(record: Record, start: float, end: float) -> float:
     if last <= first:
         return float(record.output_tokens if start <= first < end else 0)
     return record.output_tokens * max(0.0, min(end, last) - max(start, first)) / (last - first)
-
-
-@dataclass
-class Loss:
-    """A worker killed under load, in seconds from the beginning of its run."""
-
-    killed: float = 0.0
-    lost: int | None = None
-    """The worker that was."""
-    up: float | None = None
-    """When it took requests again."""
-
-    def watch(self, now: float, values: dict[str, float], num_workers: int) -> None:
-        """Read the server's own word on its workers."""
-        ups = [values[f'lightwell_worker_up{{worker="{worker}"}}'] for worker in range(num_workers)]
-        if self.lost is None and 0.0 in ups:
-            self.lost = ups.index(0.0)
-        elif self.lost is not None and self.up is None and ups[self.lost]:
-            self.up = now
-
-    def balanced(self, run: Run) -> float | None:
-        """When it had three quarters of the others' mean of requests under way; None if never."""
-        others = run.fleet.num_workers - 1
-        at = self.killed
-        while self.lost is not None and self.up is not None and at < run.seconds:
-            under_way = run.outstanding(at)
-            if at > self.up and under_way[self.lost] * others >= 0.75 * (under_way.total() - under_way[self.lost]):
-                return at
-            at += 0.05
-        return None
-
-    def elsewhere(self, run: Run) -> int:
-        """Requests that the other workers had under way when it was killed."""
-        under_way = run.outstanding(self.killed)
-        return under_way.total() - (0 if self.lost is None else under_way[self.lost])
 
 
 def measure(name: str, fleet: Fleet, server: Server, load: Coroutine[Any, Any, list[Record]]) -> Run:

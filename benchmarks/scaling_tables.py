@@ -78,13 +78,14 @@ def of_loss(run: Run, loss: Loss) -> str:
     ]
     rows = [
         ["requests sent", str(len(run.records))],
-        ["failed, of those it ran", failures(run)],
-        ["under way elsewhere, all answered", str(loss.elsewhere(run))],
+        ["failed", failures(run)],
+        ["... that were sent after it was killed", str(sum(each.arrival > loss.killed for each in run.failed))],
+        ["under way elsewhere when it was killed, all answered", str(loss.elsewhere(run))],
         ["the worker takes requests again after", f"{up - loss.killed:.1f} s"],
         ["it has its share of what is under way after", "never" if even is None else f"{even - loss.killed:.1f} s"],
         *([f"TTFT {TIMES}, {name} ({len(records)})", times_to_first_token(records)] for name, records in spans),
     ]
-    return table([["one of", f"{run.fleet.num_workers} workers killed"], *rows])
+    return table([[f"one of {run.fleet.num_workers} workers killed", ""], *rows])
 
 
 def times_to_first_token(records: Sequence[Record]) -> str:
