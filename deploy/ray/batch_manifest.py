@@ -1,0 +1,87 @@
+"""What a batch job is, written beside its shards: a run with another input or other options must not mix with them.
+
+Also holds the folder for one run at a time. Knows no Ray, no engine and nothing of what is in a shard.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from deploy.ray.shards import MANIFEST
+
+_LOCK = ".lock"
+_MAX_SHOWN = 100
+
+
+class ManifestError(ValueError):
+    """The output folder belongs to something else; the message says what differs and what helps."""
+
+
+def claim(folder: Path, job: Mapping[str, Any]) -> None:
+    """Write the job's manifest, or find the same one there. Raises ManifestError for another one.
+
+    `job` is plain JSON data.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        others = sorted(each.name for each in folder.iterdir() if not each.name.startswith("."))
+        if others:
+            raise ManifestError(f"--output {str(folder)!r}: the folder holds {others[0]!r} and no batch job; an empty "
+                                "or new one is accepted")  # fmt: skip
+        _write(path, job)
+        return
+    try:
+        there = json.loads(path.read_text())
+    except ValueError as error:
+        raise ManifestError(f"{str(path)!r} is no manifest of a batch job: {error}") from None
+    problem = _difference(there, json.loads(json.dumps(job)))
+    if problem is not None:
+        raise ManifestError(
+            f"--output {str(folder)!r} holds another job: {problem}; give the same input and options, or another folder"
+        )
+
+
+def _write(path: Path, job: Mapping[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w") as file:
+        json.dump(job, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _difference(there: Any, asked: Any, name: str = "") -> str | None:
+    """The first place where two JSON values differ."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        for key in (*there, *(key for key in asked if key not in there)):
+            inner = f"{name}.{key}" if name else key
+            if key not in there or key not in asked:
+                return f"{inner} is given there and not now" if key in there else f"{inner} is given now and not there"
+            problem = _difference(there[key], asked[key], inner)
+            if problem is not None:
+                return problem
+        return None
+    if isinstance(there, list) and isinstance(asked, list) and len(there) == len(asked):
+        problems = (_difference(a, b, f"{name}[{i}]") for i, (a, b) in enumerate(zip(there, asked, strict=True)))
+        return next((problem for problem in problems if problem is not None), None)
+    return None if there == asked else f"{name} is {_shown(there)} there and {_shown(asked)} now"
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """The folder for this process alone, until it ends in whatever way. Raises ManifestError when another has it."""
+    with (folder / _LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ManifestError(f"--output {str(folder)!r}: another run is writing there; wait for it") from None
+        yield

@@ -1,0 +1,177 @@
+"""The part of a batch job that Ray runs: scans of the files, then tasks that read, actors that answer and write.
+
+Through Ray's object store go texts and counts, no answers: those go from an engine to its shard's file. Knows no
+command line and no manifest.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from deploy.ray.batch_engine import BatchEngine, BatchFailed, Job
+from deploy.ray.batch_input import Columns, FileScan, InputError, Part, Piece, Row, read_part, scan
+from deploy.ray.shards import ShardError, ShardSummary
+
+_MAX_BLOCKS = 10_000
+"""Of the list of parts: one task reads several where there are more."""
+_READS_AHEAD = 2
+"""Tasks that read, for each worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The actors, and what Ray sets aside for each."""
+
+    number: int
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job and how far it is."""
+
+    job: Job
+    columns: Columns
+    parts: list[Part]
+    done: dict[int, ShardSummary]
+    """By the numbers of the shards that are there."""
+
+    @property
+    def num_rows(self) -> int:
+        return sum(part.piece.num_rows for part in self.parts)
+
+    @property
+    def missing(self) -> list[tuple[Part, list[int]]]:
+        """Parts that are not done, with the numbers of their shards that are not."""
+        each = ((part, [number for number in part.shard_sizes if number not in self.done]) for part in self.parts)
+        return [(part, numbers) for part, numbers in each if numbers]
+
+
+@contextmanager
+def cluster(address: str | None, object_store_memory: int | None) -> Iterator[None]:
+    """Ray for the length of a `with`: the cluster at an address, or one of this machine alone."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if address:
+        ray.init(address)
+    else:
+        memory = object_store_memory
+        ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", object_store_memory=memory)
+    try:
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False  # the job's own counts rows
+        context.print_on_execution_start = False
+        yield
+    finally:
+        ray.shutdown()
+
+
+def scan_all(files: list[Path], rows_per_shard: int, columns: Columns) -> list[FileScan]:
+    """Beside each other, on the cluster. Raises InputError."""
+    import ray
+
+    task = ray.remote(num_cpus=0.5)(_try_scan)
+    found: list[FileScan | str] = ray.get([task.remote(path, rows_per_shard, columns) for path in files])
+    problem = next((each for each in found if isinstance(each, str)), None)
+    if problem is not None:
+        raise InputError(problem)
+    return [each for each in found if isinstance(each, FileScan)]
+
+
+def _try_scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan | str:
+    """The scan, or what is wrong: Ray would tell an exception with its own stack."""
+    try:
+        return scan(path, rows_per_shard, columns)
+    except InputError as error:
+        return str(error)
+
+
+def made_shards(plan: Plan, workers: Workers) -> Iterator[ShardSummary]:
+    """Each shard when it is there. Raises BatchFailed with what a worker raised."""
+    import ray
+
+    missing = plan.missing
+    if not missing:
+        return
+    items = [{"part": _as_json(part), "shards": numbers} for part, numbers in missing]
+    made = (
+        ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+        .flat_map(
+            _Reader(plan.columns),
+            num_cpus=0,  # or readers would wait for the processors that the workers have
+            compute=ray.data.TaskPoolStrategy(_READS_AHEAD * workers.number),
+        )
+        .map_batches(
+            _Worker,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(size=workers.number, max_tasks_in_flight_per_actor=2),
+            fn_constructor_args=(plan.job,),
+            num_cpus=workers.cpus,
+            num_gpus=workers.gpus,
+        )
+    )
+    try:
+        for row in made.iter_rows():
+            if row["failure"]:
+                raise BatchFailed(row["failure"])
+            yield ShardSummary(rows=row["rows"], errors=row["errors"], tokens=row["tokens"])
+    except ray.exceptions.RayError as error:
+        raise BatchFailed(f"Ray: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads a part; one row of its output is one shard."""
+
+    columns: Columns
+
+    def __call__(self, item: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        part = _part_of(item["part"])
+        for number, rows in read_part(part, frozenset(item["shards"]), self.columns):
+            yield {
+                "shard": number,
+                "first_row": rows[0].id,
+                "texts": [row.text for row in rows],
+                "problems": [row.problem for row in rows],
+                "keys": [row.key for row in rows],
+            }
+
+
+class _Worker:
+    """The actor: an engine for as long as the job runs."""
+
+    def __init__(self, job: Job) -> None:
+        self._engine = BatchEngine(job)
+
+    def __call__(self, batch: pa.Table) -> dict[str, list[Any]]:
+        (item,) = batch.to_pylist()
+        try:
+            made = self._engine.make_shard(item["shard"], _rows(item))
+        except (BatchFailed, ShardError) as error:
+            return {"failure": [str(error)], "rows": [0], "errors": [0], "tokens": [0]}
+        return {"failure": [""], "rows": [made.rows], "errors": [made.errors], "tokens": [made.tokens]}
+
+
+def _rows(item: Mapping[str, Any]) -> Iterator[Row]:
+    each = zip(item["texts"], item["problems"], item["keys"], strict=True)
+    for number, (text, problem, key) in enumerate(each, item["first_row"]):
+        yield Row(id=number, text=text, problem=problem, key=key)
+
+
+def _as_json(part: Part) -> str:
+    """One column of text is the same for every shape that Arrow could guess."""
+    return json.dumps(asdict(part))
+
+
+def _part_of(text: str) -> Part:
+    fields = json.loads(text)
+    return Part(**{**fields, "piece": Piece(**fields["piece"])})

@@ -1,0 +1,227 @@
+"""What one text of a batch job asks of the engine, and what its answer says: as the server's route would, by its code.
+
+The job's options are the fields of that route's body. Knows no engine, no files and no Ray.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
+
+import pydantic
+
+from model.point_names import stack_config
+from server.app import ModelFiles
+from server.engine.outputs import EngineInfo
+from server.engine.request import AttentionTask, EngineRequest
+from server.errors import ApiError, BadRequest, PayloadTooLarge, Unavailable, validation_error
+from server.keys import Keyring
+from server.metrics import Metrics
+from server.routes.abilities import check_part
+from server.routes.attention import attention_entry, plan_of
+from server.routes.context import AppContext, Engine
+from server.routes.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
+from server.routes.inputs import read_inputs
+from server.routes.interventions import read_all_interventions
+from server.routes.prompts import Prompt
+from server.routes.tasks import Result, Work
+from server.routes.trace import trace_entry, trace_work
+from server.schemas import AttentionRequest, EmbeddingRequest, TraceRequest
+from server.selectors import select_heads
+from server.settings import Settings
+from server.tensors import Entry, NumpyArray
+from server.trace_body import DescribedEntry
+from server.trace_plan import choose_points, plan_inputs
+
+TaskName = Literal["embedding", "attention", "trace"]
+Body = EmbeddingRequest | AttentionRequest | TraceRequest
+_SCHEMAS: dict[TaskName, type[Body]] = {
+    "embedding": EmbeddingRequest,
+    "attention": AttentionRequest,
+    "trace": TraceRequest,
+}
+_OF_ONE_REQUEST = ("input", "model", "timeout", "priority", "encoding_format")
+"""Fields of the bodies that say nothing of a data set's rows."""
+_TOLD_APART = ("object", "index", "tokens", "token_ids", "offsets")
+"""Fields of a route's answer that are no part of `Answered.described`."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A route's answer about one input."""
+
+    tokens: list[str] | None
+    token_ids: list[int] | None
+    described: dict[str, Any]
+    tensors: Mapping[str, NumpyArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What one text asks, before the engine has seen it."""
+
+    work: Work
+    describe: Callable[[Result], Answered]
+
+    def request(self, uid: int) -> EngineRequest:
+        """The engine's request. A batch job has all the time there is."""
+        return EngineRequest(
+            uid=uid,
+            prompt_token_ids=self.work.prompt.ids,
+            encoder_token_ids=self.work.prompt.encoder_ids,
+            task=self.work.task,
+            interventions=self.work.interventions,
+            arrival_time=time.monotonic(),
+        )
+
+
+class Planner:
+    """Turns texts into requests. Raises ApiError, in the constructor for options that fit no text."""
+
+    def __init__(
+        self, settings: Settings, files: ModelFiles, task: TaskName, options: Mapping[str, Any], info: EngineInfo | None
+    ) -> None:
+        self._context = AppContext(
+            settings=settings,
+            keys=Keyring((), None),
+            config=files.config,
+            tokenizer=files.tokenizer,
+            chat_template=files.chat_template,
+            embedding_defaults=files.embedding_defaults,
+            engine=cast("Engine", _NoEngine(info)),
+            metrics=Metrics(),
+            model_id=files.model_id,
+            model_root=str(files.folder),
+            max_model_len=settings.max_model_len or files.config.max_model_len,
+        )
+        self._body = read_options(task, options)
+        self._plan = self._planner_of(self._body)
+        self._loop = asyncio.new_event_loop()
+
+    @property
+    def vector_width(self) -> int | None:
+        """Numbers of every row's one vector; None where rows are told by tensors of any shapes."""
+        if not isinstance(self._body, EmbeddingRequest):
+            return None
+        task = embed_task(self._context, self._body)
+        if task.pooling == "none":
+            return None
+        return task.dimensions or stack_config(self._context.config, "encoder").hidden_size
+
+    def plan(self, text: str) -> Planned:
+        """Raises ApiError where the route would refuse the text, or its answer is too large."""
+        planned = self._loop.run_until_complete(self._plan(text))
+        limit = self._context.settings.max_response_bytes
+        if planned.work.capture_bytes > limit:
+            raise PayloadTooLarge(
+                f"the answer has {planned.work.capture_bytes} bytes; at most {limit} are accepted "
+                "(--max-response-bytes)"
+            )
+        return planned
+
+    def _planner_of(self, body: Body) -> Callable[[str], Awaitable[Planned]]:
+        if isinstance(body, EmbeddingRequest):
+            return self._embedding(body)
+        if isinstance(body, AttentionRequest):
+            return self._attention(body)
+        return self._trace(body)
+
+    def _embedding(self, body: EmbeddingRequest) -> Callable[[str], Awaitable[Planned]]:
+        task = embed_task(self._context, body)
+
+        async def plan(text: str) -> Planned:
+            (prompt,) = await embed_inputs(self._context, body.model_copy(update={"input": text}))
+            work = embedding_work(self._context, task, prompt)
+            return Planned(work, lambda result: _of_entry(embedding_entry(self._context, task, 0, prompt, result)))
+
+        return plan
+
+    def _attention(self, body: AttentionRequest) -> Callable[[str], Awaitable[Planned]]:
+        part = check_part(self._context, body.part)
+        heads = select_heads(body, stack_config(self._context.config, "encoder" if part == "encoder" else "decoder"))
+
+        async def plan(text: str) -> Planned:
+            prompt = await self._input(body, text)
+            planned = plan_of(body, heads, prompt, part)
+            (changes,) = await read_all_interventions(self._context, body.interventions, [prompt])
+            work = Work(AttentionTask(capture=planned.capture), prompt, planned.capture_bytes, changes)
+            return Planned(
+                work, lambda result: _of_entry(attention_entry(self._context, body, 0, prompt, planned, result))
+            )
+
+        return plan
+
+    def _trace(self, body: TraceRequest) -> Callable[[str], Awaitable[Planned]]:
+        chosen = choose_points(body, self._context.config)
+
+        async def plan(text: str) -> Planned:
+            prompt = await self._input(body, text)
+            lengths = (len(prompt.ids), len(prompt.encoder_ids))
+            (points,) = plan_inputs(body, chosen, self._context.config, [lengths])
+            (changes,) = await read_all_interventions(self._context, body.interventions, [prompt])
+            work = trace_work(prompt, points, changes)
+            return Planned(work, lambda result: _of_trace(trace_entry(self._context, 0, prompt, points, result)))
+
+        return plan
+
+    async def _input(self, body: AttentionRequest | TraceRequest, text: str) -> Prompt:
+        (prompt,) = await read_inputs(self._context, body.model_copy(update={"input": text}))
+        return prompt
+
+
+class _NoEngine:
+    """What the routes' code may ask of an engine while it reads a body: its limits, and no passes of its own."""
+
+    def __init__(self, info: EngineInfo | None) -> None:
+        self._info = info
+
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise Unavailable("The model is not loaded yet.")
+        return self._info
+
+    async def submit(self, *arguments: object, **options: object) -> NoReturn:
+        raise BadRequest(
+            "interventions: numbers taken from a pass (from, mean) are not accepted in a batch job; a value is.",
+            param="interventions",
+        )
+
+
+def read_options(task: TaskName, options: Mapping[str, Any]) -> Body:
+    """The route's body that has these fields, and a text in place of each row's. Raises BadRequest."""
+    for name in _OF_ONE_REQUEST:
+        if name in options:
+            raise BadRequest(f"{name}: this field of the route's body makes no sense for a data set; leave it out.")
+    try:
+        return _SCHEMAS[task].model_validate({**options, "input": "text"})
+    except pydantic.ValidationError as error:
+        raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+
+
+def task_names() -> tuple[str, ...]:
+    return get_args(TaskName)
+
+
+def _of_entry(entry: Entry) -> Answered:
+    return _answered(entry.fields, entry.arrays)
+
+
+def _of_trace(entry: DescribedEntry) -> Answered:
+    points = {name: point.description for name, point in entry.points.items()}
+    tensors = {name: point.value for name, point in entry.points.items()}
+    return _answered({**entry.fields, "points": points}, tensors)
+
+
+def _answered(fields: Mapping[str, Any], tensors: Mapping[str, NumpyArray]) -> Answered:
+    ids = fields.get("token_ids")
+    return Answered(
+        tokens=fields.get("tokens"),
+        token_ids=None if ids is None else list(ids),
+        described={name: value for name, value in fields.items() if name not in _TOLD_APART},
+        tensors=tensors,
+    )
+
+
+__all__ = ["Answered", "ApiError", "Planned", "Planner", "TaskName", "read_options", "task_names"]

@@ -1,0 +1,138 @@
+"""The output of a batch job: what a shard holds of each row, where it lies, and how it is read back.
+
+A shard is one file, Parquet or safetensors, that holds each of its rows once, in order: the row's numbers, or the
+reason why it has none. Reading needs numpy, pyarrow and safetensors; knows no Ray, no engine and nothing of how shards
+are written (`deploy.ray.batch_writers`).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors import safe_open
+
+FileFormat = Literal["parquet", "safetensors"]
+MANIFEST = "manifest.json"
+SUMMARY_KEY = "lightwell"
+"""Under which a file's own metadata holds its summary."""
+
+NumpyArray = np.ndarray[Any, np.dtype[Any]]
+
+
+class ShardError(ValueError):
+    """A shard that cannot be written or read; the message says which, and what would help."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowAnswer:
+    """What became of one row. With `error`, nothing but `id` and `key` is known."""
+
+    id: int
+    """The row's number in the input."""
+    key: str | None = None
+    error: str | None = None
+    num_tokens: int = 0
+    tokens: list[str] | None = None
+    """None where the route tells none: of pooled embeddings."""
+    token_ids: list[int] | None = None
+    described: dict[str, Any] = field(default_factory=dict)
+    """What the route's JSON says beside: layers, heads, positions, axes; of a trace for each point."""
+    tensors: Mapping[str, NumpyArray] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSummary:
+    """How much a shard holds."""
+
+    rows: int
+    errors: int
+    """Of the rows, those without an answer."""
+    tokens: int
+
+
+def shard_path(folder: Path, number: int, file_format: FileFormat) -> Path:
+    """Where a finished shard lies."""
+    return folder / f"shard-{number:06d}.{file_format}"
+
+
+def read_summary(path: Path) -> ShardSummary:
+    """Of a finished shard, from its header alone. Raises ShardError."""
+    try:
+        if path.suffix == ".parquet":
+            told = pq.read_metadata(path).metadata[SUMMARY_KEY.encode()]
+        else:
+            with safe_open(path, "np") as file:
+                told = file.metadata()[SUMMARY_KEY]
+        return ShardSummary(**json.loads(told))
+    except Exception as error:  # each library has errors of its own
+        raise ShardError(
+            f"{str(path)!r} is no shard of a batch job ({error}); delete it to have it made again"
+        ) from error
+
+
+def read_shards(folder: Path | str, *, partial: bool = False) -> Iterator[RowAnswer]:
+    """All rows of a job's output, in the order of the input, with a few megabytes in memory at a time.
+
+    Raises ShardError for a folder without a manifest, and, unless `partial`, for a job that is not finished.
+    """
+    folder = Path(folder)
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise ShardError(f"{str(folder)!r} holds no batch job: {error}") from None
+    paths = [shard_path(folder, number, manifest["format"]) for number in range(manifest["num_shards"])]
+    there = [path for path in paths if path.exists()]
+    if len(there) < len(paths) and not partial:
+        raise ShardError(
+            f"{str(folder)!r} has {len(there)} of {len(paths)} shards: the job is not finished; run it again, or read "
+            "with partial=True"
+        )
+    for path in there:
+        yield from _read_parquet(path) if path.suffix == ".parquet" else _read_safetensors(path)
+
+
+def _read_parquet(path: Path) -> Iterator[RowAnswer]:
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            for row in table.to_batches(max_chunksize=16):
+                yield from (_from_parquet(fields) for fields in _rows_of(row))
+
+
+def _rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Rows as Python values; vectors stay arrays."""
+    names = [name for name in batch.schema.names if name != "embedding"]
+    rows: list[dict[str, Any]] = batch.select(names).to_pylist()
+    for i, fields in enumerate(rows):
+        if "embedding" in batch.schema.names:
+            vector = batch["embedding"][i]
+            fields["embedding"] = np.asarray(vector.values, np.float32) if vector.is_valid else None
+        yield fields
+
+
+def _from_parquet(fields: dict[str, Any]) -> RowAnswer:
+    tensors = {
+        each["name"]: np.frombuffer(each["data"], each["dtype"]).reshape(each["shape"])
+        for each in fields.pop("tensors", None) or ()
+    }
+    vector = fields.pop("embedding", None)
+    if vector is not None:
+        tensors["embedding"] = vector
+    return RowAnswer(**{**fields, "described": json.loads(fields["described"])}, tensors=tensors)
+
+
+def _read_safetensors(path: Path) -> Iterator[RowAnswer]:
+    with safe_open(path, "np") as file:
+        rows: list[dict[str, Any]] = json.loads(file.metadata()["rows"])
+        names: dict[int, list[str]] = {}
+        for full in file.keys():  # noqa: SIM118 (no dict)
+            number, _, name = full.partition("/")
+            names.setdefault(int(number), []).append(name)
+        for fields in rows:
+            tensors = {name: file.get_tensor(f"{fields['id']}/{name}") for name in names.get(fields["id"], ())}
+            yield RowAnswer(**fields, tensors=tensors)
