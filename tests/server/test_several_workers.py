@@ -1,0 +1,251 @@
+"""Several workers behind one API process: the numbers of one, work that is shared out, and a loss that stays a part."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load
+
+from server.engine.outputs import RequestOutput
+from server.engine_client import EngineClient
+from server.messages import Ready
+from server.settings import Settings
+from tests import tiny
+from tests.server.fake_engine import expected_tokens
+from tests.server.played_worker import INFO, PlayedWorker, generate, until
+from tests.server.running import RunningServer, running_server, stream_lines, wait_for
+
+LIGHTWELL = "tests.server.lightwell_command"
+BINARY = {"accept": "application/vnd.safetensors"}
+FLAGS = ("--device", "cpu", "--threads", "1", "--kv-cache-memory", "64MiB")
+
+
+def metric(server: RunningServer, name: str) -> list[float]:
+    """The values of a metric, in the order of its lines: a worker's each, where it has them."""
+    lines = server.get("/metrics").text.splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{"))]
+
+
+def hits(server: RunningServer) -> np.ndarray:
+    """Prompt tokens that the caches held, and those that the API process expected there."""
+    names = ("lightwell_prefix_cache_hits_total", "lightwell_routed_prefix_tokens_total")
+    return np.array([metric(server, name)[0] for name in names])
+
+
+def given(server: RunningServer) -> np.ndarray:
+    return np.array(metric(server, "lightwell_worker_requests_total"))
+
+
+@contextmanager
+def ready(*commands: tuple[str, ...]) -> Iterator[list[RunningServer]]:
+    """Servers of real models that load at the same time."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(running_server(*command, module=LIGHTWELL)) for command in commands]
+        for server in servers:
+            server.wait_ready()
+        yield servers
+
+
+# ---- the client, against played workers
+
+
+async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing() -> None:
+    client = EngineClient(Settings(), num_workers=2)
+    await client.start()
+    played = [PlayedWorker(client, i) for i in range(2)]
+    for each in played:
+        await each.become_ready()
+    first, second = [await client.submit(generate(8), (1,) * length) for length in (20, 10)]
+    assert [worker.num_tokens_left for worker in client.workers] == [28, 18]
+    played[0].step(RequestOutput(uid=first.uid, token_id=1))
+    await until(lambda: client.workers[0].num_tokens_left == 7)  # the prompt is read, and a token was written
+    played[0].step(RequestOutput(uid=first.uid, token_id=1))
+    await until(lambda: client.workers[0].num_tokens_left == 6)
+    third = await client.submit(generate(3), (2,) * 5)
+    assert [worker.num_tokens_left for worker in client.workers] == [14, 18]
+    played[0].step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
+    await until(lambda: client.workers[0].num_tokens_left == 8)
+    second.close()
+    third.close()
+    assert [worker.num_tokens_left for worker in client.workers] == [0, 0]
+    assert [worker.requests_total for worker in client.workers] == [2, 1]
+    for each in played:
+        each.link.close()
+    await client.stop()
+    client.socket.remove()
+
+
+async def test_a_prefix_is_known_until_its_worker_ends() -> None:
+    client = EngineClient(Settings(), num_workers=2)
+    await client.start()
+    played = [PlayedWorker(client, i) for i in range(2)]
+    for each in played:
+        await each.become_ready()
+
+    async def routed() -> tuple[int, int]:
+        """The worker that gets the prompt, and how many of its tokens lay there."""
+        before = client.routed_prefix_tokens
+        handle = await client.submit(generate(4), tuple(range(40)))
+        chosen = next(worker.worker_id for worker in client.workers if worker.requests)
+        handle.close()
+        return chosen, client.routed_prefix_tokens - before
+
+    first, _ = await routed()
+    assert [await routed() for _ in range(2)] == [(first, 2 * INFO.block_size)] * 2
+    played[first].link.close()
+    await until(lambda: not client.workers[first].is_ready)
+    assert await routed() == (1 - first, 0)
+    played[first] = PlayedWorker(client, first)
+    played[first].say(Ready(INFO))
+    await until(lambda: client.workers[first].is_ready)
+    assert await routed() == (1 - first, 2 * INFO.block_size)
+    for each in played:
+        each.link.close()
+    await client.stop()
+    client.socket.remove()
+
+
+# ---- the same numbers
+
+TEXT = "Once upon a time there was a king who had three sons, and when he grew old he said to them"
+Answer = Callable[[RunningServer], Any]
+
+
+def completions(prompts: list[Any], **fields: Any) -> Answer:
+    """What is generated, without what names the answer."""
+    body = {"prompt": prompts, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, **fields}
+
+    def answer(server: RunningServer) -> Any:
+        got = server.post("/v1/completions", body)
+        assert got.status_code == 200, got.text
+        return got.json()["choices"]
+
+    return answer
+
+
+def tensors(path: str, **body: Any) -> Answer:
+    def answer(server: RunningServer) -> Any:
+        got = server.http.post(server.url + path, json=body, headers=BINARY)
+        assert got.status_code == 200, got.text
+        return {name: (array.shape, array.tobytes()) for name, array in load(got.content).items()}
+
+    return answer
+
+
+def questions(prompt: Any, other: Any, layer: int) -> dict[str, Answer]:
+    """One of each kind, each with as many inputs as are shared out among four workers."""
+    zero = [{"point": "attn.hook_z", "layer": layer, "head": 1, "op": "zero"}]
+    inputs = [prompt, other] * 4
+    return {
+        "greedy": completions(inputs, temperature=0),
+        "seeded": completions([prompt, other], n=4, temperature=1, seed=7),
+        "changed": completions(inputs, temperature=0, interventions=zero),
+        "attention": tensors("/v1/attention", input=inputs),
+        "embeddings": tensors("/v1/embeddings", input=inputs),
+        "trace": tensors("/v1/trace", input=inputs, points=["attn.hook_q", "hook_resid_post"], layers=layer),
+    }
+
+
+def assert_equal_numbers(one: RunningServer, several: RunningServer, asked: dict[str, Answer]) -> None:
+    for name, answer in asked.items():
+        expected = answer(one)
+        before = given(several)
+        assert answer(several) == expected, name
+        assert (given(several) > before).all(), f"{name} was not answered by every worker"
+
+
+@pytest.mark.slow
+def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_lie() -> None:
+    with ready((*FLAGS,), (*FLAGS, "--devices", "2")) as (one, two):
+        assert_equal_numbers(one, two, questions(TEXT, "In the forest lived an old fox, who", 2))
+        assert two.get("/v1/capabilities").json() == one.get("/v1/capabilities").json()
+        for group in range(4):  # one after the other, so that no load decides
+            beginning = [10 + group] * 200
+            before = hits(two)
+            for i in range(4):
+                body = {"prompt": [*beginning, 50 + i], "max_tokens": 2, "temperature": 0}
+                assert two.post("/v1/completions", body).status_code == 200
+            assert (hits(two) - before).tolist() == [3 * 192, 3 * 192]
+
+
+@pytest.mark.slow
+def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
+    folder = str(tiny.make("llama", tmp_path / "llama"))
+    prompt, other = [(7 * i * i + 5) % 90 + 5 for i in range(40)], [(3 * i * i + i) % 90 + 5 for i in range(23)]
+    with ready((folder, *FLAGS), (folder, *FLAGS, "--devices", "4")) as (one, four):
+        assert_equal_numbers(one, four, questions(prompt, other, 1))
+        assert "4 workers share 2 CPU cores" in four.output or len(os.sched_getaffinity(0)) != 2
+
+
+# ---- load and loss, around the fake engine
+
+
+@pytest.mark.slow
+def test_streams_are_spread_evenly() -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    with running_server("--device", "cpu", "--devices", "4", module="tests.server.fake_lightwell") as server:
+        server.wait_ready()
+        with httpx.Client(timeout=30) as http, ExitStack() as stack:
+            for _ in range(24):
+                stack.enter_context(http.stream("POST", server.url + "/v1/completions", json=body))
+            wait_for(
+                lambda: metric(server, "lightwell_worker_requests_running") == [6, 6, 6, 6],
+                "each of four workers runs six of 24 streams",
+            )
+            assert metric(server, "lightwell_num_requests_running") == [24]
+        assert given(server).tolist() == [6, 6, 6, 6]
+
+
+def in_flight(server: RunningServer) -> list[int]:
+    """The worker of each request in flight, by the state that SIGUSR1 makes the server write."""
+
+    def states() -> list[dict[str, Any]]:
+        events = [json.loads(line) for line in server.output.splitlines(keepends=True) if line.endswith("\n")]
+        return [event["state"] for event in events if "state" in event]
+
+    server.signal(signal.SIGUSR1)
+    (state,) = wait_for(states, "the state is logged")
+    assert [worker["worker"] for worker in state["workers"]] == [0, 1]
+    assert [len(worker["engine"]["running"]) for worker in state["workers"]] == [4, 4]
+    return [flight["worker"] for flight in state["in_flight"]]
+
+
+@pytest.mark.slow
+def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
+    hang, length = tmp_path / "hang", 1500
+
+    def stream(server: RunningServer) -> list[Any]:
+        body = {"prompt": [1, 2], "max_tokens": length, "stream": True}
+        with httpx.stream("POST", server.url + "/generate", json=body, timeout=30) as answer:
+            return list(stream_lines(answer))
+
+    command = ("--device", "cpu", "--devices", "2", "--log-format", "json")
+    with running_server(*command, FAKE_LOAD_HANGS=str(hang)) as server, ThreadPoolExecutor(8) as pool:
+        server.wait_ready()
+        pids = server.state()["pids"]
+        streams = [pool.submit(stream, server) for _ in range(8)]
+        wait_for(lambda: server.state()["stats"]["num_requests_running"] == 8, "eight streams run")
+        assert sorted(in_flight(server)) == [0, 0, 0, 0, 1, 1, 1, 1]
+        hang.touch()  # the next worker that starts stays where it is
+        os.kill(pids[0], signal.SIGKILL)
+        wait_for(lambda: not hang.exists(), "another is started in its place")
+        assert server.get("/health/ready").text == "worker 0 was lost and is being restarted"
+        answers = [server.post("/generate", {"prompt": [i], "max_tokens": 3}) for i in range(4)]
+        assert [answer.json() for answer in answers] == [{"tokens": expected_tokens((i,), 3)} for i in range(4)]
+        ends = [each.result() for each in streams]
+        lost = [lines for lines in ends if lines[-2] == "error"]
+        assert [lines[-1]["error"]["code"] for lines in lost] == ["worker_lost"] * 4
+        whole = [*map(str, expected_tokens((1, 2), length)), "[DONE]"]
+        assert [lines for lines in ends if lines not in lost] == [whole] * 4
+        os.kill(wait_for(lambda: server.state()["pids"][0], "the one that hangs is connected"), signal.SIGKILL)
+        server.wait_ready()
+        assert server.state()["pids"][1] == pids[1]
+        assert server.state()["restarts"] == 2
