@@ -32,11 +32,49 @@ def test_prometheus_scrapes_the_service_of_the_compose_file_at_the_port_of_the_i
     assert f"LIGHTWELL_PORT={port}" in DOCKERFILE
 
 
-def test_the_compose_file_mounts_the_scrape_configuration() -> None:
-    service = load("deploy/compose.yaml")["services"]["prometheus"]
-    source, target, _ = service["volumes"][0].split(":")
-    assert (ROOT / "deploy" / source).is_file()
-    assert f"--config.file={target}" in service["command"]
+def mounts(service: str) -> dict[str, Path]:
+    """What of ours a container of the compose file sees, and where."""
+    volumes = [volume.split(":") for volume in load("deploy/compose.yaml")["services"][service]["volumes"]]
+    return {target: ROOT / "deploy" / source for source, target, *_ in volumes if source.startswith("./")}
+
+
+def flags(service: str) -> dict[str, str]:
+    return dict(flag.split("=", 1) for flag in load("deploy/compose.yaml")["services"][service]["command"])
+
+
+def test_the_prometheus_of_the_compose_file_finds_its_configuration_and_rules() -> None:
+    config = Path(flags("prometheus")["--config.file"])
+    folder = mounts("prometheus")[str(config.parent)]
+    (pattern,) = load(f"deploy/prometheus/{config.name}")["rule_files"]
+    assert {path.name for path in folder.glob(pattern)} == {"alerts.yml", "objectives.yml"}
+
+
+def test_the_grafana_of_the_compose_file_finds_its_data_and_its_dashboard() -> None:
+    services, mounted = load("deploy/compose.yaml")["services"], mounts("grafana")
+    (source,) = load("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    host, port = source["url"].removeprefix("http://").split(":")
+    assert services[host]["ports"][0].endswith(f":{port}")
+    scrapes = load("deploy/prometheus/prometheus.yml")["global"]
+    assert source["jsonData"]["timeInterval"] == scrapes["scrape_interval"]
+    (provider,) = load("deploy/grafana/provisioning/dashboards/lightwell.yml")["providers"]
+    assert [path.name for path in mounted[provider["options"]["path"]].iterdir()] == ["lightwell.json"]
+    assert mounted["/etc/grafana/provisioning"] == ROOT / "deploy/grafana/provisioning"  # where Grafana looks
+    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    assert (mounted[str(home.parent)] / home.name).is_file()
+
+
+def test_the_compose_file_publishes_nothing_beyond_this_machine_and_gives_grafana_no_default_password() -> None:
+    services = load("deploy/compose.yaml")["services"]
+    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service["ports"])
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
+
+
+def test_the_images_of_others_are_pinned_to_a_version() -> None:
+    images = {name: service["image"] for name, service in load("deploy/compose.yaml")["services"].items()}
+    assert images.pop("lightwell") == "lightwell"
+    assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in images.values())
 
 
 def test_every_variable_that_the_files_set_is_a_setting() -> None:
