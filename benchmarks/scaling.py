@@ -163,13 +163,13 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=["prefix", "least-loaded", "random"], choices=list(POLICIES))
     parser.add_argument("--tables", nargs="+", choices=TABLES, help="all; without limit if quick")
     parser.add_argument("--seconds", type=float, default=9.0, help="of each load; twice that where a worker is killed")
-    parser.add_argument("--quick", action="store_true", help="one and two workers, 3 s")
+    parser.add_argument("--quick", action="store_true", help="one and two workers, 2.5 s")
     parser.add_argument("--record", type=Path, metavar="FILE", help="what became of each request, a JSON object a line")
     options = parser.parse_args()
     bench = Bench(options.workers, options.policies, options.seconds, options.record)
     tables = options.tables or TABLES
     if options.quick:
-        bench = Bench([1, 2], ["prefix", "least-loaded"], 3.0, options.record)
+        bench = Bench([1, 2], ["prefix", "least-loaded"], 2.5, options.record)
         tables = options.tables or [name for name in TABLES if name != "limit"]
     rate = 0.0
     if "scale" in tables or "loss" in tables:
