@@ -13,8 +13,8 @@ from benchmarks.simulation.autoscaler import Autoscaler, AutoscalingLimits
 from benchmarks.simulation.job import Job
 from benchmarks.simulation.member import Member, State
 from benchmarks.simulation.outcome import Outcome
-from benchmarks.simulation.replica import EngineLimits
 from benchmarks.simulation.routers import POLICIES
+from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival
 from server.admission import Admission
@@ -166,6 +166,7 @@ class Cluster:
         """Its next event may have changed."""
         event = member.replica.next_event
         member.version += 1
+        self._router.note(member)
         if event is not None:
             self._at(event, self._step, member, member.version)
 
@@ -206,11 +207,16 @@ class Cluster:
     def _become_ready(self, member: Member) -> None:
         if member.state is not State.STARTING:
             return
-        member.state = State.READY
+        member.begin()
         self._open.append(member)
         self._router.begin(member)
         if self._setup.failures is not None:
-            self._at(self.now + self._draw.expovariate(1 / self._setup.failures.mean_seconds), self._lose, member, member.life)
+            self._at(
+                self.now + self._draw.expovariate(1 / self._setup.failures.mean_seconds),
+                self._lose,
+                member,
+                member.life,
+            )
 
     def _lose(self, member: Member, life: int) -> None:
         failures = self._setup.failures

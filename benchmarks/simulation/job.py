@@ -55,3 +55,8 @@ class Job:
         self.last_token_at = -1.0
         self.ended_at = -1.0
         self.failure = ""  # why it had no answer
+
+    @property
+    def num_left(self) -> int:
+        """Tokens that are known and not computed."""
+        return self.num_tokens - self.num_computed

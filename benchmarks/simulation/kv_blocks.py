@@ -59,7 +59,8 @@ class KVBlocks:
     def admit(self, job: Job, num_running: int, num_growing: Callable[[], int]) -> bool:
         """Blocks for all known tokens of `job`, those that the cache holds shared. False where there are too few.
 
-        One more must stay free for each running job that has yet to grow: at most `num_running`, counted when it matters.
+        One more must stay free for each running job that has yet to grow: at most `num_running`, counted when it
+        matters.
         """
         names = self._hits(job)
         own = self._cached.get(~job.uid, 0) if self._caching and len(names) == job.num_prefix_blocks else 0

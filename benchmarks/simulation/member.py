@@ -4,7 +4,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from benchmarks.simulation.job import Job
-from benchmarks.simulation.replica import EngineLimits, Replica
+from benchmarks.simulation.replica import Replica
+from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from server.admission import Admission, Cost
 
@@ -66,11 +67,17 @@ class Member:
         jobs = self.replica.lose()
         for job in jobs:
             self._release(job, was_read=job.first_token_at >= 0)
-        self._given = self.replica.num_tokens_written
         self.num_jobs = 0
         self.life += 1
         self.version += 1
         return jobs
+
+    def begin(self) -> None:
+        """It takes requests, with nothing to do. Until then a front door that has not noticed still reckons with what
+        it had.
+        """
+        self.state = State.READY
+        self._given = self.replica.num_tokens_written
 
     def _note_read(self, replica: Replica, job: Job) -> None:
         self._given -= job.num_prompt

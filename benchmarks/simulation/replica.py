@@ -6,58 +6,20 @@ ends, the cache is full, or somebody arrives who could join. So a request costs 
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from heapq import heappop, heappush
 from operator import attrgetter
 
 from benchmarks.simulation.histogram import Histogram
 from benchmarks.simulation.job import Job
 from benchmarks.simulation.kv_blocks import KVBlocks
+from benchmarks.simulation.step import EngineLimits, Share, Work
 from benchmarks.simulation.step_times import StepTimes
 from server.engine.prompt_budget import PromptBudget
 
 _LOOKAHEAD = 128  # as the scheduler's
 _REMEMBERED = 9  # as the prompt budget's: of a run of equal steps it keeps so many
 _uid = attrgetter("uid")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """Of a worker; the names are those of the server's settings."""
-
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 2048
-    num_blocks: int = 4096
-    block_size: int = 32
-    prefix_caching: bool = True
-
-
-@dataclass(slots=True)
-class _Work:
-    """A step under way, or several of single tokens."""
-
-    started: float
-    first_seconds: float
-    growth: float  # by which each step is longer than the one before
-    num_decodes: int
-    num_steps: int
-    chunks: list[tuple[Job, int]]
-
-    def seconds(self, num_steps: int) -> float:
-        """Of the first so many steps."""
-        return num_steps * self.first_seconds + self.growth * (num_steps * (num_steps - 1) // 2)
-
-    def steps_until(self, elapsed: float) -> int:
-        """The step that is under way after so many seconds, counted from 1; one that ends just then still is."""
-        low, high = 1, self.num_steps
-        while low < high:
-            middle = (low + high) // 2
-            if self.started + self.seconds(middle) < elapsed:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
 
 class Replica:
@@ -90,7 +52,7 @@ class Replica:
         self._keys = 0  # tokens of those that decode, summed
         self._growing = [0] * limits.block_size  # how many of them need a block at each remainder of `_steps`
         self._has_block = 0  # of those who would need one now, who were admitted with it
-        self._work: _Work | None = None
+        self._work: Work | None = None
 
     # ---- what others see
 
@@ -182,7 +144,7 @@ class Replica:
         seconds = self._times.seconds(prompt_tokens, num_decodes, self._keys)
         num_steps = 1 if chunks or self._prefilling else self._steps_alike()
         growth = self._times.per_context_key * num_decodes
-        self._work = _Work(now, seconds, growth, num_decodes, num_steps, chunks)
+        self._work = Work(now, seconds, growth, num_decodes, num_steps, chunks)
 
     def _schedule_decodes(self, now: float) -> None:
         """A block for each that needs one; those last in rank lose theirs where there are too few."""
@@ -241,7 +203,7 @@ class Replica:
         if num_decodes:
             bound = self._budget.tokens(num_decodes, len(line))
             budget = budget if bound is None else min(budget, bound)
-        share = _Share(self._take_in, set(self._prefilling))
+        share = Share(self._take_in, set(self._prefilling))
         share.hand_out(line, budget)
         return share.chunks
 
@@ -283,7 +245,7 @@ class Replica:
 
     # ---- booking it
 
-    def _book_decodes(self, work: _Work, now: float) -> None:
+    def _book_decodes(self, work: Work, now: float) -> None:
         num_steps, num_decodes, size = work.num_steps, work.num_decodes, self.limits.block_size
         seconds = now - work.started
         self.num_steps += num_steps
@@ -363,45 +325,5 @@ class Replica:
         return (job.offset - job.num_prompt + 1) % self.limits.block_size
 
 
-class _Share:
-    """Hands out a step's tokens for prompts, as the scheduler's `_share`."""
-
-    def __init__(self, take_in: Callable[[Job], bool], running: set[Job]) -> None:
-        self.chunks: list[tuple[Job, int]] = []
-        self._take_in, self._running = take_in, running
-        self._served: set[Job] = set()
-        self._is_open = True
-
-    def hand_out(self, line: Sequence[Job], budget: int) -> int:
-        """What is left of the budget."""
-        rest = [job for job in line if job not in self._served]
-        for place, job in enumerate(rest):
-            if not budget:
-                break
-            if job in self._served or not self._takes_part(job):
-                continue
-            self._served.add(job)
-            num_left = job.num_tokens - job.num_computed
-            if 1 < budget <= num_left:
-                shorter = [
-                    other for other in rest[place + 1 :] if 2 * (other.num_tokens - other.num_computed) <= num_left
-                ]
-                half = budget // 2
-                budget -= half - self.hand_out(shorter, half)
-            num_tokens = min(job.num_tokens - job.num_computed, budget)
-            if num_tokens:
-                self.chunks.append((job, num_tokens))
-                budget -= num_tokens
-        return budget
-
-    def _takes_part(self, job: Job) -> bool:
-        if job in self._running:
-            return True
-        self._is_open = self._is_open and self._take_in(job)
-        if self._is_open:
-            self._running.add(job)
-        return self._is_open
-
-
 def _has_one_left(job: Job) -> bool:
-    return job.num_tokens - job.num_computed == 1 and job.num_tokens != job.num_prompt
+    return job.num_left == 1 and job.num_tokens != job.num_prompt

@@ -3,6 +3,7 @@
 A router sees what a front door sees: who takes requests, and what each has left to do. It does not look into a worker.
 """
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -28,6 +29,9 @@ class RoutingPolicy(Protocol):
     def end(self, member: Member) -> None:
         """Its cache is gone."""
 
+    def note(self, member: Member) -> None:
+        """What it has left to do may have changed."""
+
 
 class _Plain:
     """Of those that keep nothing in mind."""
@@ -40,6 +44,9 @@ class _Plain:
         pass
 
     def end(self, member: Member) -> None:
+        pass
+
+    def note(self, member: Member) -> None:
         pass
 
 
@@ -79,48 +86,57 @@ class Ours:
     def __init__(self, most_members: int, seed: int, *, by_prefix: bool = True) -> None:
         self._router = Router(most_members)
         self._by_prefix = by_prefix
+        self._loads = [math.inf] * most_members  # tokens left of each slot, as of its last event
+        self._members: dict[int, Member] = {}  # by slot
         self._given: defaultdict[int, set[int]] = defaultdict(set)
-        """Of each group, who was ever given one of it."""
+        """Of each group, the slots of those who were ever given one of it."""
 
     def begin(self, member: Member) -> None:
         limits = member.replica.limits
         num_blocks = limits.num_blocks if limits.prefix_caching and self._by_prefix else 0
         self._router.begin(member.slot, num_blocks=num_blocks, block_size=limits.block_size)
+        self._members[member.slot] = member
+        self._loads[member.slot] = member.tokens_noted
 
     def end(self, member: Member) -> None:
         self._router.end(member.slot)
+        del self._members[member.slot]
+        self._loads[member.slot] = math.inf
         for slots in self._given.values():
             slots.discard(member.slot)
 
+    def note(self, member: Member) -> None:
+        if member.slot in self._members:
+            self._loads[member.slot] = member.tokens_noted
+
     def choose(self, members: Sequence[Member], job: Job, now: float) -> Member:
         prompt = KnownPrompt(job, takes=self._by_prefix)
-        weighed = members if len(members) <= FEW else self._shortlist(members, job)
-        by_slot = {member.slot: member for member in weighed}
-        exact = len(members) <= FEW
-        candidates = [
-            Candidate(slot, member.tokens_left(now) if exact else member.tokens_noted, member.num_jobs)
-            for slot, member in by_slot.items()
-        ]
-        chosen = by_slot[self._router.route(candidates, prompt).worker_id]
+        if len(members) <= FEW:
+            candidates = [Candidate(each.slot, each.tokens_left(now), each.num_jobs) for each in members]
+        else:
+            candidates = [
+                Candidate(slot, int(self._loads[slot]), self._members[slot].num_jobs) for slot in self._shortlist(job)
+            ]
+        chosen = self._members[self._router.route(candidates, prompt).worker_id]
         if self._by_prefix and job.num_prefix_blocks:
             self._given[job.group].add(chosen.slot)
         return chosen
 
-    def _shortlist(self, members: Sequence[Member], job: Job) -> list[Member]:
-        """Those of whom the router would choose one: those with the least to do, and of those that may hold the prefix
-        whoever has at most so much more to do as it is long.
+    def _shortlist(self, job: Job) -> list[int]:
+        """The slots of those of whom the router would choose one: those with the least to do, and of those that may
+        hold the prefix whoever has at most so much more to do as it is long.
         """
-        loads = [member.tokens_noted for member in members]
+        loads = self._loads
         least = min(loads)
         most = least + job.arrival.prefix_tokens
         given = self._given.get(job.group, ()) if self._by_prefix and job.num_prefix_blocks else ()
-        if not given:
-            return [member for member, load in zip(members, loads, strict=True) if load == least]
-        return [
-            member
-            for member, load in zip(members, loads, strict=True)
-            if load == least or (load <= most and member.slot in given)
-        ]
+        slots = [slot for slot in given if loads[slot] <= most]
+        place = -1
+        for _ in range(loads.count(least)):
+            place = loads.index(least, place + 1)
+            if place not in given:
+                slots.append(place)
+        return slots
 
 
 class KnownPrompt(Prompt):

@@ -1,4 +1,4 @@
-"""The simulated fleet: its workers against the real scheduler, its queues against formulas, its books against themselves."""
+"""The simulation: its workers against the real scheduler, its queues against formulas, its books against themselves."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from benchmarks.simulation.job import Job
-from benchmarks.simulation.replica import EngineLimits, Replica
+from benchmarks.simulation.replica import Replica
+from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival, Lengths, Prefixes, Workload
 from server.engine.block_manager import BlockManager

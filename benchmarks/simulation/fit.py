@@ -1,0 +1,153 @@
+"""Fits step times to steps of the real engine, in this process: least squares of relative errors, none below 0.
+
+    python -m benchmarks.simulation.fit                          # the default model, and the 124M one if it is there
+    python -m benchmarks.simulation.fit --model FOLDER --out times.json
+
+Streams of all lengths come and go while the engine runs, so that steps of many kinds are timed: each with what the
+scheduler put into it. What a line cannot say of them is told as the error.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from benchmarks.checkpoint import NAME, random_prompts
+from benchmarks.comparison import table
+from benchmarks.engine_overhead import Stopwatch, build_engine, stream, use_worker_environment
+from benchmarks.models import CACHE
+from benchmarks.processes import ROOT
+from benchmarks.simulation.step_times import StepTimes
+from model.registry import read_config
+from server import messages
+from server.engine.engine import Engine
+
+FIELDS = ("base", "per_prompt_token", "per_sequence", "per_context_key")
+
+
+class Step(NamedTuple):
+    """One step: what it computed, and its seconds."""
+
+    prompt_tokens: int
+    sequences: int
+    context_keys: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Step times and how far they are from the steps that they were fitted to."""
+
+    times: StepTimes
+    steps: list[Step]
+
+    @property
+    def errors(self) -> list[float]:
+        """Relative, of each step."""
+        return [abs(self.times.seconds(*step[:3]) / step.seconds - 1) for step in self.steps]
+
+    @property
+    def total_error(self) -> float:
+        """Of all steps together."""
+        return sum(self.times.seconds(*step[:3]) for step in self.steps) / sum(step.seconds for step in self.steps) - 1
+
+    @property
+    def error(self) -> str:
+        errors = self.errors
+        tenths = statistics.quantiles(errors, n=10)
+        return (
+            f"a step is off by {100 * statistics.median(errors):.0f} % (p50) and {100 * tenths[8]:.0f} % (p90), "
+            f"all {len(errors)} together by {100 * self.total_error:+.1f} %"
+        )
+
+    def capacity(self, prompt_tokens: int, output_tokens: int, sequences: int) -> float:
+        """Requests a second of such lengths that one engine answers with so many at once."""
+        keys = round(sequences * (prompt_tokens + output_tokens / 2))
+        own = self.times.per_prompt_token * prompt_tokens
+        return 1 / (own + output_tokens * self.times.seconds(0, sequences, keys) / sequences)
+
+
+def fit_steps(steps: list[Step]) -> Fit:
+    """The line nearest to these, each error counted as a share of its step. Raises ValueError for fewer than 8."""
+    if len(steps) < 8:
+        raise ValueError(f"{len(steps)} steps; at least 8 are needed")
+    seconds = np.array([step.seconds for step in steps])
+    columns = np.array([[1.0, *step[:3]] for step in steps]) / seconds[:, None]
+    kept = list(range(len(FIELDS)))
+    while True:  # a coefficient below 0 is what another one overdid: without it
+        found = np.linalg.lstsq(columns[:, kept], np.ones(len(steps)), rcond=None)[0]
+        if found.min() >= 0 or len(kept) == 1:
+            break
+        kept.pop(int(found.argmin()))
+    values = dict.fromkeys(FIELDS, 0.0) | {FIELDS[place]: max(0.0, float(found[i])) for i, place in enumerate(kept)}
+    return Fit(StepTimes(**values), steps)
+
+
+def measure_steps(engine: Engine, length: int, seconds: float, vocabulary: int) -> list[Step]:
+    """Steps while streams come and go, for so long; `length` is the context. Those with no tokens are left out."""
+    draw, steps = random.Random(1), []
+    scheduler = engine._scheduler
+    schedule = scheduler.schedule
+    seen = []
+
+    def noted(*arguments: object) -> object:
+        seen.append(schedule(*arguments))  # type: ignore[arg-type]
+        return seen[-1]
+
+    scheduler.schedule = noted  # type: ignore[method-assign, assignment]
+    uid, ends = 0, time.perf_counter() + seconds
+    wanted = 1
+    while time.perf_counter() < ends:
+        if draw.random() < 0.02:
+            wanted = draw.choice([1, 2, 4, 8, 16, 32, 48])
+        while scheduler.num_running + scheduler.num_waiting < wanted:
+            prompt = random_prompts(1, uid, draw.randint(8, length // 2), vocabulary)[0]
+            engine.add_request(stream(uid, prompt, draw.randint(4, length // 3), 0.0, None))
+            uid += 1
+        started = time.perf_counter()
+        message, _ = messages.step_message(engine.step())
+        messages.encode(message)
+        spent = time.perf_counter() - started
+        done, num_decodes = seen[-1], seen[-1].num_decodes
+        keys = sum(chunk.end for chunk in done.chunks[:num_decodes])
+        steps.append(Step(done.num_tokens - num_decodes, num_decodes, keys, spent))
+    return steps[20:]
+
+
+def fit_folder(folder: Path, dtype: str, seconds: float = 15.0) -> Fit:
+    """Of a model folder, with the engine's defaults."""
+    config = read_config(folder)
+    engine = build_engine(folder, getattr(torch, dtype), Stopwatch())
+    return fit_steps(measure_steps(engine, min(config.max_model_len, 1024), seconds, config.vocab_size))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a folder; None is the default model, and the 124M one if made")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--seconds", type=float, default=15.0, help="of steps")
+    parser.add_argument("--out", type=Path, help="where the last one's step times are written")
+    options = parser.parse_args()
+    folders = [options.model] if options.model else [ROOT / "model" / "fables"]
+    if options.model is None and (CACHE / NAME / "complete").exists():
+        folders.append(CACHE / NAME)
+    use_worker_environment("benchmarks.simulation.fit", folders[0])
+    rows = [["model", "dtype", "base ms", "prompt token us", "sequence us", "1000 keys us", "error"]]
+    for folder in folders:
+        fitted = fit_folder(folder, options.dtype, options.seconds)
+        times = fitted.times
+        cells = [1e3 * times.base, 1e6 * times.per_prompt_token, 1e6 * times.per_sequence, 1e9 * times.per_context_key]
+        rows.append([folder.name, options.dtype, *(f"{cell:.3g}" for cell in cells), fitted.error])
+        if options.out is not None:
+            times.save(options.out)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
