@@ -26,8 +26,9 @@ Process = multiprocessing.process.BaseProcess
 
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
-"""Seconds: when the last so many workers together were ready for less, the server ends. How long they took to load does
-not count, or a large model that always fails would be loaded for ever.
+"""Seconds: when the last so many processes of one worker together were ready for less, the server ends. How long they
+took to load does not count, or a large model that always fails would be loaded for ever. Each worker has its own count:
+one fault that ends all of them at once is one failure.
 """
 _MAX_BACKOFF = 10.0
 _LAST_WORDS = 2.0
@@ -52,8 +53,8 @@ class Supervisor:
         self._on_give_up = on_give_up
         self._why_not = why_not
         self._processes: dict[int, Process] = {}
-        self._lives: deque[float] = deque(maxlen=MAX_FAILURES)
-        """Seconds that the last workers were ready, 0 for those that never were."""
+        self._lives = [deque[float](maxlen=MAX_FAILURES) for _ in client.workers]
+        """Of each worker the seconds that its last processes were ready, 0 for those that never were."""
         self._is_stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         client.on_hung = self.kill
@@ -122,15 +123,14 @@ class Supervisor:
             self._give_up(worker.load_error)
             return
         logger.error("worker %d ended: %s", worker_id, how)
-        self._lives.append(worker.take_ready_seconds())
-        while self._num_short_lives() < MAX_FAILURES:
-            delay = self._backoff()
+        lives = self._lives[worker_id]
+        lives.append(worker.take_ready_seconds())
+        while _num_short(lives) < MAX_FAILURES:
+            delay = _backoff(lives)
             worker.expect_start(delay)
             if delay:
                 logger.warning("worker %d is started again in %.1f s", worker_id, delay)
-                worker.restart_note = (
-                    f"ended ({how}), {self._num_short_lives()} times lately, and is to be started again"
-                )
+                worker.restart_note = f"ended ({how}), {_num_short(lives)} times lately, and is to be started again"
                 await asyncio.sleep(delay)
             refusal = self._why_not()
             if refusal is not None:
@@ -142,27 +142,29 @@ class Supervisor:
             except OSError as error:  # no memory, files or processes left, perhaps for a moment
                 how = str(error)
                 logger.error("worker %d could not be started: %s", worker_id, how)
-                self._lives.append(0.0)
+                lives.append(0.0)
                 continue
             worker.note_start()
             self._client.worker_restarts += 1
             self._watch(worker_id)
             return
-        self._give_up(worker.load_error or f"the worker ended {len(self._lives)} times, last by {how}")
-
-    def _num_short_lives(self) -> int:
-        """How many of the last workers were together ready for less than the window."""
-        return sum(total < FAILURE_WINDOW for total in accumulate(reversed(self._lives)))
-
-    def _backoff(self) -> float:
-        """Nothing after a first failure, then half a second, doubled each time."""
-        recent = self._num_short_lives()
-        return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
+        self._give_up(worker.load_error or f"the worker ended {len(lives)} times, last by {how}")
 
     def _give_up(self, message: str) -> None:
         self._client.live = False
         self._client.end_reason = message
         self._on_give_up(message)
+
+
+def _num_short(lives: deque[float]) -> int:
+    """How many of the last processes were together ready for less than the window."""
+    return sum(total < FAILURE_WINDOW for total in accumulate(reversed(lives)))
+
+
+def _backoff(lives: deque[float]) -> float:
+    """Nothing after a first failure, then half a second, doubled each time."""
+    recent = _num_short(lives)
+    return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
 
 
 def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process:

@@ -6,12 +6,13 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import deque
 
 import pytest
 
 from server.engine_client import EngineClient
 from server.settings import Settings
-from server.supervisor import MAX_FAILURES, Process, Supervisor, prepare_environment
+from server.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short, prepare_environment
 
 
 def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:
@@ -103,12 +104,40 @@ def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives
 def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
     lives: list[float], delay: float, gives_up: bool
 ) -> None:
-    client = EngineClient(Settings())
-    supervisor = Supervisor(client, lambda worker_id: pytest.fail("nothing is to be launched"), print)
-    supervisor._lives.extend(lives)
-    assert supervisor._backoff() == delay
-    assert (supervisor._num_short_lives() >= MAX_FAILURES) is gives_up
-    client.socket.remove()
+    assert _backoff(deque(lives)) == delay
+    assert (_num_short(deque(lives)) >= MAX_FAILURES) is gives_up
+
+
+def test_the_failures_of_several_workers_do_not_add_up() -> None:
+    given_up: list[str] = []
+    launches = [0] * 3
+    over = asyncio.Event()
+
+    def launch(worker_id: int) -> Process:
+        """Each worker ends twice at once, and then stays."""
+        launches[worker_id] += 1
+        if launches == [3] * 3:
+            over.set()
+        lasts = 3600 if launches[worker_id] == 3 else 0
+        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(lasts,))
+        process.start()
+        return process
+
+    async def watch() -> None:
+        client = EngineClient(Settings(), num_workers=3)
+        supervisor = Supervisor(client, launch, given_up.append)
+        supervisor.launch_all()
+        try:
+            await supervisor.start()
+            await asyncio.wait_for(over.wait(), 30)
+        finally:
+            await supervisor.stop()
+            supervisor.reap(0.0)
+            client.socket.remove()
+        assert client.worker_restarts == 6
+
+    asyncio.run(watch())
+    assert not given_up
 
 
 @pytest.mark.parametrize(

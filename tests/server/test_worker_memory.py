@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.fault_subject import leave_room
 from benchmarks.processes import worker_pid
-from server.engine.memory_limit import free_host_memory, free_in_container
+from server.engine.memory_limit import free_host_memory, free_in_container, free_in_share
 from tests.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.slow
@@ -115,6 +115,21 @@ def test_what_a_container_only_caches_counts_as_free(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("900\n")
     (tmp_path / "memory.stat").write_text("anon 300\nfile 600\nshmem 100\n")
     assert free_in_container(tmp_path) == 600
+
+
+def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free() -> None:
+    free = free_in_share(None)
+    assert free is not None
+    assert free_in_share(1 << 60) == pytest.approx(free, rel=0.1)
+    assert free_in_share(1 << 10) == 0, "more is taken already"
+    share = 2 << 30
+    left = free_in_share(share)
+    assert left is not None
+    assert left < min(share, free)
+    held = bytearray(64 << 20)  # zeros, and so untouched
+    held[:: 1 << 12] = bytes(len(held) >> 12)
+    less = free_in_share(share)
+    assert less == pytest.approx(left - len(held), abs=8 << 20)
 
 
 def test_a_container_without_a_limit_sets_none(tmp_path: Path) -> None:
