@@ -6,17 +6,27 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load
 
+from model.folder import PACKAGED
+from model.kv_cache import KVCache
+from model.registry import read_config
+from server.devices import Places, places
+from server.engine.config import EngineConfig
+from server.engine.memory import CPU_SHARE, num_cache_blocks
+from server.engine.memory_limit import free_host_memory, free_in_share
 from server.engine.outputs import RequestOutput
 from server.engine_client import EngineClient
 from server.messages import Ready
+from server.processes import at_places
 from server.settings import Settings
 from tests import tiny
 from tests.server.fake_engine import expected_tokens
@@ -111,6 +121,33 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
         each.link.close()
     await client.stop()
     client.socket.remove()
+
+
+# ---- memory
+
+
+def test_several_workers_share_what_is_free_and_one_has_it_all() -> None:
+    config, free = EngineConfig(model=PACKAGED), free_host_memory()
+    assert free is not None
+    assert at_places(config, Places("cpu")) == config
+    shared = at_places(config, places(4, "cpu"))
+    assert shared.device == "cpu"
+    assert shared.memory_share == pytest.approx(free / 4, rel=0.1)
+
+
+def test_a_worker_chooses_its_cache_from_its_share() -> None:
+    model, dtype, cpu = read_config(PACKAGED), torch.bfloat16, torch.device("cpu")
+    config = EngineConfig(model=PACKAGED, max_num_seqs=1 << 20)  # more contexts than fit
+    free = free_host_memory()
+    assert free is not None
+
+    def cache_bytes(share: int | None) -> int:
+        blocks = num_cache_blocks(replace(config, memory_share=share), model, dtype, cpu, 512)
+        return blocks * KVCache.bytes_per_block(model, config.block_size, dtype)
+
+    taken = next(share for share in range(0, free, 1 << 22) if free_in_share(share))  # the first that leaves anything
+    assert cache_bytes(taken + (256 << 20)) == pytest.approx(CPU_SHARE * (256 << 20), rel=0.1)
+    assert cache_bytes(None) == pytest.approx(CPU_SHARE * free, rel=0.1)
 
 
 # ---- the same numbers
