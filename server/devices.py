@@ -55,9 +55,8 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
     if num_cards:
         return Places("cuda", cards=_choose(devices, num_cards))
     if not isinstance(devices, int):
-        what = "all of them" if devices == "all" else f"the cards {_listed(devices)}"
         why = "--device is cpu" if device == "cpu" else "torch finds none here"
-        raise ValueError(f"GPUs are asked for, {what}, but {why}; a number of workers is accepted")
+        raise ValueError(f"GPUs are asked for, but {why}; a number of workers is accepted")
     return Places("cpu", core_groups=core_groups(sorted(os.sched_getaffinity(0), key=_neighbourhood), devices))
 
 

@@ -220,7 +220,8 @@ def run(
     try:
         found = places(settings.devices, config.device)
     except ValueError as error:
-        raise SettingsError(f"--devices {settings.devices}: {error}") from None
+        asked = ",".join(map(str, settings.devices)) if isinstance(settings.devices, tuple) else settings.devices
+        raise SettingsError(f"--devices {asked}: {error}") from None
     listener = bind(settings.host, settings.port)
     # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
     # at its end, when these are back.

@@ -55,7 +55,7 @@ def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
         ((0, 4, 7), "cuda", four, "there is no GPU 4, 7; torch finds 4, numbered from 0"),
         (2, "cuda", none, "torch finds no GPU here.*--device cpu is accepted"),
         ("all", "auto", none, "torch finds none here; a number of workers is accepted"),
-        ((0, 1), "cpu", four, "the cards 0, 1, but --device is cpu; a number of workers is accepted"),
+        ((0, 1), "cpu", four, "GPUs are asked for, but --device is cpu; a number of workers is accepted"),
     ],
 )
 def test_cards_that_are_not_there_are_named(asked: object, device: str, count: object, says: str) -> None:
