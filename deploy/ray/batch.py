@@ -22,7 +22,7 @@ from deploy.ray.batch_engine import BatchFailed, Job, portable_fingerprint
 from deploy.ray.batch_input import Columns, InputError, find_files, parts_of
 from deploy.ray.batch_manifest import ManifestError, claim, held
 from deploy.ray.batch_pipeline import Plan, Workers, cluster, made_shards, scan_all
-from deploy.ray.batch_tasks import Planner, task_names
+from deploy.ray.batch_tasks import Planner, context_of, task_names
 from deploy.ray.batch_writers import remove_unfinished
 from deploy.ray.shards import ShardError, ShardSummary, read_summary, shard_path
 from model.chat import ChatTemplateError
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         files = find_files(arguments.input)
         model = load_model_files(settings)
         address = arguments.address or os.environ.get("RAY_ADDRESS")
-        Planner(settings, model, arguments.task, options, None)  # says now what is wrong with the options
+        Planner(context_of(settings, model, None), arguments.task, options)  # says now what is wrong with the options
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder), cluster(address, arguments.object_store_memory):
             plan = _plan(arguments, settings, options, folder, files, model)
@@ -103,7 +103,10 @@ def _positive(text: str) -> int:
 
 def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     flags = {name: getattr(arguments, name) for name in ("model", *_OF_THE_NUMBERS, *_OF_THE_RUN)}
-    return Settings.from_sources(flags, environ)
+    settings = Settings.from_sources(flags, environ)
+    if settings.threads is None:  # answers depend on it, so that it must not be what each machine has
+        settings = dataclasses.replace(settings, threads=max(1, int(arguments.cpus_per_worker)))
+    return settings
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -4,20 +4,23 @@ Rows enter the engine in order and are written in order, so that a shard's bytes
 what is held between is bounded. Knows no Ray: `deploy.ray.batch` puts it into an actor.
 """
 
+import asyncio
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deploy.ray.batch_input import Row
-from deploy.ray.batch_tasks import ApiError, Planned, Planner, TaskName
+from deploy.ray.batch_tasks import Planned, Planner, TaskName, context_of
 from deploy.ray.batch_writers import open_shard
 from deploy.ray.shards import FileFormat, RowAnswer, ShardSummary, read_summary, shard_path
 from server.app import ModelFiles, load_model_files
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput
+from server.errors import ApiError
 from server.model_fingerprint import Fingerprint
 from server.routes.tasks import Result
 from server.settings import Settings
@@ -64,40 +67,97 @@ class _Held:
         return 0 if self.planned is None else self.planned.work.num_bytes
 
 
-class BatchEngine:
-    """Raises BatchFailed when this machine's model is another than the job's, ValueError when it cannot be loaded."""
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """Rows that are not in the engine yet."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    rows: Iterator[Row]
+    planner: Planner
+    runner: asyncio.Runner
+
+    def take(self) -> _Held | None:
+        """The next row, with what it asks or why it asks nothing; None at the end."""
+        row = next(self.rows, None)
+        if row is None:
+            return None
+        if row.text is None:
+            return _Held(row, answer=_error(row, row.problem or "there is no text"))
+        try:
+            return _Held(row, self.runner.run(self.planner.plan(row.text)))
+        except ApiError as error:
+            return _Held(row, answer=_error(row, error.message))
+
+
+class BatchEngine:
+    """An engine and what it is asked. `max_held` rows and `max_bytes` of captured numbers wait to be written at most
+    (a row of more bytes than that, alone).
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        planner: Planner,
+        folder: Path,
+        file_format: FileFormat,
+        *,
+        max_held: int,
+        max_bytes: int,
+    ) -> None:
+        self._engine, self._planner = engine, planner
+        self._folder, self._file_format = folder, file_format
+        self._max_held, self._max_bytes = max_held, max_bytes
+        self._num_requests = 0
+
+    @classmethod
+    def load(cls, job: Job) -> "BatchEngine":
+        """Raises BatchFailed when this machine's model is not the job's, ValueError when it cannot be loaded."""
         files = load_model_files(job.settings)
         _check_model(job, files)
         config = job.settings.engine_config(files.folder)
-        self._engine = Engine.from_folder(config)
-        self._planner = Planner(job.settings, files, job.task, job.options, self._engine.info)
-        self._max_held = _ROWS_AHEAD * config.max_num_seqs
-        self._max_bytes = job.settings.max_capture_bytes
-        self._num_requests = 0
+        engine = Engine.from_folder(config)
+        return cls(
+            engine,
+            Planner(context_of(job.settings, files, engine.info), job.task, job.options),
+            Path(job.folder),
+            job.file_format,
+            max_held=_ROWS_AHEAD * config.max_num_seqs,
+            max_bytes=job.settings.max_capture_bytes,
+        )
 
     def make_shard(self, number: int, rows: Iterable[Row]) -> ShardSummary:
         """Answer the rows and write the shard, unless it is there already. Raises what `Engine.step` raises."""
-        path = shard_path(Path(self._job.folder), number, self._job.file_format)
+        path = shard_path(self._folder, number, self._file_format)
         if path.exists():  # made by whoever ran this task before and was lost before it could say so
             return read_summary(path)
         writer = open_shard(path, width=self._planner.vector_width)
         try:
-            for answer in self.answers(rows):
-                writer.add(answer)
+            with closing(self.answers(rows)) as answers:
+                for answer in answers:
+                    writer.add(answer)
             return writer.finish()
         finally:
             writer.discard()
 
-    def answers(self, rows: Iterable[Row]) -> Iterator[RowAnswer]:
+    def answers(self, rows: Iterable[Row]) -> Generator[RowAnswer, None, None]:
         """The answers in the order of the rows. Raises BatchFailed when memory runs out."""
-        coming = iter(rows)
+        with asyncio.Runner() as runner:  # the routes' code that reads a text may wait for a thread
+            running: dict[int, _Held] = {}
+            try:
+                yield from self._answers(_Coming(iter(rows), self._planner, runner), running)
+            finally:
+                self._forget(running)
+
+    def _forget(self, running: Iterable[int]) -> None:
+        """End what nobody waits for any more, so that the next shard meets an idle engine."""
+        for uid in running:
+            self._engine.abort(uid)
+        while self._engine.has_work:
+            self._engine.step()
+
+    def _answers(self, coming: _Coming, running: dict[int, _Held]) -> Iterator[RowAnswer]:
         held: deque[_Held] = deque()  # in the order of the rows
-        running: dict[int, _Held] = {}
         num_bytes = 0
-        next_one = self._read(coming)
+        next_one = coming.take()
         while next_one is not None or held:
             # In order: the first of `held` is always in the engine or done, so that room does come.
             while next_one is not None and len(held) < self._max_held:
@@ -106,7 +166,7 @@ class BatchEngine:
                 self._begin(next_one, running)
                 held.append(next_one)
                 num_bytes += next_one.num_bytes
-                next_one = self._read(coming)
+                next_one = coming.take()
             if running:
                 self._step(running)
             while held and held[0].answer is not None:
@@ -114,21 +174,6 @@ class BatchEngine:
                 num_bytes -= done.num_bytes
                 assert done.answer is not None
                 yield done.answer
-
-    def _read(self, rows: Iterator[Row]) -> _Held | None:
-        """The next row, with what it asks or why it asks nothing; None at the end."""
-        row = next(rows, None)
-        if row is None:
-            return None
-        held = _Held(row)
-        if row.text is None:
-            held.answer = _error(row, row.problem or "there is no text")
-            return held
-        try:
-            held.planned = self._planner.plan(row.text)
-        except ApiError as error:
-            held.answer = _error(row, error.message)
-        return held
 
     def _begin(self, held: _Held, running: dict[int, _Held]) -> None:
         if held.planned is None:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 SUFFIXES = (".jsonl", ".parquet", ".txt")
@@ -114,7 +115,7 @@ def scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan:
                 return _scan_lines(file, path, rows_per_shard)
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         return FileScan(sha256=sha256, pieces=_row_groups(path, columns))
-    except OSError as error:  # pyarrow's too, of a file that is damaged
+    except (OSError, pa.ArrowException) as error:
         raise InputError(f"--input {str(path)!r}: {error}") from None
 
 

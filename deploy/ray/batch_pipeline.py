@@ -150,7 +150,7 @@ class _Worker:
     """The actor: an engine for as long as the job runs."""
 
     def __init__(self, job: Job) -> None:
-        self._engine = BatchEngine(job)
+        self._engine = BatchEngine.load(job)
 
     def __call__(self, batch: pa.Table) -> dict[str, list[Any]]:
         (item,) = batch.to_pylist()

@@ -3,11 +3,10 @@
 The job's options are the fields of that route's body. Knows no engine, no files and no Ray.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn, TypeVar, cast, get_args
+from typing import Any, Literal, NoReturn, cast, get_args
 
 import pydantic
 
@@ -15,7 +14,7 @@ from model.point_names import stack_config
 from server.app import ModelFiles
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
-from server.errors import ApiError, BadRequest, PayloadTooLarge, Unavailable, validation_error
+from server.errors import BadRequest, PayloadTooLarge, Unavailable, validation_error
 from server.keys import Keyring
 from server.metrics import Metrics
 from server.routes.abilities import check_part
@@ -45,7 +44,6 @@ _OF_ONE_REQUEST = ("input", "model", "timeout", "priority", "encoding_format")
 """Fields of the bodies that say nothing of a data set's rows."""
 _TOLD_APART = ("object", "index", "tokens", "token_ids", "offsets")
 """Fields of a route's answer that are no part of `Answered.described`."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,28 +75,30 @@ class Planned:
         )
 
 
+def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -> AppContext:
+    """What the routes' code reads and describes with; `info` is None where there is no engine."""
+    return AppContext(
+        settings=settings,
+        keys=Keyring((), None),
+        config=files.config,
+        tokenizer=files.tokenizer,
+        chat_template=files.chat_template,
+        embedding_defaults=files.embedding_defaults,
+        engine=cast("Engine", _NoEngine(info)),
+        metrics=Metrics(),
+        model_id=files.model_id,
+        model_root=str(files.folder),
+        max_model_len=settings.max_model_len or files.config.max_model_len,
+    )
+
+
 class Planner:
     """Turns texts into requests. Raises ApiError, in the constructor for options that fit no text."""
 
-    def __init__(
-        self, settings: Settings, files: ModelFiles, task: TaskName, options: Mapping[str, Any], info: EngineInfo | None
-    ) -> None:
-        self._context = AppContext(
-            settings=settings,
-            keys=Keyring((), None),
-            config=files.config,
-            tokenizer=files.tokenizer,
-            chat_template=files.chat_template,
-            embedding_defaults=files.embedding_defaults,
-            engine=cast("Engine", _NoEngine(info)),
-            metrics=Metrics(),
-            model_id=files.model_id,
-            model_root=str(files.folder),
-            max_model_len=settings.max_model_len or files.config.max_model_len,
-        )
+    def __init__(self, context: AppContext, task: TaskName, options: Mapping[str, Any]) -> None:
+        self._context = context
         self._body = read_options(task, options)
         self._plan = self._planner_of(self._body)
-        self._loop = asyncio.new_event_loop()
 
     @property
     def vector_width(self) -> int | None:
@@ -110,9 +110,9 @@ class Planner:
             return None
         return task.dimensions or stack_config(self._context.config, "encoder").hidden_size
 
-    def plan(self, text: str) -> Planned:
+    async def plan(self, text: str) -> Planned:
         """Raises ApiError where the route would refuse the text, or its answer is too large."""
-        planned = self._loop.run_until_complete(self._plan(text))
+        planned = await self._plan(text)
         limit = self._context.settings.max_response_bytes
         if planned.work.capture_bytes > limit:
             raise PayloadTooLarge(
@@ -222,6 +222,3 @@ def _answered(fields: Mapping[str, Any], tensors: Mapping[str, NumpyArray]) -> A
         described={name: value for name, value in fields.items() if name not in _TOLD_APART},
         tensors=tensors,
     )
-
-
-__all__ = ["Answered", "ApiError", "Planned", "Planner", "TaskName", "read_options", "task_names"]
