@@ -105,14 +105,20 @@ def scale(bench: Bench) -> tuple[list[Run], list[Run], float]:
     return closed, opened, rate
 
 
-def limit_of_api(bench: Bench) -> list[Run]:
-    """Workers so fast that the API process has more to do than they."""
+def limit_of_api(bench: Bench) -> tuple[list[Run], Run]:
+    """Workers so fast that the API process has more to do than they; and the last of these with answers of one token,
+    so that what a request costs can be told from what a token does.
+    """
     runs = []
     for num in bench.workers:
         fleet = Fleet(num, FAST)
         with warm(fleet) as (server, words):
             runs.append(saturate(bench, server, fleet, words))
-    return runs
+            if num == bench.workers[-1]:
+                requests = endless_requests(5, prompt_tokens=PROMPT, max_tokens=1)
+                load = send_closed(server.host, server.port, requests, CLIENTS, bench.seconds / 2, words)
+                short = bench.keep(measure("answers of one token", fleet, server, load))
+    return runs, short
 
 
 def route(bench: Bench) -> list[Run]:
@@ -180,7 +186,8 @@ def main() -> None:
         print(scaling_tables.of_latency(opened), flush=True)
     if "limit" in tables:
         print(f"\nSteps of {1e3 * FAST.base:g} ms, {CLIENTS} clients for each worker: how far one API process goes\n")
-        print(scaling_tables.of_saturation(limit_of_api(bench), bench.seconds), flush=True)
+        runs, short = limit_of_api(bench)
+        print(f"{scaling_tables.of_saturation(runs, bench.seconds)}\n\n{scaling_tables.costs_of_api(runs[-1], short)}")
     if "routing" in tables:
         print(
             f"\n{bench.workers[-1]} workers, prompts that begin with one of {PREFIXES['groups']} prefixes of "

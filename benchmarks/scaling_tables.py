@@ -1,5 +1,6 @@
 """The figures of `benchmarks.scaling` as tables. Measures nothing."""
 
+import os
 from collections.abc import Sequence
 
 from benchmarks.comparison import table
@@ -14,7 +15,7 @@ TIMES = "p50 / p99 ms"
 def of_saturation(runs: Sequence[Run], seconds: float) -> str:
     """Rates between the start of all clients and the end of the first; efficiency is against the first run's worker."""
     head = ["workers", "tokens/s", "efficiency", "busiest / mean", f"TTFT {TIMES}", "requests + steps, messages/s"]
-    rows = [[*head, "API process, cores", "µs of it a token", "workers, cores", "client, cores"]]
+    rows = [[*head, "API process, cores", "µs of it a token, requests included", "workers, cores", "client, cores"]]
     rates = [run.rate_between(0.3 * seconds, seconds) for run in runs]
     for run, rate in zip(runs, rates, strict=True):
         rows.append([
@@ -30,6 +31,18 @@ def of_saturation(runs: Sequence[Run], seconds: float) -> str:
             f"{run.client_seconds / run.seconds:.2f}",
         ])  # fmt: skip
     return table(rows)
+
+
+def costs_of_api(run: Run, short: Run) -> str:
+    """What a request and a token cost the API process, from two runs of different answers: a line through both."""
+    requests, tokens = len(run.records), run.num_output_tokens
+    others, few = len(short.records), short.num_output_tokens
+    of_token = (run.api_seconds * others - short.api_seconds * requests) / (tokens * others - few * requests)
+    of_request = (short.api_seconds - few * of_token) / others
+    return (
+        f"With answers of one token {others / short.seconds:.0f} requests/s. A request takes {1e3 * of_request:.2f} ms "
+        f"of the API process, and each token {1e6 * of_token:.0f} µs; this machine has {os.cpu_count()} cores for all."
+    )
 
 
 def of_latency(runs: Sequence[Run]) -> str:

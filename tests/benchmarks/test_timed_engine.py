@@ -131,7 +131,9 @@ def test_a_load_on_two_real_workers_is_recorded_whole(server: Server, tmp_path: 
     requests = grouped_requests(24, 1, groups=3, prefix_tokens=64, own_tokens=8, max_tokens=4, rate=60.0)
     run = measure("prefixes", FLEET, server, send_open(server.host, server.port, requests, words))
     assert not run.failures
-    assert {record.worker for record in run.records} == {0, 1}
+    for worker in (0, 1):  # whom the answers name is who was given the requests
+        given = sum(record.worker == worker for record in run.records)
+        assert given == run.counted[f'lightwell_worker_requests_total{{worker="{worker}"}}'] > 0
     assert [record.output_tokens for record in run.records] == [4] * 24
     assert sum(record.cached_tokens for record in run.records) == run.counted["lightwell_prefix_cache_hits_total"] > 0
     assert run.counted["lightwell_generation_tokens_total"] == run.num_output_tokens == 96
@@ -199,6 +201,13 @@ def test_a_lost_worker_has_its_share_again_when_it_has_three_quarters_of_the_oth
 def test_the_best_hit_rate_computes_each_prefix_once() -> None:
     records = [record(0, at, at + 2, group=group) for at, group in ((0, 1), (3, 2), (1, 1), (2, 1))]
     assert scaling_tables.best_hit_rate(records) == 2 * 32 / (4 * 64)
+
+
+def test_what_a_request_and_a_token_cost_is_told_apart() -> None:
+    long, short = run_of(*[record(0, 0, 9, tokens=50)] * 4), run_of(*[record(0, 0, 9, tokens=1)] * 30)
+    long.api_seconds = 4 * 0.002 + 200 * 0.00003
+    short.api_seconds = 30 * 0.002 + 30 * 0.00003
+    assert "takes 2.00 ms of the API process, and each token 30 µs" in scaling_tables.costs_of_api(long, short)
 
 
 def test_policies_differ_in_what_they_look_at() -> None:
