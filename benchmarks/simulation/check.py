@@ -25,6 +25,7 @@ from benchmarks.recorded_load import (
     Record,
     Request,
     append_run,
+    endless_requests,
     grouped_requests,
     plain_requests,
     read_runs,
@@ -54,7 +55,7 @@ NEEDED = ("num_workers", "step_times", "num_blocks", "max_num_seqs", "routing", 
 
 def calibrate(server: Server, times: StepTimes) -> Overheads:
     """On a server that does nothing else: one request after another."""
-    asked = iter(plain_requests(24, 5, prompt_tokens=100, max_tokens=24, rate=1.0))
+    asked = endless_requests(5, prompt_tokens=100, max_tokens=24)
     records: list[Record] = run(send_closed(server.host, server.port, asked, 1, CALIBRATION_SECONDS))
     return Overheads.of(records[2:], times)
 
@@ -118,7 +119,7 @@ def real_rows(seconds: float) -> list[list[str]]:
         print(f"{_shown(overheads)}, one request at a time\n")
         for share in (0.25, 0.5):
             rate = share * capacity
-            requests = plain_requests(round(rate * seconds), 7, rate=rate, **PLAIN)
+            requests = plain_requests(round(rate * seconds), round(100 * share), rate=rate, **PLAIN)
             records = run(send_open(server.host, server.port, requests))
             served["name"] = f"default model, {rate:.0f} requests/s"
             rows += rows_of_run(served, records, overheads)

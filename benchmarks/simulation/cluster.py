@@ -100,11 +100,12 @@ class Cluster:
             self._advance_clock(arrival.at)
             self._arrive(Job(uid, arrival, self._setup.limits.block_size))
         self._more_to_come = False
-        self.outcome.arrivals_until = self.now
+        for member in self._members:
+            self._note_time(member)
         while self._num_inflight:
             self._happen()
         for member in self._members:
-            self._count_hours(member)
+            self.outcome.note_replica(member.replica, self.now - member.created_at)
         return self.outcome
 
     def check(self) -> None:
@@ -276,11 +277,13 @@ class Cluster:
             self._remove(member)
 
     def _remove(self, member: Member) -> None:
-        member.state, member.gone_at = State.GONE, self.now
+        member.state = State.GONE
         member.version += 1
         self._members.remove(member)
         self._slots.append(member.slot)
-        self._count_hours(member)
+        self.outcome.note_replica(member.replica, self.now - member.created_at)
+        if self._more_to_come:
+            self._note_time(member)
 
-    def _count_hours(self, member: Member) -> None:
-        self.outcome.note_replica(member, self.now if member.gone_at is None else member.gone_at)
+    def _note_time(self, member: Member) -> None:
+        self.outcome.note_time(self.now - member.created_at, member.replica.busy_seconds)

@@ -33,7 +33,6 @@ class Member:
         self.replica = Replica(slot, limits, times, self._note_ended, self._note_read)
         self.state = State.STARTING
         self.created_at = now
-        self.gone_at: float | None = None
         self.version = 0  # of its next event: those with another are void
         self.life = 0  # how often it was lost
         self.num_jobs = 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.simulation.histogram import Histogram
 from benchmarks.simulation.job import Job
-from benchmarks.simulation.member import Member
+from benchmarks.simulation.replica import Replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,7 @@ class Outcome:
         self.num_preemptions = 0
         self.request_seconds = 0.0  # the integral of the number of unfinished requests
         self.stays = 0.0  # seconds that requests were unfinished, summed
-        self.arrivals_until = 0.0
-        self.replica_seconds = 0.0
+        self.replica_seconds = 0.0  # until the last arrival: what comes after is no part of a load that goes on
         self.busy_seconds = 0.0
         self.num_output_tokens = 0
         self.num_prompt_tokens = 0
@@ -62,10 +61,13 @@ class Outcome:
         self.failures[job.failure] += 1
         self.stays += job.ended_at - job.arrived_at
 
-    def note_replica(self, member: Member, until: float) -> None:
-        seconds, replica = until - member.created_at, member.replica
+    def note_time(self, seconds: float, busy_seconds: float) -> None:
+        """A replica that there is no more, or still is when the last request arrives, was there for so long."""
         self.replica_seconds += seconds
-        self.busy_seconds += replica.busy_seconds
+        self.busy_seconds += busy_seconds
+
+    def note_replica(self, replica: Replica, seconds: float) -> None:
+        """What one did in all its time."""
         self.num_preemptions += replica.num_preemptions
         self.gaps = Histogram.sum([self.gaps, replica.gaps])
         if seconds:
@@ -125,7 +127,9 @@ class Outcome:
         return self.busy_seconds / self.replica_seconds if self.replica_seconds else math.nan
 
     def cost_per_million(self, price: float) -> float:
-        """Of output tokens, at `price` for a replica's hour."""
+        """Of output tokens, at `price` for a replica's hour. Where the load is more than the replicas can do, they work
+        on after the last arrival, for which nobody pays here: refusals and goodput tell that it was.
+        """
         if not self.num_output_tokens:
             return math.nan
         return self.replica_seconds / 3600 * price / self.num_output_tokens * 1e6

@@ -1,4 +1,4 @@
-"""A step of a simulated worker: what bounds it, who has tokens of it, how long it takes. Knows no queue and no block."""
+"""A step of a simulated worker: what bounds it, who has tokens of it, how long it takes. Knows no queue, no block."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
