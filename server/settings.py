@@ -81,6 +81,11 @@ class Settings:
         "Workers on this machine: so many, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: "
         "on these GPUs.",
     )
+    tensor_parallel: int = _setting(
+        1,
+        kinds.integer(1),
+        "Processes that hold a worker's model together, each on a GPU or on its share of the CPU cores.",
+    )
     threads: int | None = _setting(
         None, kinds.integer(1), "Compute threads of a worker.", shown_default="one per core; 2 for small models"
     )
@@ -234,6 +239,16 @@ class Settings:
             raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
         if name := repeated_name(self.metric_alias):
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one gauge")
+        if self.tensor_parallel > 1 and self.devices != 1:
+            raise SettingsError(
+                f"--tensor-parallel {self.tensor_parallel} is of one worker, and --devices {self.devices} asks for "
+                "others; --devices 1 is accepted with it"
+            )
+        if self.tensor_parallel > 1 and self.quantize != "none":
+            raise SettingsError(
+                f"--tensor-parallel {self.tensor_parallel} does not go with --quantize {self.quantize}; none is "
+                "accepted with it"
+            )
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
@@ -250,8 +265,9 @@ class Settings:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_look_tokens=self.max_look_tokens,
-            kv_cache_bytes=self.kv_cache_memory,
-            worker_memory=self.worker_memory,
+            kv_cache_bytes=_share(self.kv_cache_memory, self.tensor_parallel),
+            worker_memory=_share(self.worker_memory, self.tensor_parallel),
+            tensor_parallel=self.tensor_parallel,
             block_size=self.block_size,
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
@@ -259,6 +275,10 @@ class Settings:
             compile=not self.no_compile,
             threads=self.threads,
         )
+
+
+def _share(whole: int | None, count: int) -> int | None:
+    return None if whole is None else whole // count
 
 
 def _is_service_link(value: str) -> bool:

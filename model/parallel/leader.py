@@ -21,6 +21,7 @@ from model.parallel.commands import Command, DropCache, Encode, EnterCross, Forw
 from model.parallel.group import Group
 from model.parallel.looks import Leading, Wishes
 from model.parallel.shares import shares_of
+from model.parallel.whole_weights import WholeWeights
 from model.row_search import largest
 from model.transformer import Transformer
 
@@ -38,8 +39,8 @@ class RanksApart(BaseException):
 class LeadingTransformer(Transformer):
     """Has this rank's share of the weights, and speaks for all."""
 
-    def __init__(self, own: Transformer, group: Group, tell: Tell) -> None:
-        """own: rank 0's share, as `load_model` makes it."""
+    def __init__(self, own: Transformer, folder: Path, group: Group, tell: Tell) -> None:
+        """own: rank 0's share, as `load_model` makes it of `folder`."""
         super().__init__(
             own.config,
             decoder=own.decoder,
@@ -48,12 +49,14 @@ class LeadingTransformer(Transformer):
             project_out=own.project_out,
             batch_invariant=own.batch_invariant,
         )
+        self.whole_weights = WholeWeights(own, folder)
         self._group = group
         self._tell = tell
         self._shares = shares_of(own.config, group)
         self._caches: weakref.WeakKeyDictionary[KVCache, int] = weakref.WeakKeyDictionary()
         self._numbers = count()
         self._dropped: list[int] = []
+        self._is_running = False
 
     def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
         """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
@@ -96,6 +99,7 @@ class LeadingTransformer(Transformer):
     @contextmanager
     def _together(self, looks: Looks | None, prefix: str, batch: Batch | None = None) -> Iterator[Wishes | None]:
         """One pass of all ranks, which none leaves alone."""
+        assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
         leading, wishes = Leading(self._group), None
         if batch is not None:
             batch.check()
@@ -103,11 +107,13 @@ class LeadingTransformer(Transformer):
         if looks is not None:
             wishes = Wishes.of(looks)
             leading.take(looks, self._shares[prefix])
+        self._is_running = True
         try:
             yield wishes
         except Exception as error:
             raise RanksApart(f"rank 0 left a pass: {type(error).__name__}: {error}") from error
-        leading.raise_problem()
+        self._is_running = False
+        leading.finish()
 
     def _number(self, cache: KVCache) -> int:
         """By which the other ranks know a cache."""
@@ -149,4 +155,4 @@ def load_leading(
         progress=progress,
         group=group,
     )
-    return LeadingTransformer(own, group, tell)
+    return LeadingTransformer(own, folder, group, tell)

@@ -82,26 +82,30 @@ class SplitLayerLooks(LayerLooks):
 
 
 class Leading:
-    """What rank 0 makes of the wishes of one pass. Nothing they do may end the pass on this rank alone: an exception is
-    kept, and is raised when all ranks are through.
+    """What rank 0 makes of the wishes of one pass. Nothing they do may end the pass on this rank alone, or begin one
+    within it: exceptions are kept until all ranks are through, and so is what was read, for which somebody may ask the
+    network anew (a lens does). Rows of attention, which may be many, are delivered at once: nobody does so with them.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._problems: list[Exception] = []
+        self._found: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = []
 
     def take(self, looks: Looks, shares: Shares) -> None:
         """Have the ranks serve them together."""
         looks.serve_by(lambda look: self._led(SplitLayerLooks(look, shares)))
 
-    def raise_problem(self) -> None:
-        """The first exception that was kept."""
+    def finish(self) -> None:
+        """Behind the pass: deliver what was read. Raises the first exception that was kept."""
         if self._problems:
             raise self._problems[0]
+        for deliver, found in self._found:
+            deliver(found)
 
     def _led(self, look: SplitLayerLooks) -> SplitLayerLooks:
         look.reads = {
-            point: [replace(read, deliver=self._kept(read.deliver)) for read in reads]
+            point: [replace(read, deliver=self._later(read.deliver)) for read in reads]
             for point, reads in look.reads.items()
         }
         look.changes = {
@@ -111,6 +115,9 @@ class Leading:
         look.attention = [replace(tap, deliver=self._kept(tap.deliver)) for tap in look.attention]
         look.attention_changes = [replace(change, apply=self._sent(change.apply)) for change in look.attention_changes]
         return look
+
+    def _later(self, deliver: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        return lambda found: self._found.append((deliver, found))
 
     def _kept(self, deliver: Callable[..., None]) -> Callable[..., None]:
         def kept(*found: Any) -> None:

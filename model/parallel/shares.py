@@ -70,9 +70,7 @@ class Shares:
     @classmethod
     def of(cls, config: ModelConfig, group: Group) -> "Shares":
         """Raises ModelLoadError when `config` cannot be dealt out to so many ranks."""
-        problem = why_not_split(config, group.size)
-        if problem is not None:
-            raise ModelLoadError(problem)
+        check_split(config, group.size)
         return cls(
             config,
             group,
@@ -143,6 +141,14 @@ def weight_parts(shares: Mapping[str, Shares]) -> Callable[[str, torch.Tensor], 
         return shares[prefix].of_weight(name.removeprefix(prefix), whole)
 
     return part
+
+
+def check_split(config: ModelConfig, size: int) -> None:
+    """Raises ModelLoadError when a stack, or the encoder beside it, cannot be dealt out to `size` ranks."""
+    for each in (config, config.encoder):
+        problem = None if each is None else why_not_split(each, size)
+        if problem is not None:
+            raise ModelLoadError(problem)
 
 
 def why_not_split(config: ModelConfig, size: int) -> str | None:

@@ -27,16 +27,18 @@ class EngineConfig:
     max_look_tokens: int | None = None
     """Of that, most for what only looks inside while text is generated; `Engine.from_folder` chooses by the device."""
     kv_cache_bytes: int | None = None
-    """None lets the engine choose from the memory that is free."""
+    """On each of the worker's devices; None lets the engine choose from the memory that is free."""
     memory_share: int | None = None
     """Bytes of the machine's memory that are this worker's, where others begin beside it; None: all that is free."""
     worker_memory: int | None = None
-    """Most bytes of the worker's process; None is what a container leaves it, if there is one."""
+    """Most bytes of each of the worker's processes; None is what a container leaves it, if there is one."""
     block_size: int = 32
     """Tokens per KV block."""
     enable_prefix_caching: bool = True
     batch_invariant: bool | None = None
     """Whether an answer's bits may depend on its own request alone; None is where that costs little."""
+    tensor_parallel: int = 1
+    """Processes that hold the model together, each on a device of its own or on its share of the cores."""
     cuda_graphs: str = "compiled"
     """Steps of single tokens on a GPU (`server.engine.decode_graphs`): compiled | plain | off."""
     compile: bool = True

@@ -27,6 +27,7 @@ from model.capture import AttentionTap, Looks
 from model.decode_batch import DecodeBatch, most_blocks, pack, packed_size
 from model.kv_cache import KVCache
 from model.layers.batched_attention import BatchedAttention, rows_at_a_time
+from model.parallel.leader import LeadingTransformer
 from model.sublayers import SelfAttention
 from model.transformer import Transformer
 from server.engine.config import EngineConfig
@@ -235,6 +236,8 @@ def why_no_graphs(model: Transformer) -> str | None:
     if model.config.kind != "decoder" or model.decoder is None:
         return f"graphs are of decoders that stand alone, not of an {model.config.kind}"
     attention = _self_attention(model.decoder.blocks[0])
+    if isinstance(model, LeadingTransformer):
+        return "graphs are of one process, not of several that hold a model together"
     if not isinstance(attention.heads.attention, BatchedAttention):
         return f"graphs need BatchedAttention, not {type(attention.heads.attention).__name__}"
     if attention.heads.rule.bias is not None:

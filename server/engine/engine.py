@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from model.inside import weights
-from model.inside.live_weights import LiveWeights
 from model.kv_cache import KVCache
 from model.layers import kept_answers
 from model.layers.arrays import use_compiler
@@ -48,6 +47,7 @@ from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
 from server.engine.set_aside import SetAside
 from server.engine.state import engine_state
+from server.engine.tensor_parallel import load_shared, weights_of
 from server.engine.threads import use_threads
 from server.engine.tracked import Tracked, unbegun
 from server.engine.warm_up import warm_up
@@ -77,7 +77,7 @@ class Engine:
         )
         self._look_budget = LookBudget(config.max_look_tokens) if config.max_look_tokens else None
         self._prompt_budget = PromptBudget()
-        live = LiveWeights(model)
+        live = weights_of(model)
         self._inspector = Inspector(
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
         )
@@ -109,25 +109,28 @@ class Engine:
             compile_once()
             do_without_blas()
         kept_answers.keep_in(kept_answers.default_folder())
-        use_threads(config.threads, model_config.num_matrix_parameters)
+        use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel)
         device = resolve_device(config.device)
         if device.index is not None:  # one of several cards: compiled kernels run on the current one
             torch.cuda.set_device(device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         quantize = resolve_quantization(config.quantize, dtype)
         max_model_len = config.max_model_len or model_config.max_model_len
-        model = load_model(
-            config.model,
-            model_config,
-            dtype,
-            device,
-            max_model_len=max_model_len,
-            batch_invariant=config.batch_invariant,
-            quantize=quantize,
-            progress=progress,
-        )
-        num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)
-        cache = KVCache(model_config, num_blocks, config.block_size, dtype, device)
+        if config.tensor_parallel > 1:
+            model: Transformer = load_shared(config, model_config, dtype, device, max_model_len, progress)
+        else:
+            model = load_model(
+                config.model,
+                model_config,
+                dtype,
+                device,
+                max_model_len=max_model_len,
+                batch_invariant=config.batch_invariant,
+                quantize=quantize,
+                progress=progress,
+            )
+        num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
+        cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
         Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
         config = replace(config, max_look_tokens=config.max_look_tokens or _LOOK_TOKENS[device.type])
         warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)

@@ -33,16 +33,19 @@ def num_cache_blocks(
         blocks = available // block_bytes
     else:
         free = free_memory(device, config.memory_share)
+        if device.type == "cpu":
+            free //= config.tensor_parallel  # whose processes share it
         if config.worker_memory is not None and device.type == "cpu":
             free = max(0, min(free, config.worker_memory - data_bytes()))
         available = int(free * (CPU_SHARE if device.type == "cpu" else GPU_SHARE))
         blocks = min(config.max_num_seqs * one_context, available // block_bytes)
     if blocks < one_context:
-        given = config.kv_cache_bytes
-        memory = f"{available} bytes of the free memory" if given is None else f"--kv-cache-memory {given} (bytes)"
+        given, ranks = config.kv_cache_bytes, config.tensor_parallel
+        flag = "" if given is None else f"--kv-cache-memory {given * ranks} (bytes)"
+        memory, least = flag or f"{available} bytes of the free memory", one_context * block_bytes * ranks
         raise ModelLoadError(
             f"{memory} holds {blocks * config.block_size} tokens in the KV cache, fewer than one context of "
-            f"{max_model_len}; set --kv-cache-memory to at least {one_context * block_bytes} or lower --max-model-len"
+            f"{max_model_len}; set --kv-cache-memory to at least {least} or lower --max-model-len"
         )
     return blocks + 1
 

@@ -13,11 +13,11 @@ busy process half to two thirds of them. More than two were not measured.
 """
 
 
-def use_threads(count: int | None, num_parameters: int) -> None:
+def use_threads(count: int | None, num_parameters: int, num_ranks: int = 1) -> None:
     """Use `count` threads within an operation; None is what OMP_NUM_THREADS says, else one for each core this process
-    may run on, two at most for a small model.
+    may run on, two at most for a small model. `num_ranks` processes that compute together share them.
     """
-    count = count or _num_threads(num_parameters)
+    count = max(1, (count or _num_threads(num_parameters)) // num_ranks)
     if why_not_compiled(torch.float32, torch.device("cpu")) is None:
         import numba  # here: loading it takes a fifth of a second
 

@@ -1,0 +1,57 @@
+"""The whole weights of a network that several ranks hold, by the names of `model.inside.live_weights`.
+
+What every rank has is taken from the network; what is shared out is read from the model's files, one weight at a time,
+so that a question about the weights needs no other rank, and holds up no step.
+"""
+
+from pathlib import Path
+
+import torch
+
+from model.checkpoint import WeightFiles
+from model.config import ModelConfig
+from model.inside.live_weights import LiveWeights
+from model.layers.position_bias import bias_by_distance
+from model.transformer import Transformer
+
+_SHARED_OUT = ("embed", "head", "qkv", "attn_out", "cross_q", "cross_kv", "cross_out", "down")
+
+
+class WholeWeights:
+    """Look one up by calling it: a tensor, or None when the network has none of that name."""
+
+    def __init__(self, model: Transformer, folder: Path) -> None:
+        """model: one rank's part. Raises ModelLoadError for files that are not its own."""
+        self._config = model.config
+        self._dtype = model.dtype
+        self._own = LiveWeights(model)
+        self._files = WeightFiles(folder, model.config)
+
+    def __call__(self, name: str) -> torch.Tensor | None:
+        owner, _, kind = name.rpartition(".")
+        path, _, last = owner.rpartition(".")
+        config = self._config.encoder if name.startswith("encoder.") and self._config.encoder else self._config
+        if last in _SHARED_OUT:
+            is_tied = name == "head.weight" and self._config.has_head and self._config.tie_word_embeddings
+            return self._read("embed.weight" if is_tied else name)
+        if last in ("gate", "up"):
+            return self._of_up(path, last, kind, config)
+        if last == "position_bias":
+            return self._bias_by_distance(name, config)
+        return self._own(name)
+
+    def _of_up(self, path: str, last: str, kind: str, config: ModelConfig) -> torch.Tensor | None:
+        """Of gate or up, which a gated mlp keeps one under the other."""
+        if not config.gated_mlp:
+            return self._read(f"{path}.up.{kind}") if last == "up" else None
+        both = self._read(f"{path}.gate_up.{kind}")
+        return None if both is None else both.chunk(2)[("gate", "up").index(last)]
+
+    def _bias_by_distance(self, name: str, config: ModelConfig) -> torch.Tensor | None:
+        own, table = self._own(name), self._read(name.replace("by_distance", "weight"))
+        if own is None or table is None or config.position_bias is None:
+            return None
+        return bias_by_distance(table, config.position_bias, (own.shape[1] + 1) // 2)
+
+    def _read(self, name: str) -> torch.Tensor | None:
+        return self._files.read(name, self._dtype) if name in self._files.weights else None

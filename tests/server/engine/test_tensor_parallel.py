@@ -1,0 +1,221 @@
+"""An engine whose model two processes hold answers as one of one process does, and serves, fails and recovers so.
+
+The second rank is a real process; that of the first half is started once and given one checkpoint after another.
+"""
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+from model.folder import PACKAGED, ModelLoadError
+from model.inside.live_weights import LiveWeights
+from model.parallel.leader import LeadingTransformer, load_leading
+from model.points import Stack
+from model.registry import read_config
+from model.transformer import Transformer
+from model.weight_maps import weights_of
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.ranks import Ranks
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    HeadScoresTask,
+    Intervention,
+    LensTask,
+    Task,
+)
+from server.settings import Settings, SettingsError
+from tests import tiny
+from tests.invariance import num_threads
+from tests.server.engine.driving import CPU, Answer, alone, build, everything, generate, load, request, run
+from tests.server.engine.test_batch_invariance import assert_same
+from tests.server.running import RunningServer, group_members, running_server, stream_lines, wait_for
+
+PAIRS = ((0, 3), (1, 0))
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    lost: list[str] = []
+    with num_threads(1):
+        found = Ranks.start(2, CPU, on_loss=lost.append)
+        yield found
+        found.close()
+    assert not lost
+
+
+def load_shared(folder: Path, ranks: Ranks, dtype: torch.dtype = torch.float32) -> LeadingTransformer:
+    model = load_leading(folder, read_config(folder), dtype, CPU, ranks.group, ranks.tell)
+    ranks.wait_loaded()
+    return model
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "opt-post", "modernbert", "t5", "bart"])
+def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    folder = tiny.make_variant(name, tmp_path)
+    shared, crowd = load_shared(folder, ranks), crowd_of(load(folder))
+    expected = alone(load(folder), crowd)
+    engine = build(shared, num_blocks=60, max_num_seqs=5, max_num_batched_tokens=40)
+    found = run(engine, [replace(each) for each in crowd], arrivals=sorted(random.randrange(9) for _ in crowd))
+    for uid, answer in expected.items():
+        assert_near(found[uid], answer)
+    assert_same(found, alone(shared, crowd))
+
+
+def assert_near(found: Answer, expected: Answer) -> None:
+    """The same tokens, and numbers as near as those of two correct programs."""
+    assert (found.tokens, found.finish_reason, found.error) == (expected.tokens, expected.finish_reason, None)
+    for event, (ours, theirs) in enumerate(zip(found.tensors, expected.tensors, strict=True)):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            mine, other = found.array(name, event), expected.array(name, event)
+            is_map = "attention" in name or "pattern" in name
+            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-5 if is_map else 1e-4, err_msg=name)
+
+
+def crowd_of(model: Transformer) -> list[EngineRequest]:
+    """Requests of each kind, some of which change something."""
+    config = model.config
+    looking = AttentionCapture(pairs=PAIRS, part="encoder" if config.kind == "encoder" else "decoder")
+    tasks: list[Task] = [everything(config), AttentionTask(capture=looking)]
+    if config.kind != "encoder-decoder":
+        tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none", layer=1)]
+    if config.kind != "encoder":
+        tasks += [
+            generate(12, ignore_eos=True, logprobs=1, prompt_logprobs=1),
+            generate(9, attention=looking, attention_prompt=True, ignore_eos=True),
+            LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=1),
+            HeadScoresTask(pairs=PAIRS, offsets=(1,)),
+        ]
+    stack: Stack = "encoder" if config.kind == "encoder" else "decoder"
+    patches = [
+        Intervention(stack=stack, layer=1, point="attn.hook_z", op="scale", value=0.0, heads=(2,)),
+        Intervention(stack=stack, layer=0, point="attn.hook_pattern", op="scale", value=0.5, heads=(1,)),
+        Intervention(stack=stack, layer=1, point="mlp.hook_post", op="add", value=0.5, positions=(2, 4)),
+        Intervention(stack=stack, layer=0, point="hook_resid_mid", op="add", value=0.25),
+    ]
+    begin = [random.randrange(5, tiny.VOCAB_SIZE) for _ in range(25)]
+
+    def words(count: int) -> list[int]:
+        return (begin + [random.randrange(5, tiny.VOCAB_SIZE) for _ in range(40)])[:count]
+
+    requests = [
+        request(uid, words(random.randrange(12, 60)), task, encoded=words(30) if config.encoder else ())
+        for uid, task in enumerate(tasks)
+    ]
+    changed = [replace(each, uid=each.uid + 100, interventions=tuple(patches)) for each in requests]
+    return requests + changed
+
+
+def test_rows_that_come_with_tokens_are_those_of_a_trace(ranks: Ranks, tmp_path: Path) -> None:
+    engine = build(load_shared(tiny.make_variant("llama-gqa", tmp_path), ranks))
+    prompt, looking = list(range(20, 41)), AttentionCapture(pairs=PAIRS)
+    told = run(engine, [request(1, prompt, generate(6, attention=looking, ignore_eos=True))])[1]
+    whole = run(engine, [request(2, prompt + told.tokens[:-1], AttentionTask(capture=looking))])[2].array("attention")
+    for event in range(6):
+        row = told.array("attention", event)
+        position = len(prompt) - 1 + event
+        np.testing.assert_array_equal(row[:, : position + 1], whole[:, position, : position + 1])
+
+
+@pytest.mark.parametrize("name", ["llama-mqa-untied", "olmo2", "gpt2", "bert", "mpnet", "t5-gated-untied", "bart"])
+def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_path: Path) -> None:
+    folder = tiny.make_variant(name, tmp_path)
+    one, whole = LiveWeights(load(folder)), load_shared(folder, ranks).whole_weights
+    names = {weight.name for weight in weights_of(read_config(folder))}
+    names |= {each.replace("gate_up", gate) for each in names for gate in ("gate", "up")}
+    names |= {each.replace("norm.weight", "norm.gain") for each in names}
+    names |= {"head.weight", "head.bias", "pos_embed.weight", "position_bias.by_distance"}
+    names |= {"layers.0.down.bias", "nonsense.weight"}
+    names |= {"encoder.position_bias.by_distance"} if name.startswith("t5") else set()
+    for each in names:
+        if "gate_up" in each or each.endswith("position_bias.weight"):
+            continue  # not a name of theirs
+        found, expected = whole(each), one(each)
+        assert (found is None) == (expected is None), each
+        if found is not None and expected is not None:
+            assert torch.equal(found, expected), each
+
+
+def test_settings_that_do_not_go_with_it_are_refused(tmp_path: Path) -> None:
+    for flags, told in (
+        ({"tensor_parallel": "2", "devices": "2"}, "--devices 2 asks for others; --devices 1 is accepted"),
+        ({"tensor_parallel": "2", "quantize": "int8"}, "does not go with --quantize int8; none is accepted"),
+    ):
+        with pytest.raises(SettingsError, match=told):
+            Settings.from_sources(flags, {})
+    config = Settings.from_sources({"tensor_parallel": "2", "worker_memory": "2GiB"}, {}).engine_config(tmp_path)
+    assert (config.tensor_parallel, config.worker_memory) == (2, 1 << 30)
+    folder = tiny.make("llama", tmp_path, num_attention_heads=3, num_key_value_heads=3)
+    with pytest.raises(ModelLoadError, match="--tensor-parallel 2: LlamaForCausalLM has 3 attention heads"):
+        Engine.from_folder(EngineConfig(model=folder, tensor_parallel=2))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    flags = ["--tensor-parallel", "2", "--dtype", "float32", "--kv-cache-memory", "64MiB"]
+    with running_server(*flags, module="tests.server.lightwell_command") as running:
+        running.wait_ready()
+        yield running
+
+
+PROMPT = [3065, 658, 259, 534, 454, 309, 259]
+BODY = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+
+
+def ranks_of(server: RunningServer) -> list[int]:
+    """Processes that hold the model beside the worker."""
+    members = group_members(server.process.pid)
+    return [pid for pid in members if b"server.engine.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def text_of(server: RunningServer) -> str:
+    text: str = server.post("/v1/completions", BODY).json()["choices"][0]["text"]
+    return text
+
+
+def expected_text(server: RunningServer) -> str:
+    answer = run(build(load(PACKAGED)), [request(1, PROMPT, generate(24, ignore_eos=True))])[1]
+    text: str = server.post("/detokenize", {"tokens": answer.tokens}).json()["prompt"]
+    return text
+
+
+def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: RunningServer) -> None:
+    expected = expected_text(server)
+    assert text_of(server) == expected
+    (lost,) = ranks_of(server)
+    long = {**BODY, "max_tokens": 480, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=long, timeout=30) as answer:
+        lines = stream_lines(answer)
+        next(lines)
+        os.kill(lost, signal.SIGKILL)
+        rest = list(lines)
+    assert rest[-1]["error"]["code"] == "worker_lost"
+    assert server.post("/v1/completions", BODY).status_code == 503
+    server.wait_ready()
+    assert f"rank 1 of the model (process {lost}) ended with status -9" in server.output
+    assert text_of(server) == expected
+    assert len(ranks_of(server)) == 1
+
+
+def test_no_rank_outlives_its_worker(server: RunningServer) -> None:
+    server.wait_ready()
+    (rank,) = ranks_of(server)
+    worker = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(worker, signal.SIGKILL)
+    wait_for(lambda: rank not in ranks_of(server), "the rank ends with the worker")
+    server.wait_ready()
+    server.signal(signal.SIGTERM)
+    assert server.wait_exit() == 0
+    server.wait_all_gone()
