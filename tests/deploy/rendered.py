@@ -19,6 +19,7 @@ POOL = yaml.safe_load((FOLDER / "inference-pool" / "values.yaml").read_text(enco
 VALUES: dict[str, dict[str, Any]] = {
     "default": {},
     "gpu": {"gpu": {"count": 2}, "strategy": {"maxSurge": 0, "maxUnavailable": 1}},
+    "tensor parallel": {"gpu": {"count": 4, "tensorParallel": True}},
     "hpa": {"autoscaling": {"kind": "hpa"}},
     "keda": {"autoscaling": {"kind": "keda"}},
     "monitoring": {"serviceMonitor": {"enabled": True}},

@@ -37,11 +37,17 @@ def labels_of_the_pods(which: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", ["1.30", "1.34", "1.37"])
-@every_set
-def test_every_object_is_valid_for_the_oldest_and_the_newest_kubernetes(which: str, version: str) -> None:
-    for kind, document in documents(which).items():
-        if kind not in CUSTOM:
+def test_every_object_is_valid_for_the_oldest_and_the_newest_kubernetes(version: str) -> None:
+    objects = [(which, kind, document) for which in VALUES for kind, document in documents(which).items()]
+    distinct = {str(document): (which, kind, document) for which, kind, document in objects if kind not in CUSTOM}
+    wrong = []
+    for which, kind, document in distinct.values():
+        try:
             kubernetes_validate.validate(document, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            wrong.append(f"{which}, {kind}: {error.message}")
+    assert len(distinct) > len(VALUES)
+    assert not wrong
 
 
 def test_the_oldest_kubernetes_that_is_tried_is_the_oldest_that_the_chart_takes() -> None:
@@ -116,11 +122,18 @@ def test_every_selector_finds_the_pods(which: str) -> None:
     if "PodDisruptionBudget" in made:
         selectors.append(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
     for selector in selectors:
-        assert selector
+        # Neither version nor chosen labels: the pods before an upgrade are found too, and a Deployment's never changes.
+        assert selector == {"app.kubernetes.io/name": "lightwell", "app.kubernetes.io/instance": "lightwell"}
         assert selector.items() <= labels_of_the_pods(which).items()
     if "ServiceMonitor" in made:
         wanted = made["ServiceMonitor"]["spec"]["selector"]["matchLabels"]
         assert wanted.items() <= made["Service"]["metadata"]["labels"].items()
+
+
+def test_a_node_is_emptied_one_pod_at_a_time_and_of_those_that_are_not_ready_at_once() -> None:
+    budget = documents("default")["PodDisruptionBudget"]["spec"]
+    assert (budget["maxUnavailable"], budget["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
+    assert "PodDisruptionBudget" not in documents("off")
 
 
 @every_set
@@ -257,6 +270,8 @@ def test_gpus_are_asked_for_and_used() -> None:
     assert container("gpu")["resources"]["limits"]["nvidia.com/gpu"] == 2
     assert (variables("gpu")["LIGHTWELL_DEVICE"], variables("gpu")["LIGHTWELL_DEVICES"]) == ("cuda", "all")
     assert {"name": "shm", "mountPath": "/dev/shm"} in container("gpu")["volumeMounts"]
+    together = Settings.from_sources({}, variables("tensor parallel"))
+    assert (together.devices, together.tensor_parallel) == (1, 4)
     assert "LIGHTWELL_DEVICES" not in variables("default")
     assert set(container("default")["resources"]["limits"]) == {"memory"}
 
@@ -301,6 +316,7 @@ def test_values_that_make_no_sense_are_refused() -> None:
         ({"settings": {"port": 80}}, "settings.port is set by other values of the chart"),
         ({"settings": {"api_key": "secret"}}, "use apiKeys.secret"),
         ({"apiKeys": {"secret": "a", "configMap": "b"}}, "give one of them"),
+        ({"gpu": {"count": 1, "tensorParallel": True}}, "gpu.count is 1: 2 or more are accepted"),
     ]
     answers = render(*(values for values, _ in refused))
     for (values, message), answer in zip(refused, answers, strict=True):

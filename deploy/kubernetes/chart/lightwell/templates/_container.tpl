@@ -12,15 +12,20 @@
 {{- if gt (int .Values.gpu.count) 0 }}
 - name: LIGHTWELL_DEVICE
   value: cuda
+{{- if .Values.gpu.tensorParallel }}
+- name: LIGHTWELL_TENSOR_PARALLEL
+  value: {{ .Values.gpu.count | quote }}
+{{- else }}
 - name: LIGHTWELL_DEVICES
   value: all
+{{- end }}
 {{- end }}
 {{- if or .Values.apiKeys.secret .Values.apiKeys.configMap }}
 - name: LIGHTWELL_API_KEY_FILE
   value: /keys/{{ .Values.apiKeys.file }}
 {{- end }}
 {{- range $name, $value := .Values.settings }}
-{{- if has $name (list "model" "host" "port" "device" "devices" "api_key_file" "shutdown_grace") }}
+{{- if has $name (list "model" "host" "port" "device" "devices" "tensor_parallel" "api_key_file" "shutdown_grace") }}
 {{- fail (printf "settings.%s is set by other values of the chart (model, gpu, apiKeys, drain)" $name) }}
 {{- end }}
 {{- if has $name (list "api_key") }}
