@@ -79,6 +79,6 @@ def _least_errors(columns: Floats) -> Floats:
     """
     weights = np.ones(len(columns))
     for _ in range(_ROUNDS):  # iteratively reweighted least squares
-        found = np.linalg.lstsq(columns * weights[:, None], weights, rcond=None)[0]
+        found: Floats = np.asarray(np.linalg.lstsq(columns * weights[:, None], weights, rcond=None)[0], np.float64)
         weights = 1 / np.sqrt(np.maximum(np.abs(columns @ found - 1), _LEAST_ERROR))
     return found

@@ -20,7 +20,7 @@ class Objective:
 
 
 class Outcome:
-    """Of one run. Latencies are those of requests that came after `warm_up` seconds."""
+    """Of one run. Latencies, goodput and hit rate are those of requests that came after `warm_up` seconds."""
 
     def __init__(self, warm_up: float = 0.0) -> None:
         self.num_arrived = 0
@@ -38,6 +38,7 @@ class Outcome:
         self.sizes: list[tuple[float, int]] = []  # when the autoscaler wanted how many replicas
         self.gaps = Histogram()
         self._warm_up = warm_up
+        self._num_failed = 0  # of those that came after it
         self._ttft, self._latency, self._tpot = array("d"), array("d"), array("d")
         self._ended_at = 0.0
         self._work: list[float] = []  # tokens computed by each replica, for each second that it was there
@@ -59,6 +60,7 @@ class Outcome:
 
     def note_failed(self, job: Job) -> None:
         self.failures[job.failure] += 1
+        self._num_failed += job.arrived_at >= self._warm_up
         self.stays += job.ended_at - job.arrived_at
 
     def note_time(self, seconds: float, busy_seconds: float) -> None:
@@ -103,7 +105,7 @@ class Outcome:
             first <= objective.time_to_first_token and each <= objective.time_per_output_token
             for first, each in zip(self._ttft, self._tpot, strict=True)
         )
-        counted = len(self._ttft) + self.failures.total()
+        counted = len(self._ttft) + self._num_failed
         return kept / counted if counted else math.nan
 
     def share_of_status(self, status: str) -> float:
