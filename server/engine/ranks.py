@@ -50,15 +50,19 @@ class _Rank:
 
 
 class Ranks:
-    """All ranks but this one."""
+    """All ranks but this one, and the group that they make with it."""
 
-    def __init__(self, ranks: list[_Rank], group: Group, on_loss: Callable[[str], None]) -> None:
-        self._ranks = ranks
-        self.group = group
+    def __init__(self, on_loss: Callable[[str], None]) -> None:
+        """`start` makes one."""
+        self._ranks: list[_Rank] = []
+        self._group: Group | None = None
         self._on_loss = on_loss
         self._is_closing = False
-        for number, rank in enumerate(ranks, 1):
-            threading.Thread(target=self._watch, args=(number, rank.process), daemon=True).start()
+
+    @property
+    def group(self) -> Group:
+        assert self._group is not None
+        return self._group
 
     @classmethod
     def start(
@@ -77,21 +81,19 @@ class Ranks:
         process can be started.
         """
         folder = Path(tempfile.mkdtemp(prefix="lightwell-ranks-"))  # nobody else may read it
-        ranks: list[_Rank] = []
+        started = cls(on_loss)
         try:
             for number in range(1, size):
-                ranks.append(_start())
                 setup = Setup(folder / "store", number, size, _device_of(device, number), threads, compile, memory)
-                ranks[-1].pipe.send(setup)
-            group = Group.join(folder / "store", 0, size, device)
+                started._add(number, setup)
+            started._group = Group.join(folder / "store", 0, size, device)
         except BaseException:
-            for rank in ranks:
-                rank.process.kill()
+            started.close()
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        logger.info("the model is shared by %d processes: %s", size, [rank.process.pid for rank in ranks])
-        return cls(ranks, group, on_loss)
+        logger.info("%d processes hold the model together; beside this one %s", size, started.pids)
+        return started
 
     @property
     def pids(self) -> list[int]:
@@ -124,7 +126,14 @@ class Ranks:
                 rank.process.wait(5.0)
             rank.process.kill()
             rank.process.wait()
-        self.group.leave()
+        if self._group is not None:
+            self._group.leave()
+
+    def _add(self, number: int, setup: Setup) -> None:
+        rank = _start()
+        self._ranks.append(rank)
+        threading.Thread(target=self._watch, args=(number, rank.process), daemon=True).start()
+        rank.pipe.send(setup)
 
     def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
         status = process.wait()
