@@ -406,8 +406,11 @@ class EngineClient:
         """What a step that brought it a token read of prompts beyond what it computed: its first tells that its prompt
         was read, of which some came from the cache; any other was computed, and is no prompt's.
         """
-        if not worker.note_token(handle):
+        worker.num_tokens_left -= 1
+        if handle.was_read:
             return -1
+        handle.was_read = True
+        worker.num_tokens_left -= handle.cost.num_read
         self.admission.note_prompt_read(handle.cost)
         return num_cached_tokens
 

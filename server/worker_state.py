@@ -70,17 +70,6 @@ class WorkerState:
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
 
-    def note_token(self, handle: RequestHandle) -> bool:
-        """A token of the request came, which its handle does not count yet. Whether it was the first, which tells that
-        the prompt was read.
-        """
-        self.num_tokens_left -= 1
-        if handle.was_read:
-            return False
-        handle.was_read = True
-        self.num_tokens_left -= handle.cost.num_read
-        return True
-
     def take_ready_seconds(self) -> float:
         """How long the process that ended had been ready; asked once per process."""
         since, self._ready_since = self._ready_since, None
