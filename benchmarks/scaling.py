@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--policies", nargs="+", default=["prefix", "least-loaded", "random"], choices=list(POLICIES))
     parser.add_argument("--tables", nargs="+", choices=TABLES, help="all; without limit if quick")
-    parser.add_argument("--seconds", type=float, default=9.0, help="of each load; twice that where a worker is killed")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each load; twice that where a worker is killed")
     parser.add_argument("--quick", action="store_true", help="one and two workers, 2.5 s")
     parser.add_argument("--record", type=Path, metavar="FILE", help="what became of each request, a JSON object a line")
     options = parser.parse_args()
