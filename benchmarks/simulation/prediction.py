@@ -54,12 +54,16 @@ def workload(replicas: int, rate: float, seconds: float) -> Workload:
 def policies_by_load(
     replicas: int, times: StepTimes, policies: list[str], rates: list[float], seconds: float
 ) -> list[Case]:
-    """The same load by each policy; the first third of it warms the caches."""
+    """The same load by each policy, and by the last one while each replica is lost ten times an hour; the
+    first third of it warms the caches.
+    """
     cases = []
     for rate in rates:
         for policy in policies:
             setup = Setup(replicas, times, LIMITS, policy, warm_up=seconds / 3)
             cases.append(Case((f"{rate:g}", policy), setup, workload(replicas, rate, seconds)))
+        lossy = replace(setup, failures=Failures(mean_seconds=360.0, restart_seconds=60.0, notice_seconds=1.0))
+        cases.append(Case((f"{rate:g}", f"{policy}, replicas lost"), lossy, workload(replicas, rate, seconds)))
     return cases
 
 
@@ -116,8 +120,10 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--times", type=Path, metavar="FILE", help="None is near the 124M checkpoint on two cores")
     parser.add_argument("--policies", nargs="+", default=["random", "power-of-two", "least-loaded", "prefix"])
-    parser.add_argument("--rates", type=float, nargs="+", default=[2.5, 4.0], help="requests a second, each replica")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of requests for the first table")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[3.0, 8.0], help="requests a second, each replica"
+    )
+    parser.add_argument("--seconds", type=float, default=24.0, help="of requests for the first table")
     parser.add_argument("--day-seconds", type=float, default=1800.0, help="... and for the second")
     parser.add_argument("--price", type=float, default=1.0, help="of a replica's hour")
     options = parser.parse_args()
