@@ -6,8 +6,8 @@
 
 Timed engines (`benchmarks.timed_engine`) are the real server around a network that sleeps, so what is checked is all
 but the network: HTTP, routing, scheduling, the prefix cache. "From step times" knows these times and nothing else;
-"calibrated" also what a step and a request take beside them, measured on a server of one worker that has one request at
-a time, before anything else runs. Neither sees the run that it predicts.
+"calibrated" also what steps, their sequences and requests take beside them, measured on a server of one worker that
+does nothing else, before anything else runs. Neither sees the run that it predicts.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkpoint import random_prompts
 from benchmarks.comparison import table
 from benchmarks.engine_overhead import use_worker_environment
 from benchmarks.fleet import measure
@@ -47,17 +48,23 @@ PLAIN_RATE = 10.0
 GROUPED: dict[str, int] = {"groups": 16, "prefix_tokens": 1024, "own_tokens": 32, "max_tokens": 16}
 GROUPED_RATE = 5.0
 GROUPED_BLOCKS = 400
-CALIBRATION_SECONDS = 8.0
+CALIBRATION_SECONDS = 6.0
+WAVE = 16
 Recorded = tuple[dict[str, Any], list[Record]]
 """What served a run, and what became of its requests."""
 NEEDED = ("num_workers", "step_times", "num_blocks", "max_num_seqs", "routing", "block_size")
 
 
 def calibrate(server: Server, times: StepTimes) -> Overheads:
-    """On a server that does nothing else: one request after another."""
+    """On a server of one worker that does nothing else: one request after another, then waves of several."""
     asked = endless_requests(5, prompt_tokens=100, max_tokens=24)
-    records: list[Record] = run(send_closed(server.host, server.port, asked, 1, CALIBRATION_SECONDS))
-    return Overheads.of(records[2:], times)
+    alone: list[Record] = run(send_closed(server.host, server.port, asked, 1, CALIBRATION_SECONDS))
+    waves = []
+    for seed in range(5):
+        prompts = random_prompts(WAVE, 900 + seed, 64, 4096)
+        wave = [Request(prompt, 48, arrival=0.0) for prompt in prompts]
+        waves.append(run(send_open(server.host, server.port, wave)))
+    return Overheads.of(alone[2:], waves[1:], times)
 
 
 def requests_of(kind: str, workers: int, seconds: float) -> list[Request]:
@@ -116,7 +123,7 @@ def real_rows(seconds: float) -> list[list[str]]:
     with default_model() as (server, served):
         served["step_times"] = {name: getattr(fitted.times, name) for name in StepTimes.__dataclass_fields__}
         overheads = calibrate(server, fitted.times)
-        print(f"{_shown(overheads)}, one request at a time\n")
+        print(f"{_shown(overheads)}\n")
         for share in (0.25, 0.5):
             rate = share * capacity
             requests = plain_requests(round(rate * seconds), round(100 * share), rate=rate, **PLAIN)
@@ -127,7 +134,9 @@ def real_rows(seconds: float) -> list[list[str]]:
 
 
 def _shown(overheads: Overheads) -> str:
-    return f"Beside the step times: {1e3 * overheads.step:.2f} ms a step, {1e3 * overheads.request:.2f} ms a request"
+    own = [overheads.step, overheads.sequence, overheads.request]
+    step, sequence, request = (f"{1e3 * seconds:.2f} ms" for seconds in own)
+    return f"Beside the step times, of a quiet server: {step} a step, {sequence} a sequence in it, {request} a request"
 
 
 def main() -> None:
@@ -145,7 +154,7 @@ def main() -> None:
         runs = read_runs(options.record)
     else:
         overheads, runs = record(options.workers, options.seconds, options.keep)
-        print(f"{_shown(overheads)}, one request at a time\n")
+        print(f"{_shown(overheads)}\n")
     rows = [HEAD]
     for served, records in runs:
         unfit = [name for name in NEEDED if name not in served] or (served["routing"] not in POLICIES and ["routing"])

@@ -120,9 +120,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--times", type=Path, metavar="FILE", help="None is near the 124M checkpoint on two cores")
     parser.add_argument("--policies", nargs="+", default=["random", "power-of-two", "least-loaded", "prefix"])
-    parser.add_argument(
-        "--rates", type=float, nargs="+", default=[3.0, 8.0], help="requests a second, each replica"
-    )
+    parser.add_argument("--rates", type=float, nargs="+", default=[3.0, 8.0], help="requests a second, each replica")
     parser.add_argument("--seconds", type=float, default=24.0, help="of requests for the first table")
     parser.add_argument("--day-seconds", type=float, default=1800.0, help="... and for the second")
     parser.add_argument("--price", type=float, default=1.0, help="of a replica's hour")

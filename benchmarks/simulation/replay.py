@@ -19,22 +19,38 @@ from benchmarks.simulation.workload import replayed
 
 @dataclass(frozen=True, slots=True)
 class Overheads:
-    """What step times leave out: seconds of a step beside the network, and of a request on its way there and back."""
+    """What step times leave out: seconds of a step beside the network, more of it for each sequence (whose tokens are
+    sent, by processes that may share the worker's cores), and of a request on its way there and back.
+    """
 
     step: float = 0.0
+    sequence: float = 0.0
     request: float = 0.0
 
     @classmethod
-    def of(cls, records: Sequence[Record], times: StepTimes) -> "Overheads":
-        """Of requests that had a worker to themselves, one after the other; medians, so that one hiccup is none."""
-        steps, requests = [], []
-        for record in records:
+    def of(cls, alone: Sequence[Record], waves: Sequence[Sequence[Record]], times: StepTimes) -> "Overheads":
+        """Of requests that had a worker to themselves, one after the other, and of waves that came at once. Medians, so
+        that one hiccup is none.
+        """
+        step, requests = statistics.median(_beside(record, 1, times) for record in alone), []
+        for record in alone:
             assert record.ttft is not None
-            keys = record.prompt_tokens + record.output_tokens / 2
-            steps.append(record.time_per_output_token - times.seconds(0, 1, round(keys)))
-            requests.append(record.ttft - times.seconds(record.prompt_tokens, 0, 0))
-        step = max(0.0, statistics.median(steps))
-        return cls(step, max(0.0, statistics.median(requests) - step))
+            requests.append(record.ttft - times.seconds(record.prompt_tokens, 0, 0) - max(0.0, step))
+        # Who has its first token last sees only steps in which each of the wave has one.
+        last = [max(wave, key=lambda record: record.ttft or 0.0) for wave in waves]
+        num = len(waves[0])
+        more = statistics.median(_beside(record, num, times) for record in last) - max(0.0, step)
+        return cls(max(0.0, step), max(0.0, more / (num - 1)), max(0.0, statistics.median(requests)))
+
+    def added_to(self, times: StepTimes) -> StepTimes:
+        """Of steps with what is beside them."""
+        return replace(times, base=times.base + self.step, per_sequence=times.per_sequence + self.sequence)
+
+
+def _beside(record: Record, sequences: int, times: StepTimes) -> float:
+    """Seconds between its tokens beyond those of steps of so many such sequences."""
+    keys = round(sequences * (record.prompt_tokens + record.output_tokens / 2))
+    return record.time_per_output_token - times.seconds(0, sequences, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +85,9 @@ def _quantiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 def setup_of(run: Mapping[str, Any], overheads: Overheads, *, seed: int = 0) -> Setup:
     """The simulation of what served a recorded run: workers of one server."""
-    times = StepTimes(**run["step_times"])
     return Setup(
         replicas=run["num_workers"],
-        times=replace(times, base=times.base + overheads.step),
+        times=overheads.added_to(StepTimes(**run["step_times"])),
         limits=EngineLimits(
             max_num_seqs=run["max_num_seqs"],
             max_num_batched_tokens=run.get("max_num_batched_tokens", 2048),
