@@ -75,7 +75,16 @@ def setup_of(options: argparse.Namespace, policy: str) -> Setup:
 
 
 def main() -> None:
-    options = parser_of_fleet().parse_args()
+    parser = parser_of_fleet()
+    options = parser.parse_args()
+    try:
+        print(table(rows_of(options)))
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+
+
+def rows_of(options: argparse.Namespace) -> list[list[str]]:
+    """A row of each policy, under the head. Raises ValueError for settings that make no sense, OSError of the file."""
     longest = options.num_blocks * options.block_size // 4
     workload = Workload(
         rate=options.rate,
@@ -90,7 +99,7 @@ def main() -> None:
     for policy in options.policy:
         outcome = Cluster(setup_of(options, policy)).run(workload.arrivals(options.seed))
         rows.append(tables.row(outcome, objective, options.price, [policy]))
-    print(table(rows))
+    return rows
 
 
 if __name__ == "__main__":

@@ -43,6 +43,10 @@ class Failures:
     restart_seconds: float = 60.0
     notice_seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.mean_seconds > 0 or self.restart_seconds < 0 or self.notice_seconds < 0:
+            raise ValueError(f"{self}: mean_seconds must be above 0, the others at least 0")
+
 
 @dataclass(frozen=True)
 class Setup:

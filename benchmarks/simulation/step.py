@@ -8,13 +8,23 @@ from benchmarks.simulation.job import Job
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Of a worker; the names are those of the server's settings."""
+    """Of a worker; the names are those of the server's settings. Raises ValueError for what no server would take."""
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     num_blocks: int = 4096
     block_size: int = 32
     prefix_caching: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "num_blocks", "block_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; at least 1 is needed")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least max_num_seqs "
+                f"({self.max_num_seqs})"
+            )
 
 
 @dataclass(slots=True)

@@ -34,12 +34,19 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """A log-normal number of tokens: most are short, a few are long. `spread` 0 is always the mean."""
+    """A log-normal number of tokens: most are short, a few are long. `spread` 0 is always the mean.
+
+    Raises ValueError where there is nothing to draw.
+    """
 
     mean: float
     spread: float = 0.0  # standard deviation of the logarithm
     most: int = 1 << 20
     least: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.mean > 0 or not self.spread >= 0 or not 1 <= self.least <= self.most:
+            raise ValueError(f"{self}: mean must be above 0, spread at least 0, and 1 <= least <= most")
 
     def draw(self, random_numbers: random.Random) -> int:
         if not self.spread:
@@ -63,7 +70,7 @@ class Workload:
     """Requests for `seconds`; `prompts` are the lengths beyond the shared prefix.
 
     `burstiness` is the squared coefficient of variation of the gaps: 1 is Poisson, 4 comes in bursts (gamma gaps).
-    `rate` is requests a second, or tells it by the time.
+    `rate` is requests a second, or tells it by the time. Raises ValueError where one of these is not above 0.
     """
 
     rate: float | Callable[[float], float]
@@ -72,6 +79,12 @@ class Workload:
     outputs: Lengths
     prefixes: Prefixes = Prefixes()
     burstiness: float = 1.0
+
+    def __post_init__(self) -> None:
+        rate = 1.0 if callable(self.rate) else self.rate
+        for name, value in (("rate", rate), ("seconds", self.seconds), ("burstiness", self.burstiness)):
+            if not value > 0:
+                raise ValueError(f"{name} is {value}; it must be above 0")
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The same for the same seed, in order of time."""

@@ -1,153 +1,29 @@
-"""The simulation: its workers against the real scheduler, its queues against formulas, its books against themselves."""
+"""The simulation of many replicas: its queues against formulas, its books against themselves, its policies, its figures."""
 
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import islice, repeat
+from dataclasses import replace
+from itertools import islice, pairwise, repeat
 from pathlib import Path
 
 import pytest
 
 from benchmarks.recorded_load import Record
+from benchmarks.simulation.__main__ import main as command
 from benchmarks.simulation.autoscaler import Autoscaler, AutoscalingLimits
 from benchmarks.simulation.cluster import AdmissionLimits, Cluster, Failures, Setup
 from benchmarks.simulation.job import Job
 from benchmarks.simulation.line import Step, fit_steps
 from benchmarks.simulation.member import Member
+from benchmarks.simulation.prediction import day, outcome_of, policies_by_load
 from benchmarks.simulation.replay import Figures, Overheads, predict, setup_of
-from benchmarks.simulation.replica import Replica
 from benchmarks.simulation.routers import POLICIES
 from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
-from benchmarks.simulation.workload import Arrival, Lengths, Prefixes, Workload
-from server.engine.block_manager import BlockManager
-from server.engine.needs import Stacks
-from server.engine.prompt_budget import PromptBudget
-from server.engine.request import EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
-from server.engine.scheduler import Scheduler, SchedulerConfig
-from server.engine.sequence import Sequence
-
-DYADIC = StepTimes(base=2.0**-7, per_prompt_token=2.0**-13, per_sequence=2.0**-11, per_context_key=2.0**-20)
-"""Sums of these are exact, in whatever order: times can be compared for equality."""
-
-
-@dataclass
-class Told:
-    """Of one request: when its first and its last token came, and how many of its prompt were cached."""
-
-    first_token_at: float = -1.0
-    ended_at: float = -1.0
-    num_cached: int = -1
-
-
-@dataclass
-class Run:
-    told: dict[int, Told] = field(default_factory=dict)
-    num_preemptions: int = 0
-    num_steps: int = 0
-
-
-def really(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> Run:
-    """What the real scheduler, block manager and prompt budget do with these, step by step."""
-    blocks = BlockManager(limits.num_blocks + 1, limits.block_size)
-    config = SchedulerConfig(
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        enable_prefix_caching=limits.prefix_caching,
-    )
-    scheduler, budget, run, now = Scheduler(config, blocks), PromptBudget(), Run(), 0.0
-    waiting = list(enumerate(arrivals))
-    while waiting or scheduler.has_work:
-        if not scheduler.has_work:
-            now = max(now, waiting[0][1].at)
-        while waiting and waiting[0][1].at <= now:
-            uid, arrival = waiting.pop(0)
-            run.told[uid] = Told()
-            scheduler.add(sequence_of(uid, arrival))
-        schedule = scheduler.schedule(None, budget.tokens)
-        decodes = schedule.chunks[: schedule.num_decodes]
-        num_prompt_tokens = schedule.num_tokens - schedule.num_decodes
-        seconds = times.seconds(num_prompt_tokens, schedule.num_decodes, sum(chunk.end for chunk in decodes))
-        now += seconds
-        run.num_steps += 1
-        sampled = {
-            chunk.sequence.uid: 1_000_000 + chunk.sequence.uid for chunk in schedule.chunks if chunk.needs_sample
-        }
-        for uid in sampled:
-            if run.told[uid].first_token_at < 0:
-                run.told[uid].first_token_at = now
-                sequence = scheduler.get(uid)
-                assert sequence is not None
-                run.told[uid].num_cached = sequence.num_cached_tokens
-        for sequence in scheduler.commit(schedule, sampled):
-            run.told[sequence.uid].ended_at = now
-        budget.note(seconds, schedule.num_decodes, num_prompt_tokens)
-    run.num_preemptions = scheduler.num_preemptions
-    return run
-
-
-def sequence_of(uid: int, arrival: Arrival) -> Sequence:
-    shared = [arrival.group] * arrival.prefix_tokens
-    prompt = [*shared, *[2_000_000 + uid] * (arrival.prompt_tokens - len(shared))]
-    sampling = SamplingParams(max_tokens=arrival.output_tokens, temperature=0.0, seed=uid)
-    request = EngineRequest(
-        uid=uid, prompt_token_ids=tuple(prompt), task=GenerateTask(sampling=sampling), arrival_time=arrival.at
-    )
-    return Sequence(request, Stacks(decoder=2, encoder=0))
-
-
-def simulated(arrivals: list[Arrival], limits: EngineLimits, times: StepTimes) -> Run:
-    """The same by one simulated worker."""
-    run, jobs = Run(), [Job(uid, arrival, limits.block_size) for uid, arrival in enumerate(arrivals)]
-    replica = Replica(0, limits, times)
-    for job in jobs:
-        while (event := replica.next_event) is not None and event < job.arrived_at:
-            replica.advance()
-        replica.add(job, job.arrived_at)
-        replica.check()
-    while replica.next_event is not None:
-        replica.advance()
-        replica.check()
-    run.told = {job.uid: Told(job.first_token_at, job.ended_at, job.num_cached) for job in jobs}
-    run.num_preemptions, run.num_steps = replica.num_preemptions, replica.num_steps
-    return run
-
-
-def on_grid(at: float) -> float:
-    return round(at * 2.0**16) / 2.0**16
-
-
-LIMITS = {
-    "roomy": EngineLimits(max_num_seqs=16, max_num_batched_tokens=512, num_blocks=4096, block_size=16),
-    "few seats": EngineLimits(max_num_seqs=3, max_num_batched_tokens=64, num_blocks=512, block_size=16),
-    "small cache": EngineLimits(max_num_seqs=16, max_num_batched_tokens=128, num_blocks=48, block_size=16),
-    "no prefix cache": EngineLimits(max_num_seqs=8, max_num_batched_tokens=128, num_blocks=64, prefix_caching=False),
-}
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS.keys())
-def test_a_worker_does_step_by_step_what_the_real_scheduler_does(limits: EngineLimits, seed: int) -> None:
-    draw = random.Random(seed)
-    workload = Workload(
-        rate=draw.choice([2.0, 8.0, 30.0]),
-        seconds=12.0,
-        prompts=Lengths(40, 1.0, most=300),
-        outputs=Lengths(30, 0.8, most=200),
-        prefixes=Prefixes(groups=4, tokens=draw.choice([30, 64, 100]), share=0.7),
-        burstiness=3.0,
-    )
-    arrivals = list(
-        {at: replace(each, at=at) for each in workload.arrivals(seed) for at in [on_grid(each.at)]}.values()
-    )
-    real, ours = really(arrivals, limits, DYADIC), simulated(arrivals, limits, DYADIC)
-    assert ours.num_steps == real.num_steps
-    assert ours.num_preemptions == real.num_preemptions
-    assert ours.told == real.told
-
+from benchmarks.simulation.workload import NO_GROUP, Arrival, Lengths, Prefixes, Workload
 
 # ---- queues whose waiting times have a formula
 
@@ -398,3 +274,82 @@ def test_a_replay_of_a_simulated_run_has_no_error() -> None:
     ]
     predicted = predict(setup_of(run, Overheads()), records, Overheads())
     assert Figures.of(predicted) == Figures.of(records)
+
+
+# ---- loads
+
+
+def test_gaps_and_prefixes_vary_as_they_are_told_to() -> None:
+    for burstiness in (1.0, 4.0):
+        prefixes = Prefixes(groups=5, tokens=10, zipf=1.0, share=0.5)
+        workload = Workload(50.0, 200.0, Lengths(20.0, 1.0), Lengths(9.0), prefixes, burstiness)
+        arrivals = list(workload.arrivals(1))
+        gaps = [later.at - earlier.at for earlier, later in pairwise(arrivals)]
+        variation = statistics.pvariance(gaps) / statistics.fmean(gaps) ** 2
+        assert variation == pytest.approx(burstiness, rel=0.15)
+        assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.05)
+        groups = Counter(arrival.group for arrival in arrivals)
+        assert groups[NO_GROUP] == pytest.approx(len(arrivals) / 2, rel=0.05)
+        assert groups[0] / groups[4] == pytest.approx(5, rel=0.2)
+        own = [arrival.prompt_tokens - arrival.prefix_tokens for arrival in arrivals]
+        assert statistics.fmean(own) == pytest.approx(20, rel=0.1)
+        assert {arrival.output_tokens for arrival in arrivals} == {9}
+
+
+def test_what_makes_no_sense_is_refused_by_name() -> None:
+    lengths = Lengths(10.0)
+    with pytest.raises(ValueError, match="rate is 0"):
+        Workload(0.0, 1.0, lengths, lengths)
+    with pytest.raises(ValueError, match="mean must be above 0"):
+        Lengths(0.0)
+    with pytest.raises(ValueError, match="prefix_tokens must be from 0 to prompt_tokens"):
+        Arrival(0.0, 10, 1, group=1, prefix_tokens=11)
+    with pytest.raises(ValueError, match="an answer of at least a token"):
+        Arrival(0.0, 10, 0)
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 8"):
+        EngineLimits(max_num_batched_tokens=8)
+    with pytest.raises(ValueError, match="policy is 'best'; it must be one of round-robin"):
+        Setup(1, TIMES, policy="best")
+    with pytest.raises(ValueError, match="mean_seconds must be above 0"):
+        Failures(0.0)
+    with pytest.raises(ValueError, match="least is 5 and most 4"):
+        AutoscalingLimits(1.0, least=5, most=4)
+
+
+def test_the_command_prints_a_row_of_each_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TIMES.save(tmp_path / "times.json")
+    flags = [
+        "--times",
+        str(tmp_path / "times.json"),
+        "--seconds",
+        "5",
+        "--warm-up",
+        "1",
+        "--policy",
+        "random",
+        "prefix",
+    ]
+    flags += ["--autoscale-target", "4", "--mean-seconds-to-failure", "60"]
+    monkeypatch.setattr("sys.argv", ["simulation", *flags])
+    command()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" | ")[0] for line in lines] == ["| policy", lines[1], "| random", "| prefix"]
+    assert len({line.count("|") for line in lines}) == 1
+    monkeypatch.setattr("sys.argv", ["simulation", "--replicas", "0"])
+    with pytest.raises(SystemExit):
+        command()
+    assert "replicas is 0; at least 1 is needed" in capsys.readouterr().err
+
+
+def test_a_prediction_is_of_the_fleet_that_it_names() -> None:
+    few = policies_by_load(6, TIMES, ["random", "prefix"], [2.0], 8.0)
+    names = [case.names for case in few]
+    assert names == [("2", "random"), ("2", "prefix"), ("2", "prefix, replicas lost")]
+    outcomes = [outcome_of(case)[0] for case in few]
+    assert len({outcome.num_arrived for outcome in outcomes}) == 1
+    assert outcomes[1].hit_rate > outcomes[0].hit_rate
+    fixed, scaled = (outcome_of(case)[0] for case in day(80, TIMES, 240.0)[:2])
+    assert fixed.replica_seconds == pytest.approx(4 * 240, rel=0.02)
+    assert max(size for _, size in scaled.sizes) > 1
