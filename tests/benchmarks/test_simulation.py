@@ -1,4 +1,4 @@
-"""The simulation of many replicas: its queues against formulas, its books against themselves, its policies, its figures."""
+"""The simulation of many replicas: its queues against formulas, its books against themselves, and its policies."""
 
 import math
 import random
