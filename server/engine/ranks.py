@@ -86,7 +86,7 @@ class Ranks:
             for number in range(1, size):
                 setup = Setup(folder / "store", number, size, _device_of(device, number), threads, compile, memory)
                 started._add(number, setup)
-            started._group = Group.join(folder / "store", 0, size, device)
+            started._group = Group.join(folder / "store", 0, size, _device_of(device, 0))
         except BaseException:
             started.close()
             raise

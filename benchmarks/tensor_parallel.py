@@ -1,0 +1,200 @@
+"""One worker's model on two and more processes, beside one: how near the numbers are, what a step takes and holds.
+
+Each line is an engine in a process of its own, which starts the other ranks. Numbers: of a text of 200 tokens every
+layer's patterns and stream, and the logits; of eight prompts 64 tokens each, chosen greedily; all beside those of the
+model's first line. On a CPU the ranks share the cores and meet over the loopback, so steps get longer, not shorter:
+what is shown is the price of meeting.
+
+    python -m benchmarks.tensor_parallel                    # the default model and the 124M checkpoint, 1 and 2 ranks
+    python -m benchmarks.tensor_parallel --ranks 1 2 4 --model small
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.checkpoint import make_checkpoint, random_prompts
+from benchmarks.processes import ROOT
+from model.folder import PACKAGED
+from server.engine.config import EngineConfig
+from server.engine.engine import Engine
+from server.engine.outputs import RequestOutput
+from server.engine.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
+from server.engine.sampling_params import SamplingParams
+
+STREAMS = (1, 8, 32)
+POINTS = ("attn.hook_pattern", "hook_resid_post")
+_STEPS = 60
+_CACHE = 256 << 20
+
+
+@dataclass
+class Measured:
+    """Of one engine."""
+
+    load: float
+    """Seconds."""
+    steps: dict[int, float]
+    """Milliseconds of a step in which so many streams get a token each, median."""
+    prompt: float
+    """Milliseconds of a prompt of 512 tokens (less where the context is shorter), median."""
+    looking: float
+    """... and of a trace of patterns and stream of 200 tokens."""
+    bytes: list[int]
+    """Of each rank's private memory that is in use, torch's and Python's own included."""
+
+
+def run(engine: Engine, requests: Sequence[EngineRequest]) -> dict[int, list[RequestOutput]]:
+    """All answers."""
+    answers: dict[int, list[RequestOutput]] = {each.uid: [] for each in requests}
+    for each in requests:
+        engine.add_request(each)
+    while engine.has_work:
+        for output in engine.step().outputs:
+            answers[output.uid].append(output)
+    return answers
+
+
+def request(uid: int, prompt: Sequence[int], task: Task) -> EngineRequest:
+    return EngineRequest(uid=uid, prompt_token_ids=tuple(prompt), task=task, arrival_time=time.monotonic())
+
+
+def writing(num_tokens: int) -> GenerateTask:
+    return GenerateTask(sampling=SamplingParams(max_tokens=num_tokens, temperature=0.0, seed=0, ignore_eos=True))
+
+
+def tracing(num_layers: int) -> TraceTask:
+    points = [
+        PointCapture(name=f"blocks.{layer}.{point}", stack="decoder", layer=layer, point=point)
+        for layer in range(num_layers)
+        for point in POINTS
+    ]
+    return TraceTask(points=(*points, PointCapture(name="logits", stack="decoder", layer=None, point="logits")))
+
+
+def measure(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
+    """Numbers go to `out`, an npz."""
+    sizes = json.loads((folder / "config.json").read_text())
+    began = time.perf_counter()
+    engine = Engine.from_folder(
+        EngineConfig(model=folder, tensor_parallel=num_ranks, dtype=dtype, kv_cache_bytes=_CACHE // num_ranks)
+    )
+    load = time.perf_counter() - began
+    vocabulary, context = sizes["vocab_size"], engine.info.max_model_len
+    prompts = random_prompts(9, 0, 200, vocabulary)
+    numbers: dict[str, Any] = {}
+    (traced,) = run(engine, [request(0, prompts[0], tracing(sizes["num_hidden_layers"]))])[0]
+    for name, array in (traced.tensors or {}).items():
+        numbers[name] = np.frombuffer(array.data, array.dtype).reshape(array.shape)
+    told = run(engine, [request(1 + i, prompt[:64], writing(64)) for i, prompt in enumerate(prompts[1:])])
+    numbers["tokens"] = np.array([[output.token_id for output in told[uid]] for uid in sorted(told)])
+    np.savez(out, **numbers)
+    steps = {streams: step_ms(engine, streams, vocabulary) for streams in STREAMS}
+    length = min(512, context - 1)
+    prompt = median_ms(engine, lambda: (random_prompts(1, random.getrandbits(30), length, vocabulary)[0], writing(1)))
+    looking = median_ms(engine, lambda: (prompts[0], tracing(sizes["num_hidden_layers"])))
+    held = [private_bytes(pid) for pid in (str(os.getpid()), *other_ranks())]
+    return Measured(load, steps, prompt, looking, held)
+
+
+def other_ranks() -> list[str]:
+    """Their process ids."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [pid for pid in children if b"server.engine.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def private_bytes(pid: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+def median_ms(engine: Engine, make: Callable[[], tuple[Sequence[int], Task]]) -> float:
+    """Of a request alone."""
+    times = []
+    for uid in range(7):
+        prompt, task = make()
+        began = time.perf_counter()
+        run(engine, [request(10_000 + uid, prompt, task)])
+        times.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(times[2:])
+
+
+def step_ms(engine: Engine, streams: int, vocabulary: int) -> float:
+    for i, prompt in enumerate(random_prompts(streams, streams, 64, vocabulary)):
+        engine.add_request(request(20_000 + i, prompt, writing(_STEPS + 20)))
+    times = []
+    while engine.has_work:
+        began = time.perf_counter()
+        step = engine.step()
+        if step.stats.iteration_tokens == len(step.outputs) == streams:
+            times.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(times)
+
+
+def measure_apart(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
+    """In a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.tensor_parallel"]
+    command += ["--one", str(folder), str(num_ranks), dtype, str(out)]
+    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()[-1]
+    found = json.loads(told)
+    return Measured(**{**found, "steps": {int(k): v for k, v in found["steps"].items()}})
+
+
+def worst(ours: Path, theirs: Path) -> str:
+    """The largest differences of patterns, stream and logits, and how many tokens are the same until they part."""
+    with np.load(ours) as mine, np.load(theirs) as other:
+        cells = []
+        for ending in ("hook_pattern", "hook_resid_post", "logits"):
+            names = [name for name in mine.files if name.endswith(ending)]
+            cells.append(f"{max(float(np.abs(mine[n].astype(float) - other[n]).max()) for n in names):.1e}")
+        same = np.cumprod(mine["tokens"] == other["tokens"], 1).sum()
+        return " | ".join([*cells, f"{same} of {mine['tokens'].size}"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], help="the first is one of the reference")
+    parser.add_argument("--model", nargs="+", default=["small", "124m"], choices=["small", "124m"])
+    parser.add_argument("--dtype", nargs="+", default=["float64", "float32", "bfloat16"], help="likewise")
+    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
+    parser.add_argument("--one", nargs=4, metavar=("FOLDER", "RANKS", "DTYPE", "OUT"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        folder, ranks, dtype, out = options.one
+        print(json.dumps(asdict(measure(Path(folder), int(ranks), dtype, Path(out)))), flush=True)
+        return
+    print(
+        "| model | dtype | ranks | worst pattern | stream | logits | tokens alike | load s | step ms, "
+        f"{' / '.join(map(str, STREAMS))} streams | prompt ms | trace ms | MiB of each rank |\n" + "|---" * 12 + "|"
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.model:
+            folder = PACKAGED if name == "small" else make_checkpoint(options.cache)
+            for dtype in options.dtype:
+                for ranks in options.ranks:
+                    out = Path(scratch) / f"{name}-{dtype}-{ranks}.npz"
+                    found = measure_apart(folder, ranks, dtype, out)
+                    first = Path(scratch) / f"{name}-{options.dtype[0]}-{options.ranks[0]}.npz"
+                    steps = " / ".join(f"{found.steps[streams]:.1f}" for streams in STREAMS)
+                    held = " + ".join(str(each >> 20) for each in found.bytes)
+                    print(
+                        f"| {name} | {dtype} | {ranks} | {worst(out, first)} | {found.load:.1f} | {steps} | "
+                        f"{found.prompt:.1f} | {found.looking:.1f} | {held} |",
+                        flush=True,
+                    )
+
+
+if __name__ == "__main__":
+    main()
