@@ -240,6 +240,12 @@ def test_each_alert_has_its_section_in_the_runbook_and_names_it() -> None:
             assert rule["labels"]["severity"] in ("critical", "warning")
 
 
+def test_the_panels_that_the_runbook_names_exist() -> None:
+    named = {" ".join(title.split()) for title in re.findall(r'"([A-Z][^"]+)"', RUNBOOK)}
+    assert len(named) > 5
+    assert named <= {panel["title"] for panel in build.dashboard()["panels"]}
+
+
 def test_the_dashboard_is_what_its_source_makes() -> None:
     assert build.DASHBOARD.read_text(encoding="utf-8") == build.text(), "run python -m deploy.grafana.build"
 
