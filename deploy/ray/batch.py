@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder), cluster(address, arguments.object_store_memory):
             plan = _plan(arguments, settings, options, folder, files, model)
-            return _report(_run(plan, arguments), folder)
+            total = _run(plan, arguments)
+        return _report(total, folder)  # behind all that Ray has to say
     except (ApiError, ChatTemplateError, InputError, ManifestError, ModelLoadError, SettingsError) as error:
         return _fail(str(error), 2)
     except (BatchFailed, ShardError, OSError) as error:

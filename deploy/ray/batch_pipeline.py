@@ -58,6 +58,8 @@ class Plan:
 def cluster(address: str | None, object_store_memory: int | None) -> Iterator[None]:
     """Ray for the length of a `with`: the cluster at an address, or one of this machine alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not address:  # Ray's word for: listen on the loopback interface, on any system
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     import ray
 
     if address:

@@ -1,0 +1,193 @@
+"""A batch job on two Ray nodes: killed and run again it leaves what an undisturbed one does, and what a server answers.
+
+Ray runs in processes of its own, as it does for users; and its warnings are not this project's.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from safetensors.numpy import load
+
+from benchmarks.processes import serve
+from deploy.ray.shards import read_shards, read_summary
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {
+    **os.environ,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+"""The last keeps Ray to the loopback interface, on Linux too."""
+PATIENCE = 120.0
+NUM_ROWS = 320
+ROWS_PER_SHARD = 8
+NUM_SHARDS = NUM_ROWS // ROWS_PER_SHARD
+BAD_ROWS = (5, 77, 300)
+OPTIONS = {"points": ["hook_resid_post", "attn.hook_pattern"], "layers": [1, 4]}
+SOME_ROWS_FAILED = 3
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    command = [sys.executable, "-m", "tests.deploy.two_ray_nodes"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, text=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.stdin.close()
+            process.wait(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = (ROOT / "tests" / "e2e" / "book_of_dragons.txt").read_text().split()
+    path = tmp_path_factory.mktemp("input") / "texts.jsonl"
+    with path.open("w") as file:
+        for number in range(NUM_ROWS):
+            start, length = random.randrange(len(words) - 60), random.choice((2, 10, 60))
+            text = " ".join(words[start : start + length])
+            file.write(json.dumps({"text": "" if number in BAD_ROWS else text, "key": f"row-{number}"}) + "\n")
+    return path
+
+
+@dataclass
+class Batch:
+    """The command, and the folder it writes to."""
+
+    address: str
+    texts: Path
+    folder: Path
+    started: "list[subprocess.Popen[str]]" = field(default_factory=list)
+
+    def start(self, *more: str, workers: int = 1) -> "subprocess.Popen[str]":
+        arguments = ["--input", self.texts, "--output", self.folder, "--address", self.address, "--task", "trace"]
+        arguments += ["--options", json.dumps(OPTIONS), "--rows-per-shard", ROWS_PER_SHARD, "--key-column", "key"]
+        arguments += ["--workers", workers, "--cpus-per-worker", 0.5, "--threads", 1, *more]
+        command = [sys.executable, "-m", "deploy.ray.batch", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+        self.started.append(process)
+        return process
+
+    def __enter__(self) -> "Batch":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+    @property
+    def shards(self) -> list[Path]:
+        return sorted(self.folder.glob("shard-*"))
+
+
+def wait_until(reached: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, f"{what} did not come"
+        time.sleep(0.005)
+
+
+def actors(folder: Path) -> list[int]:
+    """Process ids of engines that have a file of this folder open, which they write."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            files = [os.readlink(file) for file in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if process.name.isdigit() and any(str(folder) in file and ".tmp" in file for file in files):
+            found.append(int(process.name))
+    return found
+
+
+def test_a_job_that_is_killed_goes_on_where_it_was(cluster: str, texts: Path, tmp_path: Path) -> None:
+    with Batch(cluster, texts, tmp_path / "calm") as calm, Batch(cluster, texts, tmp_path / "killed") as killed:
+        check_that_it_goes_on(calm, killed)
+    check_against_a_server(killed.folder, texts)
+
+
+def check_that_it_goes_on(calm: Batch, killed: Batch) -> None:
+    undisturbed = calm.start()
+
+    first = killed.start(workers=2)
+    wait_until(lambda: len(killed.shards) >= 2, "the first shards")
+    first.kill()
+    first.communicate()
+    num_done = len(killed.shards)
+    assert num_done < NUM_SHARDS
+    before = {path.name: path.stat().st_ino for path in killed.shards}
+
+    again = killed.start(workers=2)
+    wait_until(lambda: len(killed.shards) > num_done + 2, "more shards")
+    wait_until(lambda: actors(killed.folder), "an engine that writes")
+    for pid in actors(killed.folder)[:1]:
+        os.kill(pid, signal.SIGKILL)
+    assert len(killed.shards) < NUM_SHARDS
+    out, log = again.communicate(timeout=PATIENCE)
+    assert again.returncode == SOME_ROWS_FAILED, log
+    told = out.splitlines()[-1]  # before it Ray tells of the engine that was killed
+    assert told.startswith(f"{NUM_ROWS} rows, ")
+    assert f", {len(BAD_ROWS)} errors: " in told
+    assert f"{num_done * ROWS_PER_SHARD}/{NUM_ROWS}" in log, "the progress bar begins with what is done"
+
+    calm_out, calm_log = undisturbed.communicate(timeout=PATIENCE)
+    assert undisturbed.returncode == SOME_ROWS_FAILED, calm_log
+    assert calm_out.splitlines()[-1].split(":")[0] == told.split(":")[0]
+    assert len(killed.shards) == NUM_SHARDS
+    for mine, theirs in zip(killed.shards, calm.shards, strict=True):
+        assert mine.name == theirs.name
+        assert mine.read_bytes() == theirs.read_bytes()
+    assert before.items() <= {path.name: path.stat().st_ino for path in killed.shards}.items(), "made twice"
+    assert not list(killed.folder.glob(".shard*")), "left behind"
+
+    other = killed.start("--format", "safetensors")
+    assert 'format is "parquet" there and "safetensors" now' in other.communicate(timeout=PATIENCE)[1]
+    assert other.returncode == 2
+
+
+def check_against_a_server(folder: Path, texts: Path) -> None:
+    """Every row once; and some of them, bit for bit, what POST /v1/trace answers."""
+    rows = list(read_shards(folder))
+    assert [row.id for row in rows] == list(range(NUM_ROWS))
+    assert [row.key for row in rows] == [f"row-{number}" for number in range(NUM_ROWS)]
+    assert [row.id for row in rows if row.error is not None] == list(BAD_ROWS)
+    assert sum(read_summary(path).tokens for path in folder.glob("shard-*")) == sum(row.num_tokens for row in rows)
+    given = [json.loads(line)["text"] for line in texts.read_text().splitlines()]
+    with serve(["--threads", "1"]) as server, httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        for row in (rows[0], rows[123], rows[-1]):
+            body = {**OPTIONS, "input": given[row.id]}
+            answer = client.post("/v1/trace", json=body, headers={"Accept": "application/vnd.safetensors"})
+            theirs = load(answer.content)
+            assert {f"0/{name}" for name in row.tensors} == theirs.keys()
+            for name, value in row.tensors.items():
+                assert (value.dtype, value.shape) == (theirs[f"0/{name}"].dtype, theirs[f"0/{name}"].shape)
+                assert value.tobytes() == theirs[f"0/{name}"].tobytes()
+            assert answer.headers["content-type"] == "application/vnd.safetensors"
+
+
+def test_a_command_line_that_makes_no_sense_is_told_before_anything_starts(tmp_path: Path) -> None:
+    texts = tmp_path / "a.txt"
+    texts.write_text("a\n")
+    command = [sys.executable, "-m", "deploy.ray.batch", "--input", str(texts), "--output", str(tmp_path / "out")]
+    asked = [*command, "--task", "attention", "--options", '{"layers": [99]}']
+    ended = subprocess.run(asked, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "error: layers: there is no layer 99; accepted are 0 to 5" in ended.stderr
+    assert not (tmp_path / "out").exists()
