@@ -121,13 +121,13 @@ class Ranks:
         self._is_closing = True
         for rank in self._ranks:
             rank.pipe.close()
+        if self._group is not None:
+            self._group.leave()  # which ends a pass that one of them waits in
         for rank in self._ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 rank.process.wait(5.0)
             rank.process.kill()
             rank.process.wait()
-        if self._group is not None:
-            self._group.leave()
 
     def _add(self, number: int, setup: Setup) -> None:
         rank = _start()
