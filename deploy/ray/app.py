@@ -1,0 +1,119 @@
+"""The Ray Serve application: an ingress in front of engine replicas that Ray scales.
+
+    serve run deploy.ray.app:build model=path/to/model min_replicas=1 max_replicas=4
+
+Every argument that is no field of `Scale` is a setting of `lightwell serve`, by its name in LIGHTWELL_* variables, in
+lower case. Starts nothing itself; `deploy.ray.engine` is what a replica runs.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+
+from deploy.ray.engine import Engine
+from deploy.ray.ingress import Ingress
+from server.lit_api import ENGINE_FACTORY
+from server.settings import Settings, SettingsError, setting_names
+
+_SPARE_GRACE = 10.0
+"""Seconds for the processes of a replica to end, beyond those for its requests."""
+_MANY = 100_000
+"""Requests at once: the engine's own admission says when there are too many."""
+_HEAD_NODE = "node:__internal_head__"
+"""A resource of Ray's head node alone."""
+_NO_SETTINGS = frozenset({"host", "port", "root_path", "api_key"})
+"""What has no meaning here, or (a key) would be shown by Ray's dashboard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How many replicas there are, and what Ray reserves for each."""
+
+    min_replicas: int = 1
+    max_replicas: int = 1
+    target_ongoing_requests: float = 32.0
+    """Requests, running and waiting, of one replica that Ray scales towards."""
+    upscale_delay_s: float = 10.0
+    downscale_delay_s: float = 300.0
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    max_replicas_per_node: int | None = None
+    ingress_replicas: int = 1
+    engine_factory: str = ENGINE_FACTORY
+
+
+def build(arguments: Mapping[str, Any]) -> Application:
+    """The application. Raises SettingsError, which names the argument that cannot be used."""
+    scale = read_scale(arguments)
+    flags = {name: value for name, value in arguments.items() if name not in Scale.__dataclass_fields__}
+    flags = {name: value if isinstance(value, list | bool) else str(value) for name, value in flags.items()}
+    for name in flags:
+        if name in _NO_SETTINGS:
+            remedy = (
+                "set LIGHTWELL_API_KEY in runtime_env, or api_key_file" if name == "api_key" else "Ray Serve has it"
+            )
+            raise SettingsError(f"{name} is no argument of the Ray application: {remedy}")
+        if name not in setting_names():
+            accepted = ", ".join([*Scale.__dataclass_fields__, *sorted({*setting_names()} - _NO_SETTINGS)])
+            raise SettingsError(f"{name} is no argument; accepted: {accepted}")
+    settings = Settings.from_sources(flags, {})
+    engine = serve.deployment(
+        name="Engine",
+        autoscaling_config={
+            "min_replicas": scale.min_replicas,
+            "max_replicas": scale.max_replicas,
+            "target_ongoing_requests": scale.target_ongoing_requests,
+            "upscale_delay_s": scale.upscale_delay_s,
+            "downscale_delay_s": scale.downscale_delay_s,
+        },
+        ray_actor_options={"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
+        max_replicas_per_node=scale.max_replicas_per_node,  # type: ignore[arg-type]  # None: as many as fit
+        max_ongoing_requests=_MANY,
+        graceful_shutdown_timeout_s=settings.shutdown_grace + _SPARE_GRACE,
+        graceful_shutdown_wait_loop_s=0.5,
+        health_check_period_s=2.0,
+        health_check_timeout_s=10.0,
+    )
+    ingress = serve.deployment(
+        name="Ingress",
+        num_replicas=scale.ingress_replicas,
+        # On the head, whose loss is the cluster's: no other node that is lost takes an ingress along.
+        ray_actor_options={"num_cpus": 0, "resources": {_HEAD_NODE: 0.001}},
+        max_ongoing_requests=_MANY,
+        graceful_shutdown_timeout_s=settings.shutdown_grace + _SPARE_GRACE,
+    )
+    return ingress(serve.ingress()(Ingress)).bind(
+        engine(Engine).bind(flags, scale.engine_factory), settings.max_body_bytes
+    )
+
+
+def read_scale(arguments: Mapping[str, Any]) -> Scale:
+    """The part of the arguments that is Ray's; text, as from a command line, is read. Raises SettingsError."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Scale):
+        if field.name in arguments:
+            values[field.name] = _read(field.name, arguments[field.name])
+    scale = Scale(**values)
+    if not 1 <= scale.min_replicas <= scale.max_replicas:
+        raise SettingsError(
+            f"min_replicas {scale.min_replicas} and max_replicas {scale.max_replicas}: at least 1, and no more than "
+            "max_replicas, are accepted"
+        )
+    return scale
+
+
+def _read(name: str, value: Any) -> Any:
+    if name == "engine_factory":
+        return str(value)
+    kind = int if name in ("min_replicas", "max_replicas", "max_replicas_per_node", "ingress_replicas") else float
+    try:
+        number = kind(str(value))
+    except ValueError:
+        raise SettingsError(f"{name}: {value!r} is not usable; a number is accepted") from None
+    if number < 0:
+        raise SettingsError(f"{name}: {value!r} is not usable; 0 or more is accepted")
+    return number

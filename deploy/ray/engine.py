@@ -1,0 +1,202 @@
+"""One engine replica of the Ray Serve application: the server's own application and workers inside a Serve replica.
+
+Takes a request as the scope and body that the ingress read, and yields the answer in pieces. Binds no port: HTTP is
+the ingress's and Ray's. Knows nothing of other replicas.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from starlette.types import ASGIApp, Message, Scope
+
+from server.app import create_app, load_model_files
+from server.cli import forget_keys
+from server.devices import places
+from server.http_protocol import BODY_WRITER, ConnectionEvents
+from server.keys import Keyring
+from server.logs import configure_logging
+from server.metrics import Metrics
+from server.processes import LightwellServer, at_places
+from server.settings import Settings
+from server.supervisor import prepare_environment
+from server.tracing import Tracing, is_wanted
+
+logger = logging.getLogger(__name__)
+
+_REAP_TIMEOUT = 5.0
+_LOOK_INTERVAL = 0.05
+_PIECE_BYTES = 1 << 20
+"""Of an answer, most bytes at once: each piece is an object in Ray's store until the ingress has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The beginning of an answer."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+class Engine:
+    """A Serve deployment. `flags` are settings by name, as on the command line; LIGHTWELL_* variables count too.
+
+    It is made once its workers are ready. Raises what `lightwell serve` would end with.
+    """
+
+    # Ray awaits it.
+    async def __init__(self, flags: Mapping[str, Any], engine_factory: str) -> None:  # type: ignore[misc]
+        settings = Settings.from_sources(flags, os.environ)
+        configure_logging(settings.log_level, settings.log_format)
+        keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
+        forget_keys()
+        self._metrics = Metrics(settings.metric_alias)
+        files = await asyncio.to_thread(load_model_files, settings)
+        tracing = (
+            Tracing(settings.otlp_endpoint, files.model_id) if is_wanted(settings.otlp_endpoint, os.environ) else None
+        )
+        config = settings.engine_config(files.folder)
+        found = places(settings.devices, config.device)
+        self._server = LightwellServer(
+            settings,
+            at_places(config, found),
+            engine_factory,
+            lambda client, lifespan: create_app(settings, keys, files, client, lifespan, self._metrics, tracing),
+            ConnectionEvents(),
+            files.fingerprint,
+            found,
+        )
+        weights = (file for file in config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
+        prepare_environment(settings.threads, sum(file.stat().st_size for file in weights))
+        self._app: ASGIApp = create_app(
+            settings, keys, files, self._server.client, self._server.client_lifespan, self._metrics, tracing
+        )
+        self._tracing = tracing
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._lifespan = self._server.client_lifespan(self._app)
+        self._server.supervisor.launch_all()
+        await self._lifespan.__aenter__()
+        await self._wait_ready()
+
+    async def _wait_ready(self) -> None:
+        client = self._server.client
+        while not client.ready():
+            if not client.live:
+                raise RuntimeError(client.end_reason)
+            await asyncio.sleep(_LOOK_INTERVAL)
+
+    async def answer(self, scope: Scope, body: bytes) -> AsyncIterator[Head | bytes]:
+        """The answer: its head, then its body in pieces. Who stops reading makes the application see its client leave.
+
+        Raises RuntimeError where the application fails in the middle of the body.
+        """
+        exchange = _Exchange(body)
+        scope = {**scope, "app": None, "extensions": {BODY_WRITER: {"writer": exchange}}}
+        task = asyncio.create_task(exchange.run(self._app, scope))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            async for piece in exchange.pieces():
+                yield piece
+        finally:
+            exchange.leave()
+
+    async def state(self) -> dict[str, Any]:
+        """How this replica is, and its metrics in the Prometheus text format."""
+        client = self._server.client
+        return {
+            "replica": serve.get_replica_context().replica_id.unique_id,
+            "ready": client.ready(),
+            "reason": client.reason(),
+            "metrics": self._metrics.render().decode(),
+        }
+
+    async def check_health(self) -> None:
+        """Ray makes another replica where this raises: when the workers were given up. A worker that is being started
+        again is the supervisor's business.
+        """
+        client = self._server.client
+        if not client.live:
+            raise RuntimeError(client.end_reason)
+
+    async def __del__(self) -> None:
+        """Called by Ray once what ran here has ended, or its grace is over."""
+        self._server.client.begin_drain()
+        await self._lifespan.__aexit__(None, None, None)
+        self._server.client.socket.remove()
+        await asyncio.to_thread(self._server.supervisor.reap, _REAP_TIMEOUT)
+        if self._tracing is not None:
+            self._tracing.shut_down()
+
+
+class _Exchange:
+    """One request in the application: ASGI's two channels, and the way past `send` for tokens."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._gone = asyncio.Event()
+        self._came = asyncio.Event()
+        self._head: Head | None = None
+        self._pieces: list[bytes] = []
+        self._is_complete = self._is_over = False
+
+    async def run(self, app: ASGIApp, scope: Scope) -> None:
+        try:
+            await app(scope, self._receive, self._send)
+        except Exception:
+            # Starlette raises again what it has answered with 500.
+            logger.exception("%s %s failed", scope["method"], scope["path"])
+        finally:
+            self._is_over = True
+            self._came.set()
+
+    def leave(self) -> None:
+        """The client is gone, or has its answer."""
+        self._gone.set()
+
+    async def pieces(self) -> AsyncIterator[Head | bytes]:
+        is_begun = False
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            if self._head is not None and not is_begun:
+                is_begun = True
+                yield self._head
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+            for start in range(0, len(data), _PIECE_BYTES):
+                yield data[start : start + _PIECE_BYTES]
+            if self._is_complete and not self._pieces:
+                return
+            if self._is_over and not self._pieces:
+                raise RuntimeError("the application ended in the middle of its answer")
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._head = Head(message["status"], [(bytes(name), bytes(value)) for name, value in message["headers"]])
+        elif message["type"] == "http.response.body":
+            self._pieces.append(bytes(message.get("body", b"")))
+            self._is_complete = not message.get("more_body", False)
+        self._came.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """As `server.http_protocol.BodyWriter`."""
+        return self._head is not None and not self._is_complete and not self._gone.is_set()
+
+    def write(self, piece: bytes) -> None:
+        """As `server.http_protocol.BodyWriter`."""
+        self._pieces.append(piece)
+        self._came.set()

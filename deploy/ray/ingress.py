@@ -1,0 +1,181 @@
+"""The front of the Ray Serve application: forwards raw requests to engine replicas and says in our words what Ray
+cannot do.
+
+A replica that dies, with its node or alone, is a 503 with Retry-After, or the `error` event of a stream that had begun.
+`/health` and `/metrics` speak for all replicas. Reads no body and knows no route beyond those.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from ray import exceptions as ray_errors
+from ray import serve
+from ray.serve import exceptions as serve_errors
+from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from deploy.ray.engine import Head
+from deploy.ray.gather import merge
+from server.errors import ApiError, EngineError, QueueFull, Unavailable, WorkerLost, error_response
+from server.metrics import CONTENT_TYPE
+from server.sse import error_event
+
+logger = logging.getLogger(__name__)
+
+_SCOPE = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "query_string", "root_path",
+          "headers", "client", "server")  # fmt: skip
+"""What of a scope is sent on."""
+_STATE_PATIENCE = 2.0
+"""Seconds that replicas have to say how they are; who does not is left out."""
+_LOOK_INTERVAL = 1.0
+"""Seconds between two looks whether any replica runs, for a request that got nothing yet."""
+_LOST = (
+    ray_errors.RayActorError, ray_errors.NodeDiedError, ray_errors.WorkerCrashedError, ray_errors.ObjectLostError,
+    serve_errors.ReplicaUnavailableError,
+)  # fmt: skip
+
+
+class Ingress:
+    """A Serve deployment. `max_body_bytes`: after so many no more of a body is read; the replica refuses it."""
+
+    def __init__(self, engines: DeploymentHandle[Any], max_body_bytes: int) -> None:
+        self._engines = engines
+        self._answers = engines.options(method_name="answer", stream=True)
+        self._max_body_bytes = max_body_bytes
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(scope, receive, send)
+
+        return application  # a function: uvicorn takes a bound method for ASGI 2
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _live(receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["method"] in ("GET", "HEAD") and path == "/metrics":
+            await _respond(send, 200, CONTENT_TYPE, (await self._metrics()).encode())
+        elif scope["method"] in ("GET", "HEAD") and path in ("/health", "/health/ready"):
+            await self._tell_health(send)
+        elif scope["method"] in ("GET", "HEAD") and path == "/health/live":
+            await _respond(send, 200, "application/json", b'{"live":true}')
+        else:
+            await self._forward(scope, receive, send)
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read(receive, self._max_body_bytes)
+        if body is None:
+            return
+        response = self._answers.remote({name: scope[name] for name in _SCOPE if name in scope}, body)
+        is_stream: bool | None = None  # None: not begun
+        try:
+            async for piece in self._pieces(response):
+                if isinstance(piece, Head):
+                    is_stream = any(value.startswith(b"text/event-stream") for _, value in piece.headers)
+                    await send({"type": "http.response.start", "status": piece.status, "headers": piece.headers})
+                else:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:  # the client left
+            response.cancel()  # type: ignore[no-untyped-call]
+            raise
+        except Exception as error:
+            told = explain(error)
+            logger.warning("%s %s: %s (%s)", scope["method"], scope["path"], told.message, type(error).__name__)
+            if is_stream is None:
+                await error_response(told)(scope, receive, send)
+            elif is_stream:
+                await send({"type": "http.response.body", "body": error_event(told), "more_body": False})
+            else:
+                raise  # the connection ends in the middle of the body, which cannot pass for a whole one
+
+    async def _pieces(self, response: Any) -> AsyncIterator[Head | bytes]:
+        """What the replica answers. Raises Unavailable once no replica is left that could begin."""
+        first = asyncio.ensure_future(anext(response))
+        try:
+            while not (await asyncio.wait({first}, timeout=_LOOK_INTERVAL))[0]:
+                if await asyncio.to_thread(_num_running, self._engines) == 0:
+                    response.cancel()
+                    raise Unavailable("No engine replica is ready.", code="not_ready", retry_after=5)
+        finally:
+            if not first.done():
+                first.cancel()
+        yield first.result()
+        async for piece in response:
+            yield piece
+
+    async def _states(self) -> list[dict[str, Any]]:
+        """Of the replicas that say how they are."""
+        try:
+            told = self._engines.broadcast("state").results_async(timeout_s=_STATE_PATIENCE, return_exceptions=True)
+            return [state for state in await told if isinstance(state, dict)]
+        except Exception as error:
+            logger.warning("the replicas' state is not known: %s", error)
+            return []
+
+    async def _metrics(self) -> str:
+        return merge({state["replica"]: state["metrics"] for state in await self._states()})
+
+    async def _tell_health(self, send: Send) -> None:
+        """Ready while one replica is."""
+        states = await self._states()
+        if any(state["ready"] for state in states):
+            await _respond(send, 200, "application/json", b'{"ready":true,"reason":"ready"}')
+            return
+        reason = states[0]["reason"] if states else "no engine replica is ready"
+        body = orjson.dumps({"ready": False, "reason": reason})
+        await _respond(send, 503, "application/json", body, (b"retry-after", b"1"))
+
+
+def explain(error: Exception) -> ApiError:
+    """An exception of Ray as what the server itself would answer."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, _LOST):
+        return WorkerLost("The replica that ran this request ended; send it again.", code="worker_lost", retry_after=1)
+    if isinstance(error, serve_errors.BackPressureError):
+        return QueueFull("Every engine replica has as much waiting work as it takes.", code="queue_full", retry_after=1)
+    if isinstance(error, serve_errors.DeploymentUnavailableError):
+        return Unavailable("The engine could not be deployed; Ray's log says why.", code="not_ready", retry_after=10)
+    return EngineError("The server failed on this request; its log says why.", code="internal_error")
+
+
+def _num_running(engines: DeploymentHandle[Any]) -> int:
+    """Engine replicas that Ray says are running."""
+    application = serve.status().applications.get(engines.app_name)
+    deployment = None if application is None else application.deployments.get(engines.deployment_name)
+    states = {} if deployment is None else deployment.replica_states
+    return sum(count for state, count in states.items() if state == "RUNNING")
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes | None:
+    """The body, or of a longer one more than `max_bytes`; None where the client left."""
+    pieces: list[bytes] = []
+    size = 0
+    while size <= max_bytes:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if not message.get("more_body", False):
+            break
+    return b"".join(pieces)
+
+
+async def _respond(send: Send, status: int, kind: str, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    fields = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        message: Message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
