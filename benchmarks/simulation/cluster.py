@@ -117,6 +117,7 @@ class Cluster:
         for member in self._members:
             member.replica.check()
             assert member.num_jobs == member.replica.num_jobs
+            assert member.num_jobs or member.state is State.STARTING or member.tokens_noted == 0
         assert self._num_inflight == sum(member.num_jobs for member in self._members)
 
     # ---- time

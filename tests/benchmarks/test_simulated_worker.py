@@ -112,6 +112,7 @@ LIMITS = {
     "roomy": EngineLimits(max_num_seqs=16, max_num_batched_tokens=512, num_blocks=4096, block_size=16),
     "few seats": EngineLimits(max_num_seqs=3, max_num_batched_tokens=64, num_blocks=512, block_size=16),
     "small cache": EngineLimits(max_num_seqs=16, max_num_batched_tokens=128, num_blocks=48, block_size=16),
+    "small blocks": EngineLimits(max_num_seqs=16, max_num_batched_tokens=128, num_blocks=200, block_size=4),
     "no prefix cache": EngineLimits(max_num_seqs=8, max_num_batched_tokens=128, num_blocks=64, prefix_caching=False),
 }
 

@@ -32,19 +32,17 @@ TICK = 1e-4
 ONE_AT_A_TIME = EngineLimits(max_num_seqs=1, max_num_batched_tokens=10**9, num_blocks=10**6, prefix_caching=False)
 
 
-def mean_wait(services: Iterator[float], rate: float, count: int, replicas: int = 1) -> float:
+def mean_wait(services: Iterator[float], rate: float, count: int, replicas: int = 1, policy: str = "random") -> float:
     """Seconds that `count` requests, Poisson arrivals at `rate`, wait before their service of so many seconds.
 
-    Each replica serves one request at a time, a prompt of as many tokens as it takes ticks; one that is free is found.
+    Each replica serves one request at a time, a prompt of as many tokens as it takes ticks.
     """
     draw, now, arrivals = random.Random(7), 0.0, []
     for seconds in islice(services, count):
         now += draw.expovariate(rate)
         arrivals.append(Arrival(now, max(1, round(seconds / TICK)), 1))
     waits: list[float] = []
-    setup = Setup(
-        replicas, StepTimes(base=0.0, per_prompt_token=TICK), ONE_AT_A_TIME, policy="fewest-requests", admission=None
-    )
+    setup = Setup(replicas, StepTimes(base=0.0, per_prompt_token=TICK), ONE_AT_A_TIME, policy, admission=None)
     Cluster(setup, lambda job: waits.append(job.ended_at - job.arrived_at - TICK * job.num_prompt)).run(arrivals)
     assert len(waits) == count
     assert min(waits) > -1e-6
@@ -67,6 +65,19 @@ def test_one_replica_with_exponential_services_is_an_m_m_1_queue(load: float) ->
 def test_one_replica_with_equal_services_is_an_m_d_1_queue(load: float) -> None:
     expected = load / (2 * (1 - load))  # Pollaczek and Khinchine: half of M/M/1's
     assert mean_wait(repeat(1.0), load, 12_000) == pytest.approx(expected, rel=0.1)
+
+
+def test_two_choices_are_worth_what_theory_says() -> None:
+    """Of replicas chosen at random each is an M/M/1 queue; with two choices waits fall to the supermarket model's
+    (Mitzenmacher 2001), which looks at numbers of requests, or below: ours looks at what they have left to do.
+    """
+    load, replicas = 0.8, 20
+    at_random, of_two = (
+        mean_wait(exponentials(1.0), load * replicas, 20_000, replicas, policy) for policy in ("random", "power-of-two")
+    )
+    assert at_random == pytest.approx(load / (1 - load), rel=0.25)
+    supermarket = sum(load ** (2**i - 2) for i in range(1, 8)) - 1
+    assert 0.3 * supermarket < of_two < 1.1 * supermarket
 
 
 def test_seats_of_one_replica_are_the_servers_of_an_m_m_c_queue() -> None:
@@ -179,6 +190,18 @@ def test_a_full_queue_is_429_and_a_lost_replica_503() -> None:
         [Arrival(0.0, 10, 50), Arrival(900.0, 1, 1)]
     )
     assert lost.failures == {"503 the replica was lost": 1, "503 no replica is ready": 1}
+
+
+def test_what_a_lost_replica_had_holds_no_place_in_the_queue_after_it() -> None:
+    limits = EngineLimits(max_num_seqs=2, num_blocks=100)
+    setup = Setup(
+        1, TIMES, limits, admission=AdmissionLimits(max_num_queued_requests=0), failures=Failures(30.0, 1.0), seed=3
+    )
+    arrivals = [Arrival(40.0 * i + each, 10, 900) for i in range(20) for each in (0.0, 0.001)]
+    outcome = Cluster(setup).run(arrivals)
+    assert outcome.num_replicas_lost > 2
+    assert outcome.failures["503 the replica was lost"] > 2
+    assert not outcome.share_of_status("429")
 
 
 def test_a_request_that_the_cache_can_never_hold_is_an_error_that_says_so() -> None:
