@@ -30,7 +30,7 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 """The last keeps Ray to the loopback interface, on Linux too."""
-PATIENCE = 120.0
+PATIENCE = 240.0
 NUM_ROWS = 320
 ROWS_PER_SHARD = 8
 NUM_SHARDS = NUM_ROWS // ROWS_PER_SHARD
@@ -126,7 +126,7 @@ def test_a_job_that_is_killed_goes_on_where_it_was(cluster: str, texts: Path, tm
 def check_that_it_goes_on(calm: Batch, killed: Batch) -> None:
     undisturbed = calm.start()
 
-    first = killed.start(workers=2)
+    first = killed.start()
     wait_until(lambda: len(killed.shards) >= 2, "the first shards")
     first.kill()
     first.communicate()
