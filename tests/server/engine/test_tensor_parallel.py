@@ -61,16 +61,19 @@ def load_shared(folder: Path, ranks: Ranks, dtype: torch.dtype = torch.float32) 
     return model
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "opt-post", "modernbert", "t5", "bart"])
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "modernbert", "t5"])
 def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
-    shared, crowd = load_shared(folder, ranks), crowd_of(load(folder))
-    expected = alone(load(folder), crowd)
+    one, shared = load(folder), load_shared(folder, ranks)
+    crowd = crowd_of(one)
+    expected = alone(one, crowd)
     engine = build(shared, num_blocks=60, max_num_seqs=5, max_num_batched_tokens=40)
     found = run(engine, [replace(each) for each in crowd], arrivals=sorted(random.randrange(9) for _ in crowd))
     for uid, answer in expected.items():
         assert_near(found[uid], answer)
-    assert_same(found, alone(shared, crowd))
+    some = random.sample(crowd, 5)
+    alike = alone(shared, some)
+    assert_same({uid: found[uid] for uid in alike}, alike)
 
 
 def assert_near(found: Answer, expected: Answer) -> None:
@@ -129,7 +132,7 @@ def test_rows_that_come_with_tokens_are_those_of_a_trace(ranks: Ranks, tmp_path:
         np.testing.assert_array_equal(row[:, : position + 1], whole[:, position, : position + 1])
 
 
-@pytest.mark.parametrize("name", ["llama-mqa-untied", "olmo2", "gpt2", "bert", "mpnet", "t5-gated-untied", "bart"])
+@pytest.mark.parametrize("name", ["llama-mqa-untied", "gpt2", "mpnet", "t5-gated-untied"])
 def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     one, whole = LiveWeights(load(folder)), load_shared(folder, ranks).whole_weights
