@@ -136,3 +136,11 @@ def test_a_worker_does_step_by_step_what_the_real_scheduler_does(limits: EngineL
     assert ours.num_steps == real.num_steps
     assert ours.num_preemptions == real.num_preemptions
     assert ours.told == real.told
+
+
+def test_a_prompt_that_is_all_cached_still_computes_its_last_block() -> None:
+    limits = EngineLimits(block_size=16)
+    twins = [Arrival(at, 64, 5, group=1, prefix_tokens=64) for at in (0.0, 1.0)]
+    real, ours = really(twins, limits, DYADIC), simulated(twins, limits, DYADIC)
+    assert ours.told == real.told
+    assert [told.num_cached for told in ours.told.values()] == [0, 48]
