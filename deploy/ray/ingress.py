@@ -71,14 +71,19 @@ class Ingress:
         if body is None:
             return
         response = self._answers.remote({name: scope[name] for name in _SCOPE if name in scope}, body)
-        is_stream: bool | None = None  # None: not begun
+        head: Head | None = None
+        is_begun = False
         try:
             async for piece in self._pieces(response):
-                if isinstance(piece, Head):
-                    is_stream = any(value.startswith(b"text/event-stream") for _, value in piece.headers)
-                    await send({"type": "http.response.start", "status": piece.status, "headers": piece.headers})
-                else:
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if isinstance(piece, Head):  # kept until there is a body: a replica lost in between is a 503 yet
+                    head = piece
+                    continue
+                if head is not None and not is_begun:
+                    is_begun = True
+                    await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if head is not None and not is_begun:
+                await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except asyncio.CancelledError:  # the client left
             response.cancel()  # type: ignore[no-untyped-call]
@@ -86,9 +91,9 @@ class Ingress:
         except Exception as error:
             told = explain(error)
             logger.warning("%s %s: %s (%s)", scope["method"], scope["path"], told.message, type(error).__name__)
-            if is_stream is None:
+            if head is None or not is_begun:
                 await error_response(told)(scope, receive, send)
-            elif is_stream:
+            elif any(value.startswith(b"text/event-stream") for _, value in head.headers):
                 await send({"type": "http.response.body", "body": error_event(told), "more_body": False})
             else:
                 raise  # the connection ends in the middle of the body, which cannot pass for a whole one
