@@ -227,8 +227,10 @@ def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_streams_are_spread_evenly() -> None:
-    body = {"prompt": "Once upon a time", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with running_server("--device", "cpu", "--devices", "4", module="tests.server.fake_lightwell") as server:
+    # Each lasts for some 24 s if it is let: all are there before the first could end.
+    body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
+    command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
+    with running_server(*command, module="tests.server.fake_lightwell", **env) as server:  # type: ignore[arg-type]
         server.wait_ready()
         with httpx.Client(timeout=30) as http, ExitStack() as stack:
             for _ in range(24):
@@ -265,7 +267,8 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
             return list(stream_lines(answer))
 
     command = ("--device", "cpu", "--devices", "2", "--log-format", "json")
-    with running_server(*command, FAKE_LOAD_HANGS=str(hang)) as server, ThreadPoolExecutor(8) as pool:
+    env = {"FAKE_LOAD_HANGS": str(hang), "FAKE_STEP_SECONDS": "0.004"}
+    with running_server(*command, **env) as server, ThreadPoolExecutor(8) as pool:  # type: ignore[arg-type]
         server.wait_ready()
         pids = server.state()["pids"]
         streams = [pool.submit(stream, server) for _ in range(8)]
