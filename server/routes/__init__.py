@@ -52,7 +52,15 @@ _STATUSES = {
 _ERRORS: dict[int | str, dict[str, Any]] = {
     # "default" also keeps FastAPI from announcing a 422 that this server never sends.
     "default": {"model": ErrorAnswer, "description": "Any other error, in the same shape."},
-    **{status: {"model": ErrorAnswer, "description": text} for status, text in _STATUSES.items()},
+    # The others refer to its schema: given the model, FastAPI would make a validator of each status of each route,
+    # which took most of the time of making an application.
+    **{
+        status: {
+            "description": text,
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}},
+        }
+        for status, text in _STATUSES.items()
+    },
 }
 
 _BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's keys."))
