@@ -1,0 +1,124 @@
+"""The Ray Serve application on a local cluster, with timed stand-in engines: `python -m benchmarks.ray_serve`.
+
+Prints output tokens/s of one, two and four replicas beside the plain server with one worker, and what clients saw when
+a node with one of four replicas was killed under load. The engines only take their time, so that few cores do; what
+HTTP, the ingress and Ray cost is real. Starts its own cluster on the loopback interface and ends it.
+"""
+
+import argparse
+import asyncio
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray._private import services
+from ray.cluster_utils import Cluster
+
+from benchmarks.load import Load, closed_loop, exchange
+from benchmarks.processes import LOOPBACK, ROOT, free_port
+from benchmarks.simulation.step_times import StepTimes
+from benchmarks.timed_server import STEP_TIMES, Fleet, bytes_per_block, make_model, timed_server
+from deploy.ray.app import build
+
+REPLICAS = (1, 2, 4)
+STORE_BYTES = 80_000_000
+CLIENTS_PER_REPLICA = 8
+TOKENS = 64
+KILL_AFTER = 2.0
+"""Seconds of load before the node is killed."""
+STEPS = StepTimes(base=0.02, per_prompt_token=1e-5, per_sequence=1e-4)
+
+
+def bodies(count: int) -> list[dict[str, Any]]:
+    return [{"prompt": [5 + i % 200] * 32, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+            for i in range(count)]  # fmt: skip
+
+
+@contextmanager
+def local_cluster() -> Iterator[tuple[Cluster, list[Any]]]:
+    """A head without engines, and a node for each of the most replicas."""
+    node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": LOOPBACK}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
+    nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(max(REPLICAS))]
+    # Ray would put the machine's outer address in the loopback's place, where nobody listens.
+    services.resolve_ip_for_localhost = lambda host: host
+    ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
+    try:
+        yield cluster, nodes
+    finally:
+        serve.shutdown()  # type: ignore[no-untyped-call]
+        ray.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def deploy(model: Path, num_replicas: int) -> None:
+    arguments = {
+        "model": str(model), "threads": 1, "device": "cpu", "kv_cache_memory": 1023 * bytes_per_block(model),
+        "min_replicas": num_replicas, "max_replicas": num_replicas, "max_replicas_per_node": 1,
+        "engine_factory": "benchmarks.timed_engine:TimedEngine.from_folder",
+    }  # fmt: skip
+    serve.run(build(arguments), name="lightwell")
+
+
+def loaded(port: int, num_replicas: int, rounds: int) -> Load:
+    clients = CLIENTS_PER_REPLICA * num_replicas
+    return asyncio.run(closed_loop(LOOPBACK, port, bodies(clients * rounds), clients))
+
+
+async def killed(port: int, cluster: Cluster, node: Any, num_requests: int) -> tuple[Counter[str], float]:
+    """How each of the requests ended, and seconds from the kill until the last had."""
+    places = asyncio.Semaphore(CLIENTS_PER_REPLICA * max(REPLICAS))
+    ends: Counter[str] = Counter()
+
+    async def request(body: dict[str, Any]) -> None:
+        async with places:
+            try:
+                (await exchange(LOOPBACK, port, body)).timeline()
+                ends["whole"] += 1
+            except Exception as error:
+                text = str(error)
+                known = ("worker_lost", "not_ready")
+                ends[next((code for code in known if code in text), text[:80])] += 1
+
+    tasks = [asyncio.create_task(request(body)) for body in bodies(num_requests)]
+    await asyncio.sleep(KILL_AFTER)
+    killed_at = time.perf_counter()
+    await asyncio.to_thread(cluster.remove_node, node, False)
+    await asyncio.gather(*tasks)
+    return ends, time.perf_counter() - killed_at
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6, help="requests of each client")
+    rounds = parser.parse_args().rounds
+    os.environ |= {STEP_TIMES: STEPS.to_json(), "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1",
+                   "PYTHONPATH": str(ROOT)}  # fmt: skip
+    print("| | output tokens/s | TTFT p50 of all, ms |\n|---|---|---|")
+    with timed_server(Fleet(1, STEPS)) as server:
+        tell("plain server", loaded(server.port, 1, rounds))
+    with tempfile.TemporaryDirectory() as folder, local_cluster() as (cluster, nodes):
+        model = make_model(Path(folder) / "timed")
+        port = free_port()
+        serve.start(proxy_location="HeadOnly", http_options={"host": LOOPBACK, "port": port})
+        for num_replicas in REPLICAS:
+            deploy(model, num_replicas)
+            tell(f"{num_replicas} replicas", loaded(port, num_replicas, rounds))
+        ends, seconds = asyncio.run(killed(port, cluster, nodes[-1], CLIENTS_PER_REPLICA * max(REPLICAS) * rounds))
+    print(f"\none of {max(REPLICAS)} nodes killed: {dict(ends)}; the rest had ended {seconds:.1f} s later")
+
+
+def tell(name: str, load: Load) -> None:
+    firsts = sorted(timeline.time_to_first_token for timeline in load.timelines)
+    print(f"| {name} | {load.tokens_per_second:.0f} | {1000 * firsts[len(firsts) // 2]:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
