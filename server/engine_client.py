@@ -24,7 +24,7 @@ from server.messages import MessageError
 from server.metrics import WorkerNumbers
 from server.request_handle import RequestHandle
 from server.request_log import current_record
-from server.routing import Candidate, Prompt, Router
+from server.routing import Candidate, Prompt, Route, Router
 from server.settings import Settings
 from server.state_report import WorkerQuestions, admission_state, request_state
 from server.worker_socket import WorkerSocket
@@ -190,11 +190,13 @@ class EngineClient:
         is_begun = record is not None and record.engine_requests > 0
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
         self.admission.admit(cost, client, waits=priority >= 0 and not is_begun)
-        worker = self._route(candidates, task, prompt_token_ids, encoder_token_ids, is_changed=bool(interventions))
+        route = self._route(candidates, task, prompt_token_ids, encoder_token_ids, is_changed=bool(interventions))
+        worker = self.workers[route.worker_id]
         self._next_uid += 1
         handle = RequestHandle(
             self._next_uid, cost, record, self._abort, self._release_capture, self._count_failure, client
         )
+        handle.num_expected_tokens = route.num_prefix_tokens
         worker.add(handle)
         try:
             request = EngineRequest(
@@ -257,14 +259,14 @@ class EngineClient:
         encoder_token_ids: Sequence[int],
         *,
         is_changed: bool,
-    ) -> WorkerState:
+    ) -> Route:
         if len(self.workers) == 1:
-            return candidates[0]
+            return Route(candidates[0].worker_id, 0)
         loads = [Candidate(worker.worker_id, worker.num_tokens_left, len(worker.requests)) for worker in candidates]
         prompt = Prompt.of(task, prompt_token_ids, encoder_token_ids, is_changed=is_changed)
         route = self._router.route(loads, prompt)
         self.routed_prefix_tokens += route.num_prefix_tokens
-        return self.workers[route.worker_id]
+        return route
 
     # ---- ends of requests
 
@@ -410,7 +412,7 @@ class EngineClient:
         if handle.was_read:
             return -1
         handle.was_read = True
-        worker.num_tokens_left -= handle.cost.num_read
+        worker.num_tokens_left -= handle.cost.num_read - handle.num_expected_tokens
         self.admission.note_prompt_read(handle.cost)
         return num_cached_tokens
 

@@ -40,6 +40,8 @@ class RequestHandle:
         """Whose it is, by the name of the API key."""
         self.was_read = False
         """Its prompt was computed, all of it."""
+        self.num_expected_tokens = 0
+        """Of its prompt, expected to lie in its worker's prefix cache."""
         self.seconds_allowed: float | None = None
         """From the arrival of its HTTP request to its deadline."""
         self.num_generated_tokens = 0
@@ -66,8 +68,8 @@ class RequestHandle:
 
     @property
     def num_tokens_left(self) -> int:
-        """What is still to be read, and may still be generated."""
-        num_read = self.cost.num_read if self.was_read else 0
+        """What is still to be computed of its prompt, and may still be generated."""
+        num_read = self.cost.num_read if self.was_read else self.num_expected_tokens
         return self.cost.num_tokens - num_read - self.num_generated_tokens
 
     def __aiter__(self) -> "RequestHandle":

@@ -22,6 +22,7 @@ class Job:
         "names",
         "num_cached",
         "num_computed",
+        "num_expected",
         "num_generated",
         "num_preemptions",
         "num_prefix_blocks",
@@ -46,6 +47,7 @@ class Job:
         self.num_computed = 0
         self.num_generated = 0
         self.num_cached = -1  # prompt tokens found in the cache when it first ran; -1 before
+        self.num_expected = 0  # prompt tokens that its router took to be in its worker's cache
         self.num_preemptions = 0
         self.offset = 0  # while it decodes: the worker's count of steps when it had generated nothing
         self.epoch = 0  # how often it began or ceased to decode: older notes of its end are void

@@ -57,7 +57,7 @@ class Member:
             cost = self._admission.cost(job.num_prompt, 0, max_tokens, 0)
             self._admission.admit(cost)
             self._costs[job.uid] = cost
-        self._given += job.num_prompt + max_tokens
+        self._given += job.num_prompt - job.num_expected + max_tokens
         self.num_jobs += 1
         self.replica.add(job, now)
 
@@ -79,7 +79,7 @@ class Member:
         self._given = self.replica.num_tokens_written
 
     def _note_read(self, replica: Replica, job: Job) -> None:
-        self._given -= job.num_prompt
+        self._given -= job.num_prompt - job.num_expected
         if self._admission is not None:
             self._admission.note_prompt_read(self._costs[job.uid])
             self._admission.note_tokens_read(job.num_prompt)

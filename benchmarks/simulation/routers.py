@@ -117,7 +117,9 @@ class Ours:
             candidates = [
                 Candidate(slot, int(self._loads[slot]), self._members[slot].num_jobs) for slot in self._shortlist(job)
             ]
-        chosen = self._members[self._router.route(candidates, prompt).worker_id]
+        route = self._router.route(candidates, prompt)
+        chosen = self._members[route.worker_id]
+        job.num_expected = route.num_prefix_tokens
         if self._by_prefix and job.num_prefix_blocks:
             self._given[job.group].add(chosen.slot)
         return chosen
