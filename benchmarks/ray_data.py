@@ -106,10 +106,11 @@ def _measure(texts: Path, output: Path, workers: int, file_format: str) -> str |
         return None
     rows, tokens = (int(part.split()[-2]) for part in told.strip().splitlines()[-1].split(",")[:2])
     share = 1 - done / max(1, sum(1 for _ in output.glob("shard-*")))
+    speed = f"{tokens * share / seconds:.0f}" if began and share > 0 else "too short to tell"
     size = sum(path.stat().st_size for path in output.iterdir())
     sizes = [size, STORE_BYTES, peaks.command, peaks.worker, peaks.everything]
     told_sizes = " | ".join(f"{each / _MIB:.0f}" for each in sizes)
-    return f"| {workers} | {rows} | {tokens * share / seconds:.0f} | {told_sizes} |"
+    return f"| {workers} | {rows} | {speed} | {told_sizes} |"
 
 
 if __name__ == "__main__":

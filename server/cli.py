@@ -115,7 +115,11 @@ def size(settings: Settings) -> int:
         config = registry.read_config(folder.resolve_config(settings.model or str(folder.PACKAGED)))
     except folder.ModelLoadError as error:
         return fail(str(error), 1)
-    return tell(sizing.as_table(sizing.sizes(config, settings), settings))
+    try:
+        found = sizing.sizes(config, settings)
+    except SettingsError as error:
+        return fail(str(error), 2)
+    return tell(sizing.as_table(found, settings))
 
 
 def make_key(name: str, *, is_admin: bool) -> int:

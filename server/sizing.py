@@ -4,10 +4,11 @@ The formulas stand in docs/sizing.md, beside what was measured. Reads no weights
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from model.config import ModelConfig
 from model.inside.census import MATRICES, take_census
-from server.settings import Settings, format_bytes
+from server.settings import Settings, SettingsError, format_bytes
 
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20
@@ -22,9 +23,13 @@ _SCALE = 4
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of one server with one worker."""
+    """Bytes of one server, all its workers together."""
 
     weights: int
+    loading: int
+    """While a worker reads its weights, beside processes and other workers: weights as they are stored, and what is
+    made of them (int8), or of the largest one at a time (packed).
+    """
     kv_per_token: int
     kv_cache: int
     """Of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
@@ -41,25 +46,41 @@ class Sizes:
 
     @property
     def most(self) -> int:
-        """`idle`, kernels compiled by this very worker and a capture budget that is used up: a container's limit."""
-        return self.idle + self.compiling + self.captures
+        """`idle`, kernels compiled by these very workers and a capture budget that is used up, or the load where that
+        takes more: a container's limit.
+        """
+        return max(self.idle + self.compiling + self.captures, self.loading + self.processes)
 
 
 def sizes(config: ModelConfig, settings: Settings) -> Sizes:
-    """What `lightwell serve` with these settings will take on a CPU."""
+    """What `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices all`, whose
+    number is another machine's.
+    """
+    if settings.devices == "all":
+        raise SettingsError("--devices all is as many as a machine has; to size a server a number is accepted")
+    num_workers = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
+    num_processes = num_workers * settings.tensor_parallel
     dtype = resolved_dtype(config, settings)
     per_token = kv_bytes_per_token(config, dtype)
-    context = settings.max_model_len or config.max_model_len
-    blocks = settings.max_num_seqs * -(-context // settings.block_size)
-    kv_cache = settings.kv_cache_memory or blocks * settings.block_size * per_token
+    kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
+    stored, kept = weight_bytes(config, dtype, "none"), weight_bytes(config, dtype, settings.quantize)
+    beside = kept if settings.quantize == "int8" else largest_weight_bytes(config, dtype)
     return Sizes(
-        weights=weight_bytes(config, dtype, settings.quantize),
+        weights=num_workers * kept,
+        loading=num_workers * (stored + beside),
         kv_per_token=per_token,
-        kv_cache=kv_cache if per_token else 0,
-        processes=API_PROCESS + WORKER,
-        compiling=0 if settings.no_compile else COMPILING,
+        kv_cache=num_workers * kv_cache if per_token else 0,
+        processes=API_PROCESS + num_processes * WORKER,
+        compiling=0 if settings.no_compile else num_processes * COMPILING,
         captures=2 * settings.max_capture_bytes,
     )
+
+
+def _context_tokens(config: ModelConfig, settings: Settings) -> int:
+    """Of the blocks that one full context takes: what an encoder-decoder's decoder did, and what its encoder read."""
+    context = settings.max_model_len or config.max_model_len
+    lengths = [context] if config.encoder is None else [context, min(context, config.encoder.max_model_len)]
+    return sum(-(-length // settings.block_size) for length in lengths) * settings.block_size
 
 
 def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
@@ -86,6 +107,11 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str) -> int:
     return total
 
 
+def largest_weight_bytes(config: ModelConfig, dtype: str) -> int:
+    """Of the largest matrix or table."""
+    return BYTES_OF[dtype] * max(prod(row.shape) for row in take_census(config).rows)
+
+
 def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
     """Keys and values of one position in all layers; an encoder keeps none."""
     if config.kind == "encoder":
@@ -100,6 +126,7 @@ def as_table(found: Sizes, settings: Settings) -> str:
         f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,
         "API process and worker": found.processes,
         "idle": found.idle,
+        "while loading, beside the processes": found.loading,
         "kernels, at a first start": found.compiling,
         f"captures (--max-capture-bytes {format_bytes(settings.max_capture_bytes)})": found.captures,
         "most: a limit for the container": found.most,

@@ -25,7 +25,9 @@ if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
 """One server and one browser serve many files of the folder, which takes longest of all: two processes run a half each,
 the second from this name on."""
-LONGEST = (TOGETHER, "tests/e2e/", "tests/soak/", "tests/server/test_", "tests/client/")
+CLUSTERS = tuple(f"tests/deploy/test_{name}.py" for name in ("kubelet", "ray_data", "ray_serve"))
+"""Each starts several servers: one after the other, or two cores would have them all at once."""
+LONGEST = (TOGETHER, "tests/deploy/", "tests/e2e/", "tests/soak/", "tests/server/test_", "tests/client/")
 """They wait for servers, and take longest: begun first, or one process would end alone with them."""
 
 
@@ -54,6 +56,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def run_together(nodeid: str) -> str:
     """What the tests are named after that one process runs."""
+    if nodeid.startswith(CLUSTERS):
+        return "tests/deploy"
     if nodeid.startswith(TOGETHER):
         return TOGETHER if nodeid < SECOND_HALF else SECOND_HALF
     return nodeid.partition("::")[0]

@@ -205,6 +205,11 @@ class Cluster:
 
     def _create(self) -> Member:
         setup = self._setup
+        if not self._slots:
+            raise ValueError(
+                f"more replicas drain at once than serve at most: grace_seconds {setup.grace_seconds} is too long for "
+                "how fast the load changes; a shorter one is accepted"
+            )
         admission = self._admission(1) if setup.admission and not self._shared else self._shared
         member = Member(self._slots.pop(), setup.limits, setup.times, admission, self.now, self._ended)
         self._members.append(member)

@@ -1,7 +1,8 @@
 """The texts of a batch job: files of JSON lines, Parquet or plain lines, cut into shards that are the same every time.
 
-Rows are numbered through all files, in the order of the files' names. A shard is at most so many rows in a row of one
-file, and of Parquet of one row group: so each is found without reading those before it. Knows no Ray and no model.
+Rows are numbered through all files, in the order given, those of a folder by name; an empty line is a row too. A shard
+is at most so many rows in a row of one file, and of Parquet of one row group: so each is found without reading those
+before it. Knows no Ray and no model.
 """
 
 import hashlib

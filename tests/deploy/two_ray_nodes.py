@@ -13,7 +13,7 @@ def main() -> None:
     node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
     cluster: Any = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     cluster.add_node(**node)
-    print(cluster.address, flush=True)
+    print(f"nodes: {cluster.address}", flush=True)
     sys.stdin.read()
     cluster.shutdown()
 

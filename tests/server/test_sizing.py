@@ -12,12 +12,12 @@ from model.registry import read_config
 from server.cli import main
 from server.engine.config import EngineConfig
 from server.engine.memory import num_cache_blocks
-from server.settings import Settings
+from server.settings import Settings, SettingsError
 from server.sizing import kv_bytes_per_token, sizes, weight_bytes
 from tests.tiny import make
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "t5"])
 def test_weights_and_cache_take_what_is_foretold(family: str, tmp_path: Path) -> None:
     folder = make(family, tmp_path, dtype=torch.bfloat16)
     config = read_config(folder)
@@ -43,6 +43,28 @@ def test_int8_keeps_a_byte_and_a_scale_a_row_but_for_the_embedding(tmp_path: Pat
         else:
             expected += tensor.nbytes
     assert weight_bytes(read_config(folder), "bfloat16", "int8") == expected
+
+
+def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
+    config = read_config(make("llama", tmp_path))
+    one, three = sizes(config, Settings()), sizes(config, Settings(devices=3))
+    shared = sizes(config, Settings(tensor_parallel=2))
+    assert (three.weights, three.kv_cache, three.captures) == (3 * one.weights, 3 * one.kv_cache, one.captures)
+    assert (shared.weights, shared.kv_cache) == (one.weights, one.kv_cache)
+    assert one.processes < shared.processes < three.processes
+    with pytest.raises(SettingsError, match="--devices all"):
+        sizes(config, Settings(devices="all"))
+
+
+def test_a_load_that_takes_more_than_serving_is_what_counts(tmp_path: Path) -> None:
+    """int8 is made of weights that are read whole."""
+    config = read_config(make("llama", tmp_path, hidden_size=1024, intermediate_size=4096, dtype=torch.bfloat16))
+    settings = Settings(
+        dtype="bfloat16", quantize="int8", no_compile=True, kv_cache_memory=1 << 20, max_capture_bytes=1
+    )
+    found = sizes(config, settings)
+    assert found.loading == weight_bytes(config, "bfloat16", "none") + weight_bytes(config, "bfloat16", "int8")
+    assert found.most == found.loading + found.processes > found.idle + found.captures
 
 
 def test_an_encoder_keeps_no_cache(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ packages=()
 only=${1:-}
 { command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
 command -v chromium > /dev/null || packages+=(chromium)
-if ((${#packages[@]})); then
-  as_root=(); [[ $EUID -eq 0 ]] || as_root=(sudo)
-  "${as_root[@]}" apt-get update -qq
+as_root=(); [[ $EUID -eq 0 ]] || as_root=(sudo)
+((${#packages[@]} == 0)) || "${as_root[@]}" apt-get update -qq
+missing=0
+for package in "${packages[@]}"; do  # one by one: what cannot be had must not take the other along
   "${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    "${packages[@]}"
-fi
+    "$package" || missing=1
+done
+((missing == 0)) || exit 1
 [[ $only == debian ]] || benchmarks/peers/install_vllm.sh .tools/vllm
