@@ -151,6 +151,8 @@ class Supervisor:
         self._give_up(worker.load_error or f"the worker ended {len(lives)} times, last by {how}")
 
     def _give_up(self, message: str) -> None:
+        if not self._client.live:
+            return  # several workers may find that it is over
         self._client.live = False
         self._client.end_reason = message
         self._on_give_up(message)

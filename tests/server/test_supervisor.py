@@ -140,6 +140,40 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
     assert not given_up
 
 
+def test_several_workers_that_cannot_go_on_end_the_server_once() -> None:
+    given_up: list[str] = []
+    asked = 0
+    over = asyncio.Event()
+
+    def launch(worker_id: int) -> Process:
+        process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+        process.start()
+        return process
+
+    def why_not() -> str:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            over.set()
+        return f"refusal {asked}"
+
+    async def watch() -> None:
+        client = EngineClient(Settings(), num_workers=3)
+        supervisor = Supervisor(client, launch, given_up.append, why_not)
+        supervisor.launch_all()
+        try:
+            await supervisor.start()
+            await asyncio.wait_for(over.wait(), 30)
+        finally:
+            await supervisor.stop()
+            supervisor.reap(5.0)
+            client.socket.remove()
+        assert client.end_reason == "refusal 1"
+
+    asyncio.run(watch())
+    assert given_up == ["refusal 1"]
+
+
 @pytest.mark.parametrize(
     ("before", "weight_bytes", "expected"),
     [
