@@ -19,7 +19,7 @@ class Candidate:
 
     worker_id: int
     num_tokens: int
-    """What its unfinished requests still have to read and may still write."""
+    """What of their prompts its unfinished requests are expected to compute still, and what they may still write."""
     num_requests: int
 
 

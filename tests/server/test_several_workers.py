@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import httpx
@@ -108,8 +109,21 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
         handle.close()
         return chosen, client.routed_prefix_tokens - before
 
+    async def left_of_a_request_with_the_prefix(chosen: int) -> list[int]:
+        """What the worker has to do: given it, once it wrote a token, and at its end."""
+        worker = client.workers[chosen]
+        handle = await client.submit(generate(4), tuple(range(40)))
+        left = [worker.num_tokens_left]
+        played[chosen].step(RequestOutput(uid=handle.uid, token_id=1))
+        await until(lambda: handle.was_read)
+        left.append(worker.num_tokens_left)
+        played[chosen].step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
+        await until(lambda: not worker.requests)
+        return [*left, worker.num_tokens_left]
+
     first, _ = await routed()
     assert [await routed() for _ in range(2)] == [(first, 2 * INFO.block_size)] * 2
+    assert await left_of_a_request_with_the_prefix(first) == [40 - 2 * INFO.block_size + 4, 3, 0]
     played[first].link.close()
     await until(lambda: not client.workers[first].is_ready)
     assert await routed() == (1 - first, 0)
@@ -219,7 +233,8 @@ def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
     prompt, other = [(7 * i * i + 5) % 90 + 5 for i in range(40)], [(3 * i * i + i) % 90 + 5 for i in range(23)]
     with ready((folder, *FLAGS), (folder, *FLAGS, "--devices", "4")) as (one, four):
         assert_equal_numbers(one, four, questions(prompt, other, 1))
-        assert "4 workers share 2 CPU cores" in four.output or len(os.sched_getaffinity(0)) != 2
+        num_cores = len(os.sched_getaffinity(0))
+        assert num_cores >= 4 or f"4 workers share {num_cores} CPU cores" in four.output
 
 
 # ---- load and loss, around the fake engine
@@ -259,19 +274,27 @@ def in_flight(server: RunningServer) -> list[int]:
 
 @pytest.mark.slow
 def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
-    hang, length = tmp_path / "hang", 1500
+    hang, is_over = tmp_path / "hang", Event()
+    ends: list[list[Any]] = [[] for _ in range(8)]
 
-    def stream(server: RunningServer) -> list[Any]:
-        body = {"prompt": [1, 2], "max_tokens": length, "stream": True}
+    def stream(server: RunningServer, lines: list[Any]) -> None:
+        # Each lasts for some 100 s if it is let: none ends by itself, however slow everything else is.
+        body = {"prompt": [1, 2], "max_tokens": 10_000, "stream": True}
         with httpx.stream("POST", server.url + "/generate", json=body, timeout=30) as answer:
-            return list(stream_lines(answer))
+            for line in stream_lines(answer):
+                lines.append(line)
+                if is_over.is_set():
+                    return
 
     command = ("--device", "cpu", "--devices", "2", "--log-format", "json")
-    env = {"FAKE_LOAD_HANGS": str(hang), "FAKE_STEP_SECONDS": "0.004"}
-    with running_server(*command, **env) as server, ThreadPoolExecutor(8) as pool:  # type: ignore[arg-type]
+    env = {"FAKE_LOAD_HANGS": str(hang), "FAKE_STEP_SECONDS": "0.01"}
+    with ExitStack() as stack:
+        server = stack.enter_context(running_server(*command, **env))  # type: ignore[arg-type]
+        pool = stack.enter_context(ThreadPoolExecutor(8))
+        stack.callback(is_over.set)  # first of all at the end: the pool waits for its threads
         server.wait_ready()
         pids = server.state()["pids"]
-        streams = [pool.submit(stream, server) for _ in range(8)]
+        streams = [pool.submit(stream, server, lines) for lines in ends]
         wait_for(lambda: server.state()["stats"]["num_requests_running"] == 8, "eight streams run")
         assert sorted(in_flight(server)) == [0, 0, 0, 0, 1, 1, 1, 1]
         hang.touch()  # the next worker that starts stays where it is
@@ -280,11 +303,15 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
         assert server.get("/health/ready").text == "worker 0 was lost and is being restarted"
         answers = [server.post("/generate", {"prompt": [i], "max_tokens": 3}) for i in range(4)]
         assert [answer.json() for answer in answers] == [{"tokens": expected_tokens((i,), 3)} for i in range(4)]
-        ends = [each.result() for each in streams]
-        lost = [lines for lines in ends if lines[-2] == "error"]
-        assert [lines[-1]["error"]["code"] for lines in lost] == ["worker_lost"] * 4
-        whole = [*map(str, expected_tokens((1, 2), length)), "[DONE]"]
-        assert [lines for lines in ends if lines not in lost] == [whole] * 4
+        wait_for(lambda: sum(each.done() for each in streams) == 4, "the requests of the lost worker end")
+        lost = [lines for each, lines in zip(streams, ends, strict=True) if each.done()]
+        assert [(lines[-2], lines[-1]["error"]["code"]) for lines in lost] == [("error", "worker_lost")] * 4
+        others = [lines for each, lines in zip(streams, ends, strict=True) if not each.done()]
+        enough = max(map(len, others)) + 50
+        wait_for(lambda: min(map(len, others)) >= enough, "the others go on")
+        is_over.set()
+        assert [each.exception() for each in streams] == [None] * 8
+        assert others == [[*map(str, expected_tokens((1, 2), len(lines)))] for lines in others]
         os.kill(wait_for(lambda: server.state()["pids"][0], "the one that hangs is connected"), signal.SIGKILL)
         server.wait_ready()
         assert server.state()["pids"][1] == pids[1]
