@@ -22,6 +22,8 @@ Devices = int | Literal["all"] | tuple[int, ...]
 _COUNT_CARDS = "import torch; print(torch.cuda.device_count())"
 _COUNT_TIMEOUT = 120.0
 """Seconds. Importing torch from a disk that is slow takes some ten."""
+_MOST_WORKERS_PER_CORE = 4
+"""Of a CPU. So many are of use to tests alone; more are a mistake, and would bring the machine down."""
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -45,7 +47,7 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
     """Where the workers compute that `--devices` asks for, `device` being auto, cpu or cuda.
 
     One worker stays where it always was: on all cores, or on the first card. Raises ValueError for cards that are not
-    there, and for cards on a CPU.
+    there, for cards on a CPU, and for more workers than a CPU's cores could carry.
     """
     if devices == 1:
         return Places("cuda", cards=(0,)) if device == "cuda" else Places("cpu")
@@ -57,7 +59,18 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
     if not isinstance(devices, int):
         why = "--device is cpu" if device == "cpu" else "torch finds none here"
         raise ValueError(f"GPUs are asked for, but {why}; a number of workers is accepted")
-    return Places("cpu", core_groups=core_groups(sorted(os.sched_getaffinity(0), key=_neighbourhood), devices))
+    cores = sorted(os.sched_getaffinity(0), key=_neighbourhood)
+    most = _MOST_WORKERS_PER_CORE * len(cores)
+    if devices > most:
+        raise ValueError(f"so many workers cannot share {len(cores)} CPU cores; at most {most} are accepted")
+    return Places("cpu", core_groups=core_groups(cores, devices))
+
+
+def as_text(devices: Devices) -> str:
+    """As `--devices` reads it."""
+    if not isinstance(devices, tuple):
+        return str(devices)
+    return f"{devices[0]}," if len(devices) == 1 else ",".join(map(str, devices))
 
 
 def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
@@ -72,12 +85,24 @@ def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...],
     return tuple(tuple(cores[start:end]) for start, end in itertools.pairwise(bounds))
 
 
+def bind_to_cores(cores: Sequence[int]) -> None:
+    """Compute on these cores alone from now on, as far as this process may use them still: a container's can become
+    fewer while a server runs. Where none is left, stay on all that there are, which is logged.
+    """
+    usable = os.sched_getaffinity(0).intersection(cores)
+    if usable:
+        os.sched_setaffinity(0, usable)
+    else:
+        logger.warning("CPU cores %s may not be used any more; this worker is bound to none", _listed(cores))
+
+
 def visible_cards() -> int:
     """How many cards a worker would see. Asked of torch itself, in a process that ends: no other counts as it does
     (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and counting may begin to use them.
     """
     try:
-        command = [sys.executable, "-c", _COUNT_CARDS]
+        # -P: what lies in the folder that the server was started in is nobody's torch
+        command = [sys.executable, "-P", "-c", _COUNT_CARDS]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_COUNT_TIMEOUT, check=True)
         return int(answer.stdout.split()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
@@ -110,5 +135,5 @@ def _read_int(path: Path) -> int:
         return 0
 
 
-def _listed(cards: Sequence[int]) -> str:
-    return ", ".join(map(str, cards))
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -16,6 +16,7 @@ from typing import Any, cast
 import litserve as ls
 
 from server import messages
+from server.devices import bind_to_cores
 from server.engine.config import EngineConfig
 from server.engine.mapped_libraries import let_go_of_libraries
 from server.engine.memory_limit import give_back_memory, limit_memory
@@ -66,10 +67,10 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         LitServe would only log an exception and leave; so none gets out of here.
         """
         worker_id = int(os.environ["LITSERVE_WORKER_ID"])
-        if self.core_groups:
-            os.sched_setaffinity(0, self.core_groups[worker_id])  # before torch counts the cores
         gc.disable()  # until `freeze_garbage`: there is none in what imports make, a tenth of whose time it took
         configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")
+        if self.core_groups:
+            bind_to_cores(self.core_groups[worker_id])  # before torch counts the cores
         try:
             link = WorkerLink.connect(self.socket_path)
         except OSError:

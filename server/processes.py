@@ -23,7 +23,7 @@ import litserve as ls
 import uvicorn
 from starlette.types import ASGIApp
 
-from server.devices import Places, places
+from server.devices import Places, as_text, places
 from server.drain import DrainServer
 from server.engine.config import EngineConfig
 from server.engine.mapped_libraries import let_go_of_libraries
@@ -211,35 +211,34 @@ def run(
     model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
 ) -> int:
-    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address cannot be had,
-    ServerGaveUp when the workers cannot run.
+    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address or the devices
+    cannot be had, ServerGaveUp when the workers cannot run.
 
     `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
     find others do not start.
     """
-    try:
-        found = places(settings.devices, config.device)
-    except ValueError as error:
-        asked = ",".join(map(str, settings.devices)) if isinstance(settings.devices, tuple) else settings.devices
-        raise SettingsError(f"--devices {asked}: {error}") from None
-    listener = bind(settings.host, settings.port)
-    # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
-    # at its end, when these are back.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _leave)
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
-    try:
-        server = LightwellServer(
-            settings, at_places(config, found), engine_factory, build_app, events, model_files, found
-        )
-    except OSError as error:
-        raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
-    greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
-    if settings.log_format == "json":  # then all that is written is an event
-        logger.info(greeting)
-    else:
-        _tell(greeting)
-    status = server.serve(listener)
+    with bind(settings.host, settings.port) as listener:
+        # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
+        # at its end, when these are back.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _leave)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
+        try:
+            found = places(settings.devices, config.device)
+        except ValueError as error:
+            raise SettingsError(f"--devices {as_text(settings.devices)}: {error}") from None
+        try:
+            server = LightwellServer(
+                settings, at_places(config, found), engine_factory, build_app, events, model_files, found
+            )
+        except OSError as error:
+            raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
+        greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
+        if settings.log_format == "json":  # then all that is written is an event
+            logger.info(greeting)
+        else:
+            _tell(greeting)
+        status = server.serve(listener)
     if server.error is not None:
         raise ServerGaveUp(server.error)
     return status

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from server import setting_kinds as kinds
+from server.devices import as_text
 from server.engine.config import EngineConfig
 from server.metric_aliases import repeated_name
 from server.setting_kinds import Kind
@@ -241,8 +242,8 @@ class Settings:
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one gauge")
         if self.tensor_parallel > 1 and self.devices != 1:
             raise SettingsError(
-                f"--tensor-parallel {self.tensor_parallel} is of one worker, and --devices {self.devices} asks for "
-                "others; --devices 1 is accepted with it"
+                f"--tensor-parallel {self.tensor_parallel} is of one worker, and --devices {as_text(self.devices)} "
+                "asks for others; --devices 1 is accepted with it"
             )
         if self.tensor_parallel > 1 and self.quantize != "none":
             raise SettingsError(

@@ -2,13 +2,20 @@
 
 import logging
 import os
+import signal
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.devices import Places, core_groups, places, visible_cards
+from server.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
 from server.setting_kinds import devices
+from tests.server.running import ROOT, running_server, wait_for
 
 
 def four() -> int:
@@ -22,8 +29,10 @@ def none() -> int:
 @pytest.mark.parametrize(
     ("text", "value"), [("1", 1), ("12", 12), ("all", "all"), ("0,2", (0, 2)), ("3,", (3,)), ("1,0,2", (1, 0, 2))]
 )
-def test_a_number_all_or_a_list_is_read(text: str, value: object) -> None:
-    assert devices().parse(text) == value
+def test_a_number_all_or_a_list_is_read_and_shown_as_it_was_written(text: str, value: object) -> None:
+    found = devices().parse(text)
+    assert found == value
+    assert as_text(found) == text
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "", "two", "0,0", ",", "0,,1", "0,a", "1.5", "0 2"])
@@ -92,7 +101,63 @@ def test_more_workers_than_cores_are_told_of(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == ["4 workers share 2 CPU cores, of which each would need one"]
 
 
-def test_cards_are_counted_as_a_worker_would_see_them() -> None:
+def test_more_workers_than_a_cpu_could_carry_are_refused() -> None:
+    most = 4 * len(os.sched_getaffinity(0))
+    assert places(most, "cpu").num_workers == most
+    with pytest.raises(ValueError, match=f"so many workers cannot share .* CPU cores; at most {most} are accepted"):
+        places(most + 1, "auto", none)
+    assert places(most + 1, "cuda", lambda: most + 1).num_workers == most + 1
+
+
+NO_CORE = 1 << 13
+"""A number that no core has."""
+
+
+def bound_to(*cores: int) -> set[int]:
+    """What a thread, which has cores of its own, may use after it was bound."""
+
+    def bind() -> set[int]:
+        bind_to_cores(cores)
+        return os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(bind).result()
+
+
+def test_a_worker_is_bound_to_those_of_its_cores_that_are_left(caplog: pytest.LogCaptureFixture) -> None:
+    cores = os.sched_getaffinity(0)
+    first = min(cores)
+    assert bound_to(first, NO_CORE) == {first}
+    assert not caplog.messages
+    assert bound_to(NO_CORE) == cores
+    assert caplog.messages == ["CPU cores 8192 may not be used any more; this worker is bound to none"]
+
+
+def test_cards_are_counted_as_a_worker_would_see_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch  # here alone: the server counts without it
 
+    (tmp_path / "torch.py").write_text("raise SystemExit('somebody else lies in this folder')")
+    monkeypatch.chdir(tmp_path)
     assert visible_cards() == torch.cuda.device_count()
+
+
+def test_a_taken_port_is_told_before_any_card_is_looked_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        flags = ["--device", "cpu", "--devices", "0,1", "--port", str(taken.getsockname()[1])]
+        command = [sys.executable, "-m", "tests.server.fake_server", *flags]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "cannot listen on 127.0.0.1" in done.stderr
+
+
+def test_a_signal_while_cards_are_counted_ends_the_server_without_a_traceback(tmp_path: Path) -> None:
+    counting = tmp_path / "counting"
+    (tmp_path / "torch.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(counting)!r}).touch()\ntime.sleep(60)\n"
+    )
+    with running_server("--devices", "2", PYTHONPATH=str(tmp_path)) as server:
+        wait_for(counting.exists, "the cards are counted")
+        server.signal(signal.SIGINT)
+        assert server.wait_exit() == 128 + signal.SIGINT
+        assert server.output == ""
+        server.wait_all_gone()

@@ -83,6 +83,7 @@ def test_switches_are_off_until_named() -> None:
         (["--max-num-batched-tokens", "8"], ["--max-num-batched-tokens 8", "--max-num-seqs 64"]),
         (["--root-path", "proxy/"], ["--root-path", "'proxy/'", "/lightwell"]),
         (["--api-key", "a,,b"], ["--api-key", "empty"]),
+        (["--tensor-parallel", "2", "--devices", "0,"], ["--tensor-parallel 2", "--devices 0, asks", "--devices 1 "]),
     ],
 )
 def test_a_bad_value_is_named_with_its_flag_and_what_is_accepted(argv: list[str], parts: list[str]) -> None:
