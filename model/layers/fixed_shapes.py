@@ -2,8 +2,9 @@
 
 Libraries of matrix products choose a kernel, and with it the order of the sums, by the shape of the product. So every
 product here has one shape, whatever is asked: rows, heads and columns come in tiles of a fixed size, filled up with
-zeros. What is summed over several tiles is added up one tile after the other, so that a tile of zeros more or less
-changes nothing. Everything else (+, -, *, /, the largest of several numbers) is rounded correctly wherever it stands.
+zeros; and all rows are aligned alike, as some kernels take apart what stands before a boundary. What is summed over
+several tiles is added up one tile after the other, so that a tile of zeros more or less changes nothing. Everything
+else (+, -, *, /, the largest of several numbers) is rounded correctly wherever it stands.
 
 What is assumed: for one shape, dtype, layout and alignment a library runs the same kernel with the same number of
 threads each time, and that kernel sums every row, and every matrix of several, in the same order. Tests hold it.
@@ -23,6 +24,9 @@ LINEAR_ROWS = 64
 HEADS, ROWS, KEYS = 8, 32, 128
 """Of a product within attention: heads, query rows, and keys. KEYS is a power of two."""
 
+_ALIGNED = 16
+"""Numbers of which a row has a multiple: 64 bytes of float32. Without, MKL on AMD sums a row by where it stands."""
+
 _PIECE, _VECTOR = 1 << 14, 64
 """Numbers that torch computes in one thread (under its grain of 32768), and what any CPU's loop takes at once divides
 (two vectors of 32 float16)."""
@@ -30,7 +34,9 @@ _PIECE, _VECTOR = 1 << 14, 64
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """x W^T + b: x [rows, in], weight [out, in], bias [out] -> [rows, out]."""
-    tiles = _filled_up(x, (LINEAR_ROWS, x.shape[1]))
+    tiles = _filled_up(x, (LINEAR_ROWS, _ALIGNED))
+    if filling := tiles.shape[1] - x.shape[1]:  # or it would be copied for nothing
+        weight = F.pad(weight, (0, filling))
     out = x.new_empty(len(tiles), len(weight))
     for tile in _tiles(len(x), LINEAR_ROWS):
         out[tile] = F.linear(tiles[tile], weight, bias)
@@ -40,10 +46,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch.Tensor:
     """a [heads, rows, m] times b [heads, m, n] -> [heads, rows, n].
 
-    Made of products [HEADS, ROWS, inner] times [HEADS, inner, columns], which are added up in the order of m.
+    Made of products [HEADS, ROWS, inner] times [HEADS, inner, columns], both filled up to whole rows that are aligned,
+    which are added up in the order of m.
     """
     heads, rows, m = a.shape
     n = b.shape[2]
+    inner, columns = inner + -inner % _ALIGNED, columns + -columns % _ALIGNED
     a, b = _filled_up(a, (HEADS, ROWS, inner)), _filled_up(b, (HEADS, inner, columns))
     out = a.new_zeros(a.shape[0], a.shape[1], b.shape[2])
     for h, r, c in combinations(_tiles(heads, HEADS), _tiles(rows, ROWS), _tiles(n, columns)):
