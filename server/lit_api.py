@@ -11,6 +11,8 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import litserve as ls
@@ -78,11 +80,16 @@ class EngineApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
         link.watch(self.leave)
         write_stacks_on_signal(stacks_file(self.socket_path, worker_id))
         link.send(messages.encode(messages.Hello(worker_id, os.getpid())))
+        self.config = replace(
+            self.config,
+            folder=Path(self.socket_path).parent,
+            start_logging=partial(configure_logging, self.log_level, self.log_format),
+        )
         if self.config.device == "cuda":
             self.config = replace(self.config, device=device)  # the card that LitServe gave this worker
         try:
             self.engine = self._make_engine(link)
-            memory_room = limit_memory(self.config.worker_memory, self.config.memory_share)
+            memory_room = limit_memory(self.config.worker_memory, self.config.memory_share, self.config.tensor_parallel)
         except BaseException as error:
             if not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
                 logger.exception("the engine could not be made")

@@ -85,7 +85,7 @@ class Settings:
     tensor_parallel: int = _setting(
         1,
         kinds.integer(1),
-        "Processes that hold a worker's model together, each on a GPU or on its share of the CPU cores.",
+        "Processes that hold a worker's model together, each on a GPU or with its share of the threads.",
     )
     threads: int | None = _setting(
         None, kinds.integer(1), "Compute threads of a worker.", shown_default="one per core; 2 for small models"

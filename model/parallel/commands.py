@@ -7,6 +7,7 @@ A command is sent, and then all ranks run the same method of `Transformer`: what
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import torch
@@ -118,17 +119,18 @@ class Follower:
         match command:
             case NewCache(number, num_blocks, block_size):
                 config = model.cache_config
-                self._caches[number] = KVCache(config, num_blocks, block_size, model.dtype, model.device)
+                cache = self._caches[number] = KVCache(config, num_blocks, block_size, model.dtype, model.device)
+                Thread(target=cache.touch, daemon=True).start()  # as rank 0's is: what is taken stays flat
             case DropCache(number):
                 self._caches.pop(number, None)
-            case Forward(spans, block_size, cache, wishes):
+            case Forward(spans, block_size, number, wishes):
                 batch = Batch(spans, block_size, model.device)
-                model.forward(batch, self._caches[cache], self._looks(wishes, ""))
+                model.forward(batch, self._caches[number], self._looks(wishes, ""))
             case Encode(spans, block_size, wishes):
                 prefix = "" if model.config.encoder is None else "encoder."
                 model.encode(Batch(spans, block_size, model.device), self._looks(wishes, prefix))
-            case EnterCross(hidden, cache, slots, wishes):
-                model.enter_cross(self._received(hidden), self._caches[cache], slots, self._looks(wishes, ""))
+            case EnterCross(hidden, number, slots, wishes):
+                model.enter_cross(self._received(hidden), self._caches[number], slots, self._looks(wishes, ""))
             case Logits(hidden):
                 model.logits(self._received(hidden))
 

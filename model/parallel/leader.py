@@ -39,8 +39,12 @@ class RanksApart(BaseException):
 class LeadingTransformer(Transformer):
     """Has this rank's share of the weights, and speaks for all."""
 
-    def __init__(self, own: Transformer, folder: Path, group: Group, tell: Tell) -> None:
-        """own: rank 0's share, as `load_model` makes it of `folder`."""
+    def __init__(
+        self, own: Transformer, folder: Path, group: Group, tell: Tell, before_apart: Callable[[], object]
+    ) -> None:
+        """own: rank 0's share, as `load_model` makes it of `folder`. before_apart: called before RanksApart is raised,
+        so that who knows of a rank's end can tell of it first.
+        """
         super().__init__(
             own.config,
             decoder=own.decoder,
@@ -52,6 +56,7 @@ class LeadingTransformer(Transformer):
         self.whole_weights = WholeWeights(own, folder)
         self._group = group
         self._tell = tell
+        self._before_apart = before_apart
         self._shares = shares_of(own.config, group)
         self._caches: weakref.WeakKeyDictionary[KVCache, int] = weakref.WeakKeyDictionary()
         self._numbers = count()
@@ -111,6 +116,7 @@ class LeadingTransformer(Transformer):
         try:
             yield wishes
         except Exception as error:
+            self._before_apart()
             raise RanksApart(f"rank 0 left a pass: {type(error).__name__}: {error}") from error
         self._is_running = False
         leading.finish()
@@ -141,6 +147,7 @@ def load_leading(
     max_model_len: int | None = None,
     batch_invariant: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
+    before_apart: Callable[[], object] = lambda: None,
 ) -> LeadingTransformer:
     """`load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others tell of themselves."""
     shares_of(config, group)  # raises before anybody reads a weight
@@ -155,4 +162,4 @@ def load_leading(
         progress=progress,
         group=group,
     )
-    return LeadingTransformer(own, folder, group, tell)
+    return LeadingTransformer(own, folder, group, tell, before_apart)

@@ -1,7 +1,8 @@
 """The whole weights of a network that several ranks hold, by the names of `model.inside.live_weights`.
 
 What every rank has is taken from the network; what is shared out is read from the model's files, one weight at a time,
-so that a question about the weights needs no other rank, and holds up no step.
+so that a question about the weights needs no other rank, and holds up no step. Files that were changed since are told,
+and not read.
 """
 
 from pathlib import Path
@@ -26,8 +27,11 @@ class WholeWeights:
         self._dtype = model.dtype
         self._own = LiveWeights(model)
         self._files = WeightFiles(folder, model.config)
+        self._folder = folder
+        self._as_loaded = _states(folder)
 
     def __call__(self, name: str) -> torch.Tensor | None:
+        """Raises RuntimeError for one whose file is not any more what was loaded."""
         owner, _, kind = name.rpartition(".")
         path, _, last = owner.rpartition(".")
         config = self._config.encoder if name.startswith("encoder.") and self._config.encoder else self._config
@@ -54,4 +58,18 @@ class WholeWeights:
         return bias_by_distance(table, config.position_bias, (own.shape[1] + 1) // 2)
 
     def _read(self, name: str) -> torch.Tensor | None:
-        return self._files.read(name, self._dtype) if name in self._files.weights else None
+        if name not in self._files.weights:
+            return None
+        weight = self._files.read(name, self._dtype)
+        if _states(self._folder) != self._as_loaded:  # afterwards, so that a change while it is read is noticed
+            raise RuntimeError(
+                f"model_changed: the weight files in {self._folder} are not those that this server loaded, and whole "
+                "weights are read from them; start it anew to serve these"
+            )
+        return weight
+
+
+def _states(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of each weight file."""
+    files = (path for path in folder.glob("*") if path.suffix in (".safetensors", ".bin"))
+    return {path: ((stat := path.stat()).st_size, stat.st_mtime_ns) for path in files}

@@ -3,6 +3,7 @@
 Knows nothing of flags or HTTP limits; those are `server.settings`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +39,11 @@ class EngineConfig:
     batch_invariant: bool | None = None
     """Whether an answer's bits may depend on its own request alone; None is where that costs little."""
     tensor_parallel: int = 1
-    """Processes that hold the model together, each on a device of its own or on its share of the cores."""
+    """Processes that hold the model together, each on a device of its own or with its share of the threads."""
+    folder: Path | None = None
+    """Where these meet, which nobody else may enter and somebody else removes; None: one of their own."""
+    start_logging: Callable[[str], object] | None = None
+    """Called in each of these but the worker, with a name for it, and so pickled; None: they log warnings alone."""
     cuda_graphs: str = "compiled"
     """Steps of single tokens on a GPU (`server.engine.decode_graphs`): compiled | plain | off."""
     compile: bool = True

@@ -42,6 +42,7 @@ from server.engine.memory_limit import give_back_memory, reserve
 from server.engine.model_runner import ModelRunner, StepResult
 from server.engine.outputs import EngineStats, FinishReason, RequestOutput, StepOutput, Timing
 from server.engine.prompt_budget import PromptBudget
+from server.engine.ranks import Ranks
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
@@ -116,8 +117,10 @@ class Engine:
         dtype = resolve_dtype(config.dtype, model_config, device)
         quantize = resolve_quantization(config.quantize, dtype)
         max_model_len = config.max_model_len or model_config.max_model_len
+        model: Transformer
+        ranks: Ranks | None = None
         if config.tensor_parallel > 1:
-            model: Transformer = load_shared(config, model_config, dtype, device, max_model_len, progress)
+            model, ranks = load_shared(config, model_config, dtype, device, max_model_len, progress)
         else:
             model = load_model(
                 config.model,
@@ -134,6 +137,8 @@ class Engine:
         Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
         config = replace(config, max_look_tokens=config.max_look_tokens or _LOOK_TOKENS[device.type])
         warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
+        if ranks is not None:
+            ranks.settle(config.worker_memory)
         return cls(model, cache, config, max_model_len)
 
     @property

@@ -26,9 +26,9 @@ _RESERVE = 16 << 20
 to give out anew, but need not have gone back to the kernel, of whom the code of a product comes."""
 
 
-def limit_memory(limit: int | None, share: int | None = None) -> int | None:
+def limit_memory(limit: int | None, share: int | None = None, num_processes: int = 1) -> int | None:
     """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left to
-    it (`free_in_share`).
+    it (`free_in_share`) and to those with which it makes `num_processes`, each of which does the same.
 
     What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Returns how many
     bytes may be taken beyond what is taken already; None where that cannot be known, and nothing is bounded. Raises
@@ -40,10 +40,11 @@ def limit_memory(limit: int | None, share: int | None = None) -> int | None:
         if free is None:
             return None
         untouched = max(0, taken - _status_bytes("RssAnon"))  # the KV cache's pages come while this one serves already
-        limit = taken + int(max(0, free - untouched) * _SHARE)
+        limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
     elif limit <= taken + _RESERVE:
         raise ValueError(
-            f"--worker-memory {limit} (bytes) is not enough: {taken + _RESERVE} are taken once the model is loaded; "
+            f"--worker-memory {limit * num_processes} (bytes) is not enough: {(taken + _RESERVE) * num_processes} are "
+            "taken once the model is loaded; "
             "more is accepted, as is a smaller --kv-cache-memory"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

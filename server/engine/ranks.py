@@ -9,7 +9,7 @@ by `model.parallel.group`.
 import contextlib
 import logging
 import multiprocessing
-import shutil
+import os
 import socket
 import subprocess
 import sys
@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
@@ -27,6 +28,10 @@ from model.parallel.commands import Command
 from model.parallel.group import Group
 
 logger = logging.getLogger(__name__)
+
+_ROOT = Path(__file__).resolve().parents[2]
+_LAST_WORDS = 1.0
+"""Seconds that who watches a rank has to say how it ended, before somebody says what came of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +44,16 @@ class Setup:
     device: torch.device
     threads: int
     compile: bool
+    start_logging: Callable[[str], object] | None
+    """Called with a name for the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """All that is needed for serving is there: from now on take no more memory than that and `limit_memory` allow."""
+
     memory: int | None
-    """Most bytes that this process may take once its model is loaded."""
+    num_processes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,13 @@ class Ranks:
         self._ranks: list[_Rank] = []
         self._group: Group | None = None
         self._on_loss = on_loss
+        self._changing = threading.Lock()
+        self._is_loading = True
+        """Until a model is there: who waits for that tells of a loss, and `on_loss` is not called."""
+        self._loss = ""
+        self._is_loss_told = threading.Event()
+        self._news: SimpleQueue[Group | str] = SimpleQueue()
+        """What comes of meeting."""
         self._is_closing = False
 
     @property
@@ -72,26 +92,28 @@ class Ranks:
         *,
         threads: int = 1,
         compile: bool = True,
-        memory: int | None = None,
+        folder: Path | None = None,
+        start_logging: Callable[[str], object] | None = None,
         on_loss: Callable[[str], None],
     ) -> "Ranks":
         """Start ranks 1 .. size - 1 and meet them. Rank i of a GPU's is on the i-th card after `device`.
 
-        on_loss: called from another thread, with what happened, when one of them has ended. Raises OSError when no
-        process can be started.
+        folder: where they meet, which nobody else may enter; None makes one. start_logging: called in each of them with
+        its name; it is pickled. on_loss: called from another thread, with what happened, when one of them has ended
+        after a model was loaded. Raises OSError when no process can be started, ModelLoadError when one ends before all
+        have met.
         """
-        folder = Path(tempfile.mkdtemp(prefix="lightwell-ranks-"))  # nobody else may read it
         started = cls(on_loss)
-        try:
-            for number in range(1, size):
-                setup = Setup(folder / "store", number, size, _device_of(device, number), threads, compile, memory)
-                started._add(number, setup)
-            started._group = Group.join(folder / "store", 0, size, _device_of(device, 0))
-        except BaseException:
-            started.close()
-            raise
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix="lightwell-ranks-", dir=folder, ignore_cleanup_errors=True) as place:
+            store = Path(place) / "store"
+            try:
+                for number in range(1, size):
+                    on = _device_of(device, number)
+                    started._add(number, Setup(store, number, size, on, threads, compile, start_logging))
+                started._group = started._meet(store, size, _device_of(device, 0))
+            except BaseException:
+                started.close()
+                raise
         logger.info("%d processes hold the model together; beside this one %s", size, started.pids)
         return started
 
@@ -100,7 +122,7 @@ class Ranks:
         """Of the other ranks."""
         return [rank.process.pid for rank in self._ranks]
 
-    def tell(self, command: Command) -> None:
+    def tell(self, command: Command | Settle) -> None:
         """Send a command to all. Raises OSError when one has ended."""
         message = multiprocessing.reduction.ForkingPickler.dumps(command)
         for rank in self._ranks:
@@ -108,19 +130,33 @@ class Ranks:
 
     def wait_loaded(self) -> None:
         """Until every rank has loaded what it was told to. Raises ModelLoadError for the first that cannot."""
-        for number, rank in enumerate(self._ranks, 1):
-            try:
-                problem = rank.pipe.recv()
-            except (EOFError, OSError):
-                problem = "it ended"
-            if problem is not None:
-                raise ModelLoadError(f"rank {number} of the model could not be loaded: {problem}")
+        self._wait("could not be loaded")
+        with self._changing:
+            self._is_loading = False
+        if self._loss:  # before `on_loss` was to hear of it
+            raise ModelLoadError(self._loss)
+
+    def settle(self, memory: int | None) -> None:
+        """Call when everything is there that serving needs: bound the memory of each rank, as `limit_memory` does.
+
+        Raises ModelLoadError when one has taken more than `memory` (bytes) already.
+        """
+        self.tell(Settle(memory, len(self._ranks) + 1))
+        self._wait("cannot serve")
+
+    def wait_for_loss(self) -> None:
+        """Return when `on_loss` was called, or when it is not soon: to be asked where a pass has failed, whose reason
+        is better known to who watches the ranks.
+        """
+        self._is_loss_told.wait(_LAST_WORDS)
 
     def close(self) -> None:
         """End all of them, and leave the group."""
         self._is_closing = True
         for rank in self._ranks:
             rank.pipe.close()
+            if self._group is None:
+                rank.process.kill()  # where it waits for the others it does not see the pipe end
         if self._group is not None:
             self._group.leave()  # which ends a pass that one of them waits in
         for rank in self._ranks:
@@ -133,19 +169,57 @@ class Ranks:
         rank = _start()
         self._ranks.append(rank)
         threading.Thread(target=self._watch, args=(number, rank.process), daemon=True).start()
-        rank.pipe.send(setup)
+        with contextlib.suppress(ConnectionError):  # it has ended, which is noticed where all meet
+            rank.pipe.send(setup)
+
+    def _meet(self, store: Path, size: int, device: torch.device) -> Group:
+        """Join the group, in a thread of its own: there torch waits minutes for a rank that has ended."""
+
+        def join() -> None:
+            try:
+                self._news.put(Group.join(store, 0, size, device))
+            except Exception as error:
+                self._is_loss_told.wait(_LAST_WORDS)
+                self._news.put(f"the processes that hold the model could not meet: {error}")
+
+        threading.Thread(target=join, name="meeting", daemon=True).start()
+        news = self._news.get()
+        if isinstance(news, str):
+            raise ModelLoadError(news)
+        return news
+
+    def _wait(self, what: str) -> None:
+        """For a word of every rank. Raises ModelLoadError for the first that `what`."""
+        for number, rank in enumerate(self._ranks, 1):
+            try:
+                problem = rank.pipe.recv()
+            except (EOFError, OSError):
+                self._is_loss_told.wait(_LAST_WORDS)
+                problem = self._loss or "it ended"
+            if problem is not None:
+                raise ModelLoadError(f"rank {number} of the model {what}: {problem}")
 
     def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
         status = process.wait()
-        if not self._is_closing:
-            self._on_loss(f"rank {number} of the model (process {process.pid}) ended with status {status}")
+        if self._is_closing:
+            return
+        loss = f"rank {number} of the model (process {process.pid}) ended with status {status}"
+        with self._changing:
+            self._loss, is_told_here = loss, not self._is_loading
+        if is_told_here:
+            self._on_loss(loss)
+        self._news.put(loss)
+        self._is_loss_told.set()
 
 
 def _start() -> _Rank:
     ours, theirs = socket.socketpair()
+    # It finds modules where this process does, but for the working directory, which may hold any model.py.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(_ROOT)])}
     with theirs:
-        command = [sys.executable, "-m", "server.engine.rank", str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        fd = theirs.fileno()
+        command = [sys.executable, "-P", "-m", "server.engine.rank", str(fd), str(os.getpid())]
+        process = subprocess.Popen(command, env=environment, pass_fds=[fd], stdin=subprocess.DEVNULL)
     return _Rank(process, Connection(ours.detach()))
 
 

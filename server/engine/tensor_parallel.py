@@ -29,11 +29,11 @@ def load_shared(
     device: torch.device,
     max_model_len: int,
     progress: Callable[[int, int], None] | None,
-) -> LeadingTransformer:
+) -> tuple[LeadingTransformer, Ranks]:
     """Start `config.tensor_parallel` - 1 more processes, each of which loads its share; this one holds the first.
 
     From then on this process ends, at once, when one of them does. Raises ModelLoadError for a model or a setting that
-    does not go with it.
+    does not go with it, and where one of them ends before.
     """
     check_split(model_config, config.tensor_parallel)
     if config.quantize != "none":
@@ -49,7 +49,8 @@ def load_shared(
         device,
         threads=torch.get_num_threads(),
         compile=config.compile,
-        memory=config.worker_memory,
+        folder=config.folder,
+        start_logging=config.start_logging,
         on_loss=_end,
     )
     try:
@@ -63,12 +64,13 @@ def load_shared(
             max_model_len=max_model_len,
             batch_invariant=config.batch_invariant,
             progress=progress,
+            before_apart=ranks.wait_for_loss,
         )
         ranks.wait_loaded()
     except BaseException:
         ranks.close()
         raise
-    return model
+    return model, ranks
 
 
 def weights_of(model: Transformer) -> Lookup:

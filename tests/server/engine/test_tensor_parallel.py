@@ -3,8 +3,10 @@
 The second rank is a real process; that of the first half is started once and given one checkpoint after another.
 """
 
+import contextlib
 import os
 import random
+import resource
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -56,7 +58,8 @@ def ranks() -> Iterator[Ranks]:
 
 
 def load_shared(folder: Path, ranks: Ranks, dtype: torch.dtype = torch.float32) -> LeadingTransformer:
-    model = load_leading(folder, read_config(folder), dtype, CPU, ranks.group, ranks.tell)
+    config, ended = read_config(folder), ranks.wait_for_loss
+    model = load_leading(folder, config, dtype, CPU, ranks.group, ranks.tell, before_apart=ended)
     ranks.wait_loaded()
     return model
 
@@ -151,6 +154,17 @@ def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_pat
             assert torch.equal(found, expected), each
 
 
+def test_a_question_about_weights_fails_when_the_files_are_others_now(ranks: Ranks, tmp_path: Path) -> None:
+    folder = tiny.make_variant("llama-gqa", tmp_path)
+    whole = load_shared(folder, ranks).whole_weights
+    assert whole("layers.0.attn_out.weight") is not None
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes())
+    with pytest.raises(RuntimeError, match=r"model_changed: the weight files in .* are not those"):
+        whole("layers.0.attn_out.weight")
+    assert whole("final_norm.gain") is not None, "every rank has it, as it was loaded"
+
+
 def test_settings_that_do_not_go_with_it_are_refused(tmp_path: Path) -> None:
     for flags, told in (
         ({"tensor_parallel": "2", "devices": "2"}, "--devices 2 asks for others; --devices 1 is accepted"),
@@ -179,8 +193,16 @@ BODY = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "ignore_eos": True
 
 def ranks_of(server: RunningServer) -> list[int]:
     """Processes that hold the model beside the worker."""
-    members = group_members(server.process.pid)
-    return [pid for pid in members if b"server.engine.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = []
+    for pid in group_members(server.process.pid):
+        with contextlib.suppress(OSError):  # it has ended since
+            if b"server.engine.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
+
+
+def worker_of(rank: int) -> int:
+    return int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def text_of(server: RunningServer) -> str:
@@ -198,6 +220,9 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
     expected = expected_text(server)
     assert text_of(server) == expected
     (lost,) = ranks_of(server)
+    assert "worker-0-rank-1 server.engine.memory_limit: the worker has taken" in server.output
+    limits = [resource.prlimit(pid, resource.RLIMIT_DATA)[0] for pid in (worker_of(lost), lost)]
+    assert 0 < max(limits) < 1.5 * min(limits), "what is free is shared out"
     long = {**BODY, "max_tokens": 480, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=long, timeout=30) as answer:
         lines = stream_lines(answer)
@@ -215,10 +240,10 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
 def test_no_rank_outlives_its_worker(server: RunningServer) -> None:
     server.wait_ready()
     (rank,) = ranks_of(server)
-    worker = int(Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(worker, signal.SIGKILL)
+    os.kill(worker_of(rank), signal.SIGKILL)
     wait_for(lambda: rank not in ranks_of(server), "the rank ends with the worker")
     server.wait_ready()
     server.signal(signal.SIGTERM)
     assert server.wait_exit() == 0
     server.wait_all_gone()
+    assert not list(server.tmp.glob("lightwell-*"))
