@@ -7,6 +7,8 @@ lower case. Starts nothing itself; `deploy.ray.engine` is what a replica runs.
 """
 
 import dataclasses
+import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ from ray.serve import Application
 from deploy.ray.engine import Engine
 from deploy.ray.ingress import Ingress
 from server.lit_api import ENGINE_FACTORY
-from server.settings import Settings, SettingsError, setting_names
+from server.settings import ENV_PREFIX, Settings, SettingsError, setting_names
 
 _SPARE_GRACE = 10.0
 """Seconds for the processes of a replica to end, beyond those for its requests."""
@@ -27,6 +29,11 @@ _HEAD_NODE = "node:__internal_head__"
 """A resource of Ray's head node alone."""
 _NO_SETTINGS = frozenset({"host", "port", "root_path", "api_key"})
 """What has no meaning here, or (a key) would be shown by Ray's dashboard."""
+_AGREED = ("shutdown_grace", "max_body_bytes")
+"""Settings that the ingress and Ray know too: read here once, so that no replica reads others from its environment."""
+_COUNTS = ("min_replicas", "max_replicas", "max_replicas_per_node", "ingress_replicas")
+_ACCEPTED = dict.fromkeys(_COUNTS, "a whole number of at least 1") | {"target_ongoing_requests": "a number above 0"}
+"""Of the numbers that cannot be 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +56,7 @@ class Scale:
 def build(arguments: Mapping[str, Any]) -> Application:
     """The application. Raises SettingsError, which names the argument that cannot be used."""
     scale = read_scale(arguments)
-    flags = {name: value for name, value in arguments.items() if name not in Scale.__dataclass_fields__}
-    flags = {name: value if isinstance(value, list | bool) else str(value) for name, value in flags.items()}
-    for name in flags:
-        if name in _NO_SETTINGS:
-            remedy = (
-                "set LIGHTWELL_API_KEY in runtime_env, or api_key_file" if name == "api_key" else "Ray Serve has it"
-            )
-            raise SettingsError(f"{name} is no argument of the Ray application: {remedy}")
-        if name not in setting_names():
-            accepted = ", ".join([*Scale.__dataclass_fields__, *sorted({*setting_names()} - _NO_SETTINGS)])
-            raise SettingsError(f"{name} is no argument; accepted: {accepted}")
+    flags = read_flags(arguments, os.environ)
     settings = Settings.from_sources(flags, {})
     engine = serve.deployment(
         name="Engine",
@@ -91,6 +88,29 @@ def build(arguments: Mapping[str, Any]) -> Application:
     )
 
 
+def read_flags(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """The part of the arguments that is settings, as the replicas are given it. Raises SettingsError.
+
+    The body's limit and the grace are always in it: from the arguments, else from `environ`, else their defaults.
+    """
+    flags: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name in Scale.__dataclass_fields__:
+            continue
+        if name in _NO_SETTINGS:
+            remedy = "api_key_file is accepted" if name == "api_key" else "Ray Serve has it"
+            raise SettingsError(f"{name} is no argument of the Ray application: {remedy}")
+        if name not in setting_names():
+            accepted = ", ".join([*Scale.__dataclass_fields__, *sorted({*setting_names()} - _NO_SETTINGS)])
+            raise SettingsError(f"{name} is no argument; accepted: {accepted}")
+        if value is None:
+            raise SettingsError(f"{name}: null is not usable; leave it out for its default")
+        flags[name] = value if isinstance(value, list | bool) else str(value)
+    variables = [ENV_PREFIX + name.upper() for name in _AGREED]
+    settings = Settings.from_sources(flags, {name: environ[name] for name in variables if name in environ})
+    return flags | {name: str(getattr(settings, name)) for name in _AGREED}
+
+
 def read_scale(arguments: Mapping[str, Any]) -> Scale:
     """The part of the arguments that is Ray's; text, as from a command line, is read. Raises SettingsError."""
     values: dict[str, Any] = {}
@@ -107,13 +127,15 @@ def read_scale(arguments: Mapping[str, Any]) -> Scale:
 
 
 def _read(name: str, value: Any) -> Any:
+    if value is None:
+        raise SettingsError(f"{name}: null is not usable; leave it out for its default")
     if name == "engine_factory":
         return str(value)
-    kind = int if name in ("min_replicas", "max_replicas", "max_replicas_per_node", "ingress_replicas") else float
+    accepted = _ACCEPTED.get(name, "a number of at least 0")
     try:
-        number = kind(str(value))
+        number = int(str(value)) if name in _COUNTS else float(str(value))
     except ValueError:
-        raise SettingsError(f"{name}: {value!r} is not usable; a number is accepted") from None
-    if number < 0:
-        raise SettingsError(f"{name}: {value!r} is not usable; 0 or more is accepted")
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0) or (number == 0 and name in _ACCEPTED):
+        raise SettingsError(f"{name}: {value!r} is not usable; {accepted} is accepted")
     return number

@@ -2,12 +2,14 @@
 cannot do.
 
 A replica that dies, with its node or alone, is a 503 with Retry-After, or the `error` event of a stream that had begun.
-`/health` and `/metrics` speak for all replicas. Reads no body and knows no route beyond those.
+`/health` and `/metrics` speak for all replicas. Knows no route beyond those, and of a body only how long it may be.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -19,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deploy.ray.engine import Head
 from deploy.ray.gather import merge
-from server.errors import ApiError, EngineError, QueueFull, Unavailable, WorkerLost, error_response
+from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost, error_response
 from server.metrics import CONTENT_TYPE
 from server.sse import error_event
 
@@ -31,7 +33,9 @@ _SCOPE = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path"
 _STATE_PATIENCE = 2.0
 """Seconds that replicas have to say how they are; who does not is left out."""
 _LOOK_INTERVAL = 1.0
-"""Seconds between two looks whether any replica runs, for a request that got nothing yet."""
+"""Seconds between two looks whether any replica may answer, for requests that got nothing yet."""
+_UNABLE = frozenset({"STARTING", "STOPPED"})
+"""States of a replica that answers nothing. Others may: one that is stopping first ends what it was given."""
 _LOST = (
     ray_errors.RayActorError, ray_errors.NodeDiedError, ray_errors.WorkerCrashedError, ray_errors.ObjectLostError,
     serve_errors.ReplicaUnavailableError,
@@ -39,12 +43,13 @@ _LOST = (
 
 
 class Ingress:
-    """A Serve deployment. `max_body_bytes`: after so many no more of a body is read; the replica refuses it."""
+    """A Serve deployment. A body of more than `max_body_bytes` is refused with 413."""
 
     def __init__(self, engines: DeploymentHandle[Any], max_body_bytes: int) -> None:
         self._engines = engines
         self._answers = engines.options(method_name="answer", stream=True)
         self._max_body_bytes = max_body_bytes
+        self._looks = _Looks(engines)
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +63,7 @@ class Ingress:
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if scope["method"] in ("GET", "HEAD") and path == "/metrics":
-            await _respond(send, 200, CONTENT_TYPE, (await self._metrics()).encode())
+            await self._tell_metrics(scope, receive, send)
         elif scope["method"] in ("GET", "HEAD") and path in ("/health", "/health/ready"):
             await self._tell_health(send)
         elif scope["method"] in ("GET", "HEAD") and path == "/health/live":
@@ -67,7 +72,11 @@ class Ingress:
             await self._forward(scope, receive, send)
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read(receive, self._max_body_bytes)
+        try:
+            body = await _read(receive, self._max_body_bytes)
+        except PayloadTooLarge as error:
+            await error_response(error)(scope, receive, send)
+            return
         if body is None:
             return
         response = self._answers.remote({name: scope[name] for name in _SCOPE if name in scope}, body)
@@ -86,9 +95,10 @@ class Ingress:
                 await send({"type": "http.response.start", "status": head.status, "headers": head.headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except asyncio.CancelledError:  # the client left
-            response.cancel()  # type: ignore[no-untyped-call]
+            _abandon(response)
             raise
         except Exception as error:
+            _abandon(response)
             told = explain(error)
             logger.warning("%s %s: %s (%s)", scope["method"], scope["path"], told.message, type(error).__name__)
             if head is None or not is_begun:
@@ -103,8 +113,9 @@ class Ingress:
         first = asyncio.ensure_future(anext(response))
         try:
             while not (await asyncio.wait({first}, timeout=_LOOK_INTERVAL))[0]:
-                if await asyncio.to_thread(_num_running, self._engines) == 0:
-                    response.cancel()
+                look = self._looks.last()
+                await asyncio.wait({first, look}, return_when=asyncio.FIRST_COMPLETED)
+                if not first.done() and look.result() == 0:
                     raise Unavailable("No engine replica is ready.", code="not_ready", retry_after=5)
         finally:
             if not first.done():
@@ -114,16 +125,32 @@ class Ingress:
             yield piece
 
     async def _states(self) -> list[dict[str, Any]]:
-        """Of the replicas that say how they are."""
+        """Of the replicas that say in time how they are."""
         try:
-            told = self._engines.broadcast("state").results_async(timeout_s=_STATE_PATIENCE, return_exceptions=True)
-            return [state for state in await told if isinstance(state, dict)]
+            asked = self._engines.broadcast("state")
+            # The public results_async has one limit for all: a replica that has just died would silence the others.
+            answers = await asyncio.wait_for(asked._fetch_replica_results_async(), _STATE_PATIENCE)
         except Exception as error:
-            logger.warning("the replicas' state is not known: %s", error)
+            logger.warning("no replica could be asked for its state: %r", error)
             return []
+        tasks = [asyncio.ensure_future(answer.get_async()) for answer in answers]  # type: ignore[no-untyped-call]
+        done, late = await asyncio.wait(tasks, timeout=_STATE_PATIENCE)
+        for task in late:
+            task.cancel()
+        states = [task.result() for task in done if not task.cancelled() and task.exception() is None]
+        if len(states) < len(tasks):
+            logger.warning("%d of %d replicas did not tell their state", len(tasks) - len(states), len(tasks))
+        return states
 
-    async def _metrics(self) -> str:
-        return merge({state["replica"]: state["metrics"] for state in await self._states()})
+    async def _tell_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """503 where no replica tells anything: an empty page would look like a server at rest."""
+        states = await self._states()
+        if not states:
+            error = Unavailable("No engine replica tells its metrics.", code="not_ready", retry_after=1)
+            await error_response(error)(scope, receive, send)
+            return
+        page = merge({state["replica"]: state["metrics"] for state in states})
+        await _respond(send, 200, CONTENT_TYPE, page.encode())
 
     async def _tell_health(self, send: Send) -> None:
         """Ready while one replica is."""
@@ -134,6 +161,31 @@ class Ingress:
         reason = states[0]["reason"] if states else "no engine replica is ready"
         body = orjson.dumps({"ready": False, "reason": reason})
         await _respond(send, 503, "application/json", body, (b"retry-after", b"1"))
+
+
+class _Looks:
+    """How many engine replicas may answer, as Ray's controller says: one look for all requests that wait."""
+
+    def __init__(self, engines: DeploymentHandle[Any]) -> None:
+        self._engines = engines
+        self._look: asyncio.Task[int | None] | None = None
+        self._ended = 0.0
+        """Of the last look, on the monotonic clock."""
+
+    def last(self) -> asyncio.Task[int | None]:
+        """The look that goes on, or one of the last second; None is its result where Ray does not say."""
+        if self._look is None or (self._look.done() and time.monotonic() - self._ended >= _LOOK_INTERVAL):
+            self._look = asyncio.create_task(self._count())
+        return self._look
+
+    async def _count(self) -> int | None:
+        try:
+            return await asyncio.to_thread(_num_able, self._engines)
+        except Exception as error:  # the controller is being started again, for one; replicas go on without it
+            logger.warning("Ray does not say which replicas run: %s", error)
+            return None
+        finally:
+            self._ended = time.monotonic()
 
 
 def explain(error: Exception) -> ApiError:
@@ -149,27 +201,38 @@ def explain(error: Exception) -> ApiError:
     return EngineError("The server failed on this request; its log says why.", code="internal_error")
 
 
-def _num_running(engines: DeploymentHandle[Any]) -> int:
-    """Engine replicas that Ray says are running."""
+def _abandon(response: Any) -> None:
+    """Have the replica stop what it still does for a request."""
+    with suppress(Exception):  # of one that reached no replica it raises again why
+        response.cancel()
+
+
+def _num_able(engines: DeploymentHandle[Any]) -> int | None:
+    """Engine replicas that may answer a request; None where Ray knows of no such deployment (yet)."""
     application = serve.status().applications.get(engines.app_name)
     deployment = None if application is None else application.deployments.get(engines.deployment_name)
-    states = {} if deployment is None else deployment.replica_states
-    return sum(count for state, count in states.items() if state == "RUNNING")
+    if deployment is None:
+        return None
+    return sum(count for state, count in deployment.replica_states.items() if state not in _UNABLE)
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes | None:
-    """The body, or of a longer one more than `max_bytes`; None where the client left."""
+    """The body; None where the client left. Raises PayloadTooLarge."""
     pieces: list[bytes] = []
     size = 0
-    while size <= max_bytes:
+    while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return None
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
+        if size > max_bytes:
+            raise PayloadTooLarge(
+                f"The body has {size} bytes or more; at most {max_bytes} are accepted (max_body_bytes).",
+                code="body_too_large",
+            )
         if not message.get("more_body", False):
-            break
-    return b"".join(pieces)
+            return b"".join(pieces)
 
 
 async def _respond(send: Send, status: int, kind: str, body: bytes, *headers: tuple[bytes, bytes]) -> None:

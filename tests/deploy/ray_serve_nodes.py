@@ -1,10 +1,12 @@
 """A Ray cluster of a head and two nodes that serves the default model: python -m tests.deploy.ray_serve_nodes PORT.
 
-Writes "ready" once it answers. A line on stdin kills a node with one of the two engine replicas, at once; "killed" is
-written then. The end of stdin ends all of it. A process of its own, as Ray warns and leaves threads behind.
+Writes "ready" once it answers, and a word after each line that it reads: "kill" kills a node with one of the two
+engine replicas, at once; "deploy" begins to put another version in the application's place, of one replica. The end of
+stdin ends all of it. A process of its own, as Ray warns and leaves threads behind.
 """
 
 import sys
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import ray
@@ -18,24 +20,35 @@ STORE_BYTES = 80_000_000
 """Of each node's object store: about the least that Ray takes."""
 
 
-def main() -> None:
+def main(folder: str) -> None:
     node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
+    head = {**node, "num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(2)]
     # Ray would put the machine's outer address in the loopback's place, where nobody listens.
     services.resolve_ip_for_localhost = lambda host: host
     ray.init(address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False)
     serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    arguments = {"min_replicas": 2, "max_replicas": 2, "threads": 1}
-    serve.run(build(arguments), name="lightwell")
+    serve.run(application(num_replicas=2), name="lightwell")
     print("ready", flush=True)
-    for _ in sys.stdin:
-        cluster.remove_node(nodes.pop(), allow_graceful=False)
-        print("killed", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "kill":
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+            print("killed", flush=True)
+        else:
+            target = serve.RunTarget(application(num_replicas=1, max_num_seqs=32), name="lightwell")
+            serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+            print("deployed", flush=True)
     serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
     cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
+def application(num_replicas: int, **settings: int) -> serve.Application:
+    return build({"min_replicas": num_replicas, "max_replicas": num_replicas, "threads": 1, **settings})
+
+
 if __name__ == "__main__":
-    main()
+    # Not where TMPDIR says: the path of a socket has 107 bytes at most.
+    with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
+        main(temporary)

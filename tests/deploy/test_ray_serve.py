@@ -1,16 +1,19 @@
-"""The Ray Serve application on a local cluster of three nodes, over HTTP: same routes, same answers, and a node killed
-under load."""
+"""The Ray Serve application on a local cluster of three nodes, over HTTP: same routes, same answers, a node killed and
+a new version deployed under load."""
 
 import json
 import os
+import queue
+import signal
 import socket
 import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from threading import Semaphore
+from threading import Semaphore, Thread
 from typing import Any
 
 import httpx
@@ -18,11 +21,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.running import RunningServer, running_server
+from tests.server.running import RunningServer, running_server, wait_for
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, on import
-    from deploy.ray.app import build, read_scale
+    from deploy.ray.app import build, read_flags, read_scale
     from deploy.ray.gather import merge
 from server.settings import SettingsError, setting_names
 
@@ -30,7 +33,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
-NUM_STREAMS = 6
+PAUSE = 0.1
+NUM_STREAMS = 16
+NUM_CHOICES = 16
+NUM_LONG = 64
+"""Choices that take some seconds."""
+MAX_BODY_BYTES = 1 << 20
 PROMPT = "Once upon a time"
 
 
@@ -40,20 +48,66 @@ class RayCluster:
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
         self._process = process
         self._log = log
+        self._lines: queue.Queue[str] = queue.Queue()
+        Thread(target=self._read, daemon=True).start()
         self.http = httpx.Client(base_url=url, timeout=PATIENCE)
 
-    def expect(self, word: str) -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.strip() == word:
-                return
-        raise AssertionError(f"the cluster ended before it wrote {word!r}: {self._log.read_text()[-4000:]}")
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line.strip())
 
-    def kill_node(self) -> None:
+    def expect(self, word: str) -> None:
+        """Wait until the cluster has written the word."""
+        with suppress(queue.Empty):
+            while self._lines.get(timeout=PATIENCE) != word:
+                pass
+            return
+        raise AssertionError(f"the cluster did not write {word!r}: {self._log.read_text()[-4000:]}")
+
+    def tell(self, word: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("kill\n")
+        self._process.stdin.write(word + "\n")
         self._process.stdin.flush()
-        self.expect("killed")
+
+    def end(self) -> None:
+        """All of it, also where it does not end by itself."""
+        self.http.close()
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(PATIENCE)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def engine_processes(self) -> list[int]:
+        """The processes of the engine replicas of this cluster."""
+        parents, engines = {}, []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(FileNotFoundError, ProcessLookupError):
+                    parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                    if (entry / "cmdline").read_text().startswith("ray::ServeReplica:lightwell:Engine"):
+                        engines.append(int(entry.name))
+
+        def is_ours(pid: int) -> bool:
+            return pid == self._process.pid or (pid in parents and is_ours(parents[pid]))
+
+        return [pid for pid in engines if is_ours(pid)]
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples over all replicas; 0 where there are none."""
+        page = self.http.get("/metrics").text
+        samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+        return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
+
+    def replicas(self) -> set[str]:
+        """Those whose metrics are told."""
+        families = text_string_to_metric_families(self.http.get("/metrics").text)
+        return {sample.labels["replica"] for family in families for sample in family.samples
+                if family.name == "lightwell_generation_tokens"}  # fmt: skip
 
     def stream(self, begun: Semaphore) -> tuple[int, str]:
         """A long streamed answer; `begun` is released with its first event."""
@@ -73,19 +127,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("ray") / "log"
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT),
+                   "LIGHTWELL_MAX_BODY_BYTES": str(MAX_BODY_BYTES)}  # fmt: skip
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.deploy.ray_serve_nodes", str(port)],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True,
+            start_new_session=True,
         )  # fmt: skip
     running = RayCluster(process, f"http://127.0.0.1:{port}", log)
     try:
         running.expect("ready")
         yield running
     finally:
-        running.http.close()
-        process.communicate(timeout=PATIENCE)
+        running.end()
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +179,42 @@ def test_errors_health_and_metrics_are_ours(cluster: RayCluster) -> None:
     refused = cluster.http.post("/v1/completions", json={"prompt": PROMPT, "temperature": -1})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temperature")
     assert cluster.http.get("/nothing").json()["error"]["code"] == "route_not_found"
-    assert cluster.http.get("/health").json() == {"ready": True, "reason": "ready"}
-    families = {each.name: each for each in text_string_to_metric_families(cluster.http.get("/metrics").text)}
-    replicas = {sample.labels["replica"] for sample in families["lightwell_generation_tokens"].samples}
-    assert len(replicas) == 2
+
+    def health() -> Any:
+        answer = cluster.http.get("/health")
+        return answer.status_code == 200 and answer.json()
+
+    assert wait_for(health, "a replica says that it is ready", PATIENCE, PAUSE) == {"ready": True, "reason": "ready"}
+    wait_for(lambda: len(cluster.replicas()) == 2, "both replicas tell their metrics", PATIENCE, PAUSE)
+
+
+def test_a_replica_that_does_not_answer_is_left_out(cluster: RayCluster) -> None:
+    replica, _ = cluster.engine_processes()
+    os.kill(replica, signal.SIGSTOP)
+    try:
+        wait_for(lambda: len(cluster.replicas()) == 1, "the other replica tells its metrics", PATIENCE, PAUSE)
+        wait_for(lambda: cluster.http.get("/health").status_code == 200, "the other is ready", PATIENCE, PAUSE)
+    finally:
+        os.kill(replica, signal.SIGCONT)
+    wait_for(lambda: len(cluster.replicas()) == 2, "both replicas tell their metrics", PATIENCE, PAUSE)
+
+
+def test_a_body_over_the_limit_is_refused_as_by_a_plain_server(cluster: RayCluster) -> None:
+    refused = cluster.http.post("/v1/completions", json={"prompt": "a" * MAX_BODY_BYTES})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "body_too_large")
+    assert str(MAX_BODY_BYTES) in refused.json()["error"]["message"]
+
+
+def test_a_client_that_leaves_ends_its_request_in_the_engine(cluster: RayCluster) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "stream": True, "n": NUM_CHOICES}
+    with cluster.http.stream("POST", "/v1/completions", json=body) as answer:
+        next(answer.iter_bytes())
+
+    def aborted() -> float:
+        return cluster.total("lightwell_request_success_total", finish_reason="abort")
+
+    wait_for(lambda: aborted() == NUM_CHOICES, "all choices are aborted", PATIENCE, PAUSE)
+    wait_for(lambda: cluster.total("lightwell_num_requests_running") == 0, "nothing runs", PATIENCE, PAUSE)
 
 
 def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> None:
@@ -135,8 +222,9 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
     with ThreadPoolExecutor(NUM_STREAMS) as threads:
         streams = [threads.submit(cluster.stream, begun) for _ in range(NUM_STREAMS)]
         for _ in streams:
-            begun.acquire(timeout=PATIENCE)
-        cluster.kill_node()
+            assert begun.acquire(timeout=PATIENCE)
+        cluster.tell("kill")
+        cluster.expect("killed")
         later = [cluster.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 4}) for _ in range(8)]
         outcomes = [stream.result(PATIENCE) for stream in streams]
     assert {status for status, _ in outcomes} == {200}
@@ -153,6 +241,20 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
             assert answer.json()["error"]["type"] == "unavailable_error"
             assert answer.headers["retry-after"]
     assert cluster.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 4}).status_code == 200
+
+
+def test_a_new_version_lets_the_old_one_answer_what_it_was_given(cluster: RayCluster) -> None:
+    """On the one node that is left: nothing runs beside the old replica while it ends."""
+    body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": NUM_LONG, "temperature": 1, "seed": 1}
+    with ThreadPoolExecutor(1) as threads:
+        long = threads.submit(cluster.http.post, "/v1/completions", json=body)
+        running = "lightwell_num_requests_running"
+        wait_for(lambda: cluster.total(running) == NUM_LONG, "the request runs", PATIENCE, PAUSE)
+        cluster.tell("deploy")
+        cluster.expect("deployed")
+        answer = long.result(PATIENCE)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["choices"]) == NUM_LONG
 
 
 def text_of(stream: str) -> str:
@@ -172,14 +274,29 @@ def test_pages_of_metrics_are_merged_family_by_family() -> None:
     [
         ({"min_replicas": 3}, "max_replicas 1"),
         ({"max_replicas": "many"}, "max_replicas: 'many'"),
+        ({"min_replicas": 0}, "min_replicas: 0 .* at least 1"),
+        ({"max_replicas_per_node": 0}, "max_replicas_per_node: 0 "),
+        ({"ingress_replicas": 1.5}, "ingress_replicas: 1.5 .* whole number"),
+        ({"target_ongoing_requests": 0}, "target_ongoing_requests: 0 .* above 0"),
+        ({"target_ongoing_requests": "nan"}, "target_ongoing_requests: 'nan'"),
+        ({"num_cpus": -1}, "num_cpus: -1 .* at least 0"),
+        ({"num_cpus": None}, "num_cpus: null"),
+        ({"model": None}, "model: null"),
         ({"max_replica": 3}, "max_replica is no argument"),
-        ({"api_key": "secret"}, "LIGHTWELL_API_KEY"),
+        ({"api_key": "secret"}, "api_key_file"),
         ({"block_size": 0}, "block_size|block-size"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_named(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         build(arguments)
+
+
+def test_what_the_ingress_knows_too_is_told_to_the_replicas() -> None:
+    environ = {"LIGHTWELL_MAX_BODY_BYTES": "2MiB", "LIGHTWELL_SHUTDOWN_GRACE": "5", "LIGHTWELL_MAX_NUM_SEQS": "none"}
+    assert read_flags({"threads": 1}, {}) == {"threads": "1", "shutdown_grace": "30.0", "max_body_bytes": "33554432"}
+    assert read_flags({}, environ) == {"shutdown_grace": "5.0", "max_body_bytes": "2097152"}
+    assert read_flags({"max_body_bytes": "1KiB"}, environ)["max_body_bytes"] == "1024"
 
 
 def test_the_serve_file_names_the_application_and_its_arguments() -> None:
