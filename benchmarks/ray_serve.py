@@ -45,17 +45,20 @@ def bodies(count: int) -> list[dict[str, Any]]:
 def local_cluster() -> Iterator[tuple[Cluster, list[Any]]]:
     """A head without engines, and a node for each of the most replicas."""
     node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": LOOPBACK}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "include_dashboard": False})
-    nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(max(REPLICAS))]
     # Ray would put the machine's outer address in the loopback's place, where nobody listens.
     services.resolve_ip_for_localhost = lambda host: host
-    ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
-    try:
-        yield cluster, nodes
-    finally:
-        serve.shutdown()  # type: ignore[no-untyped-call]
-        ray.shutdown()
-        cluster.shutdown()  # type: ignore[no-untyped-call]
+    # Not where TMPDIR says: the path of a socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        cluster = Cluster()
+        try:
+            cluster.add_node(**node, num_cpus=0, include_dashboard=False, temp_dir=folder)
+            nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(max(REPLICAS))]
+            ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
+            yield cluster, nodes
+            serve.shutdown()  # type: ignore[no-untyped-call]
+        finally:
+            ray.shutdown()
+            cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 def deploy(model: Path, num_replicas: int) -> None:
