@@ -146,7 +146,9 @@ async def _while_it_lives(server: Server, log: Path, acting: Awaitable[object]) 
             raise RuntimeError(f"the server ended in the midst of its soak:\n{log.read_text()[-_LAST_LOG:]}")
         await acting
     finally:
-        whichever[0].cancel()
+        for each in whichever:
+            each.cancel()
+        await asyncio.gather(*whichever, return_exceptions=True)  # or those who act would be left in the midst of it
         loop.remove_reader(descriptor)
         os.close(descriptor)
 

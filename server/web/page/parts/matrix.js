@@ -5,7 +5,7 @@ import { shownToken } from "../core/model.js";
 import { extent, format, largest } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
-import { fitted, Picture } from "./picture.js";
+import { fillFitted, Picture } from "./picture.js";
 import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const FONT = 12;
@@ -267,14 +267,14 @@ function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall
   const rowStep = Math.max(1, Math.ceil((FONT + 1) / tall));
   context.textAlign = "right";
   for (let row = 0; row < seen.rows; row += rowStep) {
-    context.fillText(fitted(context, shownToken(rowNames[seen.row + row]), left - 24), left - 5, top + (row + 0.5) * tall);
+    fillFitted(context, shownToken(rowNames[seen.row + row]), left - 24, left - 5, top + (row + 0.5) * tall);
   }
   context.textAlign = "left";
   for (let column = 0; column < seen.columns; column += 1) {
     context.save();
     context.translate(left + (column + 0.5) * cell, top - 5);
     context.rotate(-Math.PI / 2);
-    context.fillText(fitted(context, shownToken(columnNames[seen.column + column]), top - 22), 0, 0);
+    fillFitted(context, shownToken(columnNames[seen.column + column]), top - 22, 0, 0);
     context.restore();
   }
 }

@@ -177,9 +177,18 @@ function svgOf(draw, width, height, mode) {
   return new Blob([context.document(width, height, colours.paper)], { type: "image/svg+xml" });
 }
 
-/** The text cut to that many CSS pixels, in the context's font, with … for what is left out. */
-export function fitted(context, text, room) {
+const SMALLEST = 0.75; // of a type's size
+
+/**
+ * The text at x, y within that many CSS pixels, in the context's font: smaller where it is too long, and what does not
+ * fit even then is cut, with … for what is left out. Fonts differ in width by a fifth from machine to machine.
+ */
+export function fillFitted(context, text, room, x, y) {
+  const { font } = context;
+  const wide = context.measureText(text).width;
+  if (wide > room) context.font = font.replace(/[\d.]+px/, (size) => `${parseFloat(size) * Math.max(SMALLEST, room / wide)}px`);
   let shown = text;
-  while (shown.length > 1 && context.measureText(shown).width > room) shown = `${shown.slice(0, -2)}…`;
-  return shown;
+  while (shown.length > 1 && context.measureText(shown).width > room + 0.5) shown = `${shown.slice(0, -2)}…`;
+  context.fillText(shown, x, y);
+  context.font = font;
 }

@@ -1,7 +1,7 @@
 // Vectors as strips of signed bars under each other, number by number in the same column: q above k above q times k.
 import { html, useCallback, useMemo, useRef, useState } from "../core/html.js";
 import { extent, format, largest } from "../core/numbers.js";
-import { fitted, Picture } from "./picture.js";
+import { fillFitted, Picture } from "./picture.js";
 import { SaveMenu } from "./tools.js";
 
 const MARGIN = 8;
@@ -111,7 +111,7 @@ function drawNames(context, row, { left, top, height }, width, colours, isSelect
   context.textAlign = "right";
   context.fillStyle = colours[row.tone === "muted" ? "muted" : row.tone] ?? colours.ink;
   context.font = `${isSelected || row.strong ? "600 " : ""}12px ui-monospace, monospace`;
-  context.fillText(fitted(context, row.name, left - 10), left - 8, top + height / 2);
+  fillFitted(context, row.name, left - 10, left - 8, top + height / 2);
   if (!row.note) return;
   context.textAlign = "left";
   context.fillStyle = colours.ink;

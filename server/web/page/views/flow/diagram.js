@@ -4,7 +4,7 @@ import { format } from "../../core/numbers.js";
 import { useStore } from "../../core/store.js";
 import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
-import { fitted, Picture } from "../../parts/picture.js";
+import { fillFitted, Picture } from "../../parts/picture.js";
 import { colourLimit } from "./histogram.js";
 import { BOX, found, layoutOf, narrowest, stripGrid } from "./layout.js";
 
@@ -152,16 +152,16 @@ function drawBox(context, box, { bitmap, shape, note, colours }) {
   context.textBaseline = "alphabetic";
   let line = y + BOX.pad + 12;
   context.font = `600 13px ${SANS}`;
-  context.fillText(fitted(context, node.title, room), x + BOX.pad, line);
+  fillFitted(context, node.title, room, x + BOX.pad, line);
   context.fillStyle = colours.ink;
   context.font = `11px ${SANS}`;
   for (const text of node.how) {
     line += BOX.line;
-    context.fillText(fitted(context, text, room), x + BOX.pad, line);
+    fillFitted(context, text, room, x + BOX.pad, line);
   }
   context.fillStyle = colours.muted;
   context.font = `11px ${MONO}`;
-  context.fillText(fitted(context, shape ?? "", room), x + BOX.pad, strip.y - 6);
+  fillFitted(context, shape ?? "", room, x + BOX.pad, strip.y - 6);
   if (bitmap) {
     context.imageSmoothingEnabled = false;
     context.drawImage(bitmap, strip.x, strip.y, strip.width, strip.height);
@@ -169,7 +169,7 @@ function drawBox(context, box, { bitmap, shape, note, colours }) {
   } else if (note) {
     context.fillStyle = colours.ink;
     context.font = `600 12px ${MONO}`;
-    context.fillText(fitted(context, note, room), strip.x, strip.y + 16);
+    fillFitted(context, note, room, strip.x, strip.y + 16);
   }
 }
 

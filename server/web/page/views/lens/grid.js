@@ -5,7 +5,7 @@ import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { select } from "../../core/state.js";
 import { ColourScale } from "../../parts/matrix.js";
-import { fitted, Picture } from "../../parts/picture.js";
+import { fillFitted, Picture } from "../../parts/picture.js";
 import { spaced } from "../../parts/target_field.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { stateName } from "./names.js";
@@ -132,7 +132,7 @@ function drawHeader(context, entry, cell, colours) {
   context.textBaseline = "middle";
   context.fillStyle = colours.ink;
   entry.positions.forEach((position, column) => {
-    context.fillText(fitted(context, spaced(entry.tokens[position]), cell - 6), LEFT + (column + 0.5) * cell, TOP / 2);
+    fillFitted(context, spaced(entry.tokens[position]), cell - 6, LEFT + (column + 0.5) * cell, TOP / 2);
   });
 }
 
@@ -151,7 +151,7 @@ function drawRow(context, entry, row, cell, { colours, mode, width }) {
     context.fillStyle = colourOf(chances[0], 0, 1, "sequential", mode);
     context.fillRect(x + 0.5, y + 0.5, cell - 1, CELL.height - 1);
     context.fillStyle = inkOn(chances[0], 0, 1, "sequential", mode);
-    context.fillText(fitted(context, spaced(words[0]), cell - 6), x + cell / 2, y + CELL.height / 2);
+    fillFitted(context, spaced(words[0]), cell - 6, x + cell / 2, y + CELL.height / 2);
   }
   if (!isLast) return;
   context.strokeStyle = colours.accent;
