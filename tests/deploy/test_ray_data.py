@@ -31,13 +31,17 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_worker_niceness": "0",
 }
-"""The last keeps Ray to the loopback interface, on Linux too."""
+"""
+The last but one keeps Ray to the loopback interface, on Linux too. With the last, engines are not starved by the tests
+that run beside this one: Ray's own is 15.
+"""
 PATIENCE = 240.0
-NUM_ROWS = 320
+NUM_ROWS = 160
 ROWS_PER_SHARD = 8
 NUM_SHARDS = NUM_ROWS // ROWS_PER_SHARD
-BAD_ROWS = (5, 77, 300)
+BAD_ROWS = (5, 77, 150)
 OPTIONS = {"points": ["hook_resid_post", "attn.hook_pattern"], "layers": [1, 4]}
 SOME_ROWS_FAILED = 3
 
@@ -109,10 +113,10 @@ class Batch:
         return sorted(self.folder.glob("shard-*"))
 
 
-def wait_until(find: Callable[[], T], what: str) -> T:
+def wait_until(find: Callable[[], T | None], what: str) -> T:
     """The first true value."""
     deadline = time.monotonic() + PATIENCE
-    while not (found := find()):
+    while (found := find()) is None or not found:
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.005)
     return found
