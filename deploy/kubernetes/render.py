@@ -20,7 +20,7 @@ NAME = "lightwell"
 COMPONENTS: dict[str, dict[str, Any]] = {
     "hpa": {"autoscaling": {"kind": "hpa"}},
     "keda": {"autoscaling": {"kind": "keda"}},
-    "monitoring": {"serviceMonitor": {"enabled": True}},
+    "monitoring": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
 }
 """Parts that a cluster may not have the means for: Kustomize components, by the values that bring them."""
 

@@ -22,7 +22,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "tensor parallel": {"gpu": {"count": 4, "tensorParallel": True}},
     "hpa": {"autoscaling": {"kind": "hpa"}},
     "keda": {"autoscaling": {"kind": "keda"}},
-    "monitoring": {"serviceMonitor": {"enabled": True}},
+    "monitoring": {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}},
     "pool": POOL,
     "off": {
         "podDisruptionBudget": {"enabled": False},
@@ -49,6 +49,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "service": {"type": "LoadBalancer", "port": 80, "annotations": {"example.com/internal": "true"}},
         "autoscaling": {"kind": "hpa", "minReplicas": 3, "maxReplicas": 30, "waiting": 2, "running": 96},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
         "networkPolicy": {"egress": [{"ports": [{"protocol": "TCP", "port": 4318}]}]},
         "nodeSelector": {"example.com/pool": "gpu"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],

@@ -18,7 +18,7 @@ from tests.readme import metrics_table
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 GAUGES = {line.split("`")[1].split("{")[0] for line in metrics_table().splitlines() if "| gauge |" in line}
-CUSTOM = ("ScaledObject", "ServiceMonitor")
+CUSTOM = ("ScaledObject", "ServiceMonitor", "PrometheusRule")
 """Kinds that Kubernetes itself does not have."""
 
 every_set = pytest.mark.parametrize("which", VALUES)
@@ -59,14 +59,20 @@ def test_the_oldest_kubernetes_that_is_tried_is_the_oldest_that_the_chart_takes(
 
 def test_objects_of_keda_and_the_prometheus_operator_are_valid_for_these() -> None:
     from cloudcoil.models.keda.v1alpha1 import ScaledObject
-    from cloudcoil.models.prometheus_operator.v1 import ServiceMonitor
+    from cloudcoil.models.prometheus_operator.v1 import PrometheusRule, ServiceMonitor
 
-    for model, which in ((ScaledObject, "keda"), (ServiceMonitor, "on")):
+    for model, which in ((ScaledObject, "keda"), (ServiceMonitor, "on"), (PrometheusRule, "on")):
         document = documents(which)[model.__name__]
         read = model.model_validate(document)
         assert (
             read.model_dump(by_alias=True, exclude_unset=True, mode="json") == document
         )  # what it does not know is lost
+
+
+def test_the_rules_are_those_that_promtool_tests() -> None:
+    files = sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
+    assert files
+    assert documents("on")["PrometheusRule"]["spec"]["groups"] == [g for file in files for g in load(file)["groups"]]
 
 
 # ---- the same as plain manifests
@@ -102,7 +108,7 @@ def test_kubectl_puts_the_components_over_the_plain_manifests(tmp_path: Path) ->
     file.write_text(yaml.safe_dump(told), encoding="utf-8")
     built = subprocess.run(["kubectl", "kustomize", file.parent], capture_output=True, text=True, check=True).stdout
     made = {document["kind"]: document for document in yaml.safe_load_all(built)}
-    assert set(made) == {*documents("default"), "HorizontalPodAutoscaler", "ServiceMonitor"}
+    assert set(made) == {*documents("default"), "HorizontalPodAutoscaler", "ServiceMonitor", "PrometheusRule"}
     assert "replicas" not in made["Deployment"]["spec"]
 
 
