@@ -32,7 +32,7 @@ def parser_of_fleet() -> argparse.ArgumentParser:
     add("--rate", type=float, default=10.0, help="requests a second, all together")
     add("--burstiness", type=float, default=1.0, help="squared variation of the gaps; 1 is Poisson")
     add("--seconds", type=float, default=120.0)
-    add("--warm-up", type=float, default=20.0, help="seconds whose requests do not count in latencies")
+    add("--warm-up", type=float, default=20.0, help="seconds that do not count in latencies and gaps between tokens")
     add("--prompt", type=float, nargs=2, default=[256, 0.8], metavar=("MEAN", "SPREAD"), help="tokens, log-normal")
     add("--output", type=float, nargs=2, default=[128, 0.8], metavar=("MEAN", "SPREAD"), help="tokens, log-normal")
     add("--groups", type=int, default=0, help="of prompts that begin alike; i-th most popular: 1 / i**zipf")

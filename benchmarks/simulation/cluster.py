@@ -61,7 +61,7 @@ class Setup:
     start_seconds: float = 60.0  # from a replica's creation until it takes requests
     grace_seconds: float = 120.0  # that one that is to go has for what it runs
     failures: Failures | None = None
-    warm_up: float = 0.0  # seconds whose requests do not count in latencies
+    warm_up: float = 0.0  # seconds whose requests do not count in latencies, nor gaps between tokens that end in them
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class Cluster:
                 "how fast the load changes; a shorter one is accepted"
             )
         admission = self._admission(1) if setup.admission and not self._shared else self._shared
-        member = Member(self._slots.pop(), setup.limits, setup.times, admission, self.now, self._ended)
+        member = Member(self._slots.pop(), setup.limits, setup.times, admission, self.now, self._ended, setup.warm_up)
         self._members.append(member)
         return member
 
@@ -245,7 +245,7 @@ class Cluster:
         self._at(self.now + max(failures.restart_seconds, failures.notice_seconds), self._become_ready, member)
 
     def _kill(self, member: Member) -> None:
-        for job in member.lose():
+        for job in member.lose(self.now):
             self._num_inflight -= 1
             self._fail(job, "503 the replica was lost")
 
@@ -296,4 +296,4 @@ class Cluster:
             self._note_time(member)
 
     def _note_time(self, member: Member) -> None:
-        self.outcome.note_time(self.now - member.created_at, member.replica.busy_seconds)
+        self.outcome.note_time(self.now - member.created_at, member.replica.busy_until(self.now))

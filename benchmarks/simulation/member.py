@@ -28,9 +28,10 @@ class Member:
         admission: Admission | None,
         now: float,
         ended: Callable[["Member", Job], None],
+        warm_up: float,
     ) -> None:
         self.slot = slot
-        self.replica = Replica(slot, limits, times, self._note_ended, self._note_read)
+        self.replica = Replica(slot, limits, times, self._note_ended, self._note_read, warm_up)
         self.state = State.STARTING
         self.created_at = now
         self.version = 0  # of its next event: those with another are void
@@ -61,9 +62,9 @@ class Member:
         self.num_jobs += 1
         self.replica.add(job, now)
 
-    def lose(self) -> list[Job]:
+    def lose(self, now: float) -> list[Job]:
         """Its process dies. What it had."""
-        jobs = self.replica.lose()
+        jobs = self.replica.lose(now)
         for job in jobs:
             self._release(job, was_read=job.first_token_at >= 0)
         self.num_jobs = 0

@@ -19,8 +19,32 @@ class Objective:
     time_per_output_token: float
 
 
+class Answers:
+    """What those who asked saw."""
+
+    def __init__(self) -> None:
+        self.ttft, self.latency, self.tpot = array("d"), array("d"), array("d")
+        self.output = array("q")
+
+    def note(self, job: Job) -> None:
+        self.ttft.append(job.first_token_at - job.arrived_at)
+        self.latency.append(job.ended_at - job.arrived_at)
+        self.tpot.append((job.ended_at - job.first_token_at) / max(1, job.output - 1))
+        self.output.append(job.output)
+
+    def kept(self, objective: Objective) -> list[int]:
+        """The output tokens of each that was as promised."""
+        return [
+            output
+            for first, each, output in zip(self.ttft, self.tpot, self.output, strict=True)
+            if first <= objective.time_to_first_token and each <= objective.time_per_output_token
+        ]
+
+
 class Outcome:
-    """Of one run. Latencies, goodput and hit rate are those of requests that came after `warm_up` seconds."""
+    """Of one run. Latencies, goodput and hit rate are those of requests that came after `warm_up` seconds, gaps those
+    that ended after it.
+    """
 
     def __init__(self, warm_up: float = 0.0) -> None:
         self.num_arrived = 0
@@ -39,7 +63,7 @@ class Outcome:
         self.gaps = Histogram()
         self._warm_up = warm_up
         self._num_failed = 0  # of those that came after it
-        self._ttft, self._latency, self._tpot = array("d"), array("d"), array("d")
+        self._answers, self._early = Answers(), Answers()  # of those that came after it; of those before
         self._ended_at = 0.0
         self._work: list[float] = []  # tokens computed by each replica, for each second that it was there
 
@@ -51,12 +75,11 @@ class Outcome:
         self.num_output_tokens += job.output
         self._ended_at = max(self._ended_at, job.ended_at)
         if job.arrived_at < self._warm_up:
+            self._early.note(job)
             return
+        self._answers.note(job)
         self.num_prompt_tokens += job.num_prompt
         self.num_cached_tokens += job.num_cached
-        self._ttft.append(job.first_token_at - job.arrived_at)
-        self._latency.append(job.ended_at - job.arrived_at)
-        self._tpot.append((job.ended_at - job.first_token_at) / max(1, job.output - 1))
 
     def note_failed(self, job: Job) -> None:
         self.failures[job.failure] += 1
@@ -79,11 +102,11 @@ class Outcome:
 
     def ttft(self, fraction: float) -> float:
         """Seconds to the first token; nan where nothing was answered."""
-        return quantile(self._ttft, fraction)
+        return quantile(self._answers.ttft, fraction)
 
     def latency(self, fraction: float) -> float:
         """Seconds to the last token."""
-        return quantile(self._latency, fraction)
+        return quantile(self._answers.latency, fraction)
 
     def gap(self, fraction: float) -> float:
         """Seconds between two tokens of a stream, within a percent."""
@@ -101,12 +124,8 @@ class Outcome:
 
     def goodput(self, objective: Objective) -> float:
         """The share of requests, refused ones included, that were answered as promised."""
-        kept = sum(
-            first <= objective.time_to_first_token and each <= objective.time_per_output_token
-            for first, each in zip(self._ttft, self._tpot, strict=True)
-        )
-        counted = len(self._ttft) + self._num_failed
-        return kept / counted if counted else math.nan
+        counted = len(self._answers.ttft) + self._num_failed
+        return len(self._answers.kept(objective)) / counted if counted else math.nan
 
     def share_of_status(self, status: str) -> float:
         """Of all requests, those that were answered with it."""
@@ -128,13 +147,16 @@ class Outcome:
         """The share of the replicas' time in which a step ran."""
         return self.busy_seconds / self.replica_seconds if self.replica_seconds else math.nan
 
-    def cost_per_million(self, price: float) -> float:
-        """Of output tokens, at `price` for a replica's hour. Where the load is more than the replicas can do, they work
-        on after the last arrival, for which nobody pays here: refusals and goodput tell that it was.
+    def cost_per_million(self, price: float, objective: Objective | None = None) -> float:
+        """Of output tokens, or of those alone that came as promised, at `price` for a replica's hour; nan where there
+        are none. The warm-up's tokens are among them, for its time is paid as well. Where the load is more than the
+        replicas can do, they work on after the last arrival, for which nobody pays here: refusals and goodput tell that
+        it was.
         """
-        if not self.num_output_tokens:
-            return math.nan
-        return self.replica_seconds / 3600 * price / self.num_output_tokens * 1e6
+        num_tokens = self.num_output_tokens
+        if objective is not None:
+            num_tokens = sum(self._answers.kept(objective)) + sum(self._early.kept(objective))
+        return self.replica_seconds / 3600 * price / num_tokens * 1e6 if num_tokens else math.nan
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:

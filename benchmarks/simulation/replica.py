@@ -32,16 +32,17 @@ class Replica:
         times: StepTimes,
         ended: Callable[["Replica", Job], None] = lambda replica, job: None,
         read: Callable[["Replica", Job], None] = lambda replica, job: None,
+        warm_up: float = 0.0,
     ) -> None:
         self.number = number
         self.limits = limits
-        self.gaps = Histogram()  # seconds between tokens
+        self.gaps = Histogram()  # seconds between tokens, where the later one came after the warm-up
         self.num_tokens_read = 0
         self.num_tokens_written = 0
         self.num_preemptions = 0
         self.num_steps = 0
-        self.busy_seconds = 0.0
-        self._times, self._ended, self._read = times, ended, read
+        self.busy_seconds = 0.0  # of work that is done
+        self._times, self._ended, self._read, self._warm_up = times, ended, read, warm_up
         self._blocks = KVBlocks(limits.num_blocks, limits.block_size, caching=limits.prefix_caching)
         self._budget = PromptBudget()
         self._waiting: list[Job] = []
@@ -79,6 +80,10 @@ class Replica:
             return 0
         return (work.steps_until(now) - 1) * work.num_decodes
 
+    def busy_until(self, now: float) -> float:
+        """Seconds in which a step ran, those of the work under way included: that may be many steps."""
+        return self.busy_seconds + (0.0 if self._work is None else now - self._work.started)
+
     @property
     def next_event(self) -> float | None:
         """When the work under way is done; None where there is none."""
@@ -111,8 +116,9 @@ class Replica:
             self._book_chunk(job, num_tokens, now)
         self._begin(now)
 
-    def lose(self) -> list[Job]:
+    def lose(self, now: float) -> list[Job]:
         """It dies, and its cache with it. Those it had."""
+        self.busy_seconds = self.busy_until(now)  # its work never comes to be booked
         jobs = [*self._waiting, *self._prefilling, *self._decoding.values()]
         limits = self.limits
         self._blocks = KVBlocks(limits.num_blocks, limits.block_size, caching=limits.prefix_caching)
@@ -262,8 +268,7 @@ class Replica:
         prompt_tokens = sum(num_tokens for _, num_tokens in work.chunks)
         for step in range(max(0, num_steps - _REMEMBERED), num_steps):
             self._budget.note(work.first_seconds + step * work.growth, num_decodes, prompt_tokens)
-        middle = work.first_seconds + work.growth * (num_steps - 1) / 2
-        self.gaps.add(middle, num_steps * num_decodes)
+        self._note_gaps(work, now)
         done = []
         while self._ends and self._ends[0][0] <= self._steps:
             _, _, epoch, job = heappop(self._ends)
@@ -272,6 +277,14 @@ class Replica:
         for job in done:
             self._stop_decoding(job)
             self._end(job, now)
+
+    def _note_gaps(self, work: Work, now: float) -> None:
+        """Of the work's steps, those that end in the warm-up do not count."""
+        if now < self._warm_up:
+            return
+        first = work.steps_until(self._warm_up)
+        middle = work.first_seconds + work.growth * (first + work.num_steps - 2) / 2
+        self.gaps.add(middle, (work.num_steps - first + 1) * work.num_decodes)
 
     def _book_chunk(self, job: Job, num_tokens: int, now: float) -> None:
         start = job.num_computed
@@ -287,7 +300,7 @@ class Replica:
         if job.first_token_at < 0:
             job.first_token_at = now
             self._read(self, job)
-        else:
+        elif now >= self._warm_up:
             self.gaps.add(now - job.last_token_at, 1)
         if job.num_generated == job.output:
             self._end(job, now)

@@ -1,5 +1,6 @@
 """Outcomes of simulations side by side, as rows of a table."""
 
+import math
 from collections.abc import Sequence
 
 from benchmarks.simulation.outcome import Objective, Outcome
@@ -14,20 +15,22 @@ def head(objective: Objective, first: Sequence[str] = ()) -> list[str]:
 
 
 def row(outcome: Outcome, objective: Objective, price: float, first: Sequence[str] = ()) -> list[str]:
-    """`price` is that of a replica's hour; the last column charges all of it to requests answered as promised."""
-    goodput, cost = outcome.goodput(objective), outcome.cost_per_million(price)
+    """`price` is that of a replica's hour; the last column charges all of it to the tokens of requests answered as
+    promised.
+    """
+    promised = outcome.cost_per_million(price, objective)
     return [
         *first,
         " / ".join(f"{1e3 * outcome.ttft(fraction):.0f}" for fraction in (0.5, 0.9, 0.99)),
         " / ".join(f"{1e3 * outcome.gap(fraction):.0f}" for fraction in (0.5, 0.99)),
         " / ".join(f"{outcome.latency(fraction):.2f}" for fraction in (0.5, 0.9, 0.99)),
-        f"{100 * goodput:.1f} %",
+        f"{100 * outcome.goodput(objective):.1f} %",
         f"{outcome.tokens_per_second:.0f}",
         f"{outcome.hit_rate:.3f}",
         f"{outcome.imbalance:.2f}",
         f"{100 * outcome.utilisation:.0f} %",
         f"{100 * outcome.share_of_status('429'):.2f} %",
         f"{100 * outcome.share_of_status('503'):.2f} %",
-        f"{cost:.3f}",
-        f"{cost / goodput:.3f}" if goodput else "-",
+        f"{outcome.cost_per_million(price):.3f}",
+        "-" if math.isnan(promised) else f"{promised:.3f}",
     ]
