@@ -93,12 +93,22 @@ def of_loss(run: Run, loss: Loss) -> str:
         ["requests sent", str(len(run.records))],
         ["failed", failures(run)],
         ["... that were sent after it was killed", str(sum(each.arrival > loss.killed for each in run.failed))],
-        ["under way elsewhere when it was killed, all answered", str(loss.elsewhere(run))],
+        ["under way on the other workers when it was killed, and answered", str(loss.elsewhere(run))],
+        ["given to the other workers at any time, and failed", str(failed_elsewhere(run, loss))],
         ["the worker takes requests again after", f"{up - loss.killed:.1f} s"],
         ["it has its share of what is under way after", "never" if even is None else f"{even - loss.killed:.1f} s"],
         *([f"TTFT {TIMES}, {name} ({len(records)})", times_to_first_token(records)] for name, records in spans),
     ]
     return table([[f"one of {run.fleet.num_workers} workers killed", ""], *rows])
+
+
+def failed_elsewhere(run: Run, loss: Loss) -> int:
+    """Requests that a worker which was not killed had and did not answer. A failed request does not tell whose it was,
+    but the server counts what it gives to each worker, and an answer names who wrote it.
+    """
+    others = [worker for worker in range(run.fleet.num_workers) if worker != loss.lost]
+    given = sum(run.counted[f'lightwell_worker_requests_total{{worker="{worker}"}}'] for worker in others)
+    return round(given) - sum(record.worker in others for record in run.answered)
 
 
 def times_to_first_token(records: Sequence[Record]) -> str:

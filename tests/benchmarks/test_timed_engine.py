@@ -198,6 +198,20 @@ def test_a_lost_worker_has_its_share_again_when_it_has_three_quarters_of_the_oth
     assert loss.elsewhere(run) == 3
 
 
+def test_a_request_that_fails_on_a_worker_that_lived_is_told_from_those_of_the_killed_one() -> None:
+    loss = Loss(killed=2.0, lost=1, up=4.0)
+    cut_off = replace(record(0, 1, 3), worker=None, error="worker_lost")  # nobody says whose they were
+    run = run_of(record(0, 1, 9), record(1, 5, 20), cut_off, cut_off, cut_off, replace(cut_off, error="not_ready"))
+
+    def told(ours: int, theirs: int) -> list[str]:
+        given = {f'lightwell_worker_requests_total{{worker="{i}"}}': n for i, n in enumerate((float(ours), theirs))}
+        rows = scaling_tables.of_loss(replace(run, counted=given), loss).splitlines()
+        return [cells[2].strip() for cells in (row.split("|") for row in rows) if "other workers" in cells[1]]
+
+    assert told(1, 4) == ["1", "0"]  # who was given a request and did not answer it let it fail
+    assert told(2, 3) == ["1", "1"]
+
+
 def test_the_best_hit_rate_computes_each_prefix_once() -> None:
     records = [record(0, at, at + 2, group=group) for at, group in ((0, 1), (3, 2), (1, 1), (2, 1))]
     assert scaling_tables.best_hit_rate(records) == 2 * 32 / (4 * 64)
