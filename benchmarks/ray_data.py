@@ -27,6 +27,10 @@ _SAMPLE_INTERVAL = 0.5
 _WORDS_PER_ROW = 100
 _MIB = 1 << 20
 _OPTIONS = {"points": ["hook_resid_post"]}
+_HEADS = (
+    "workers", "rows", "tokens/s after the first shard", "output MiB", "object store, limit MiB", "command, peak MiB",
+    "worker, peak MiB", "all, peak MiB",
+)  # fmt: skip
 
 
 @dataclass
@@ -59,10 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="one run for each number (1 2)")
     parser.add_argument("--format", choices=("parquet", "safetensors"), default="parquet")
     arguments = parser.parse_args(argv)
-    print(
-        "| workers | rows | tokens/s after the first shard | output MiB | object store MiB | command | worker | all |"
-    )
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    print(f"| {' | '.join(_HEADS)} |\n{'|---' * len(_HEADS)}|", flush=True)
     with TemporaryDirectory() as name:
         texts = Path(name) / "texts.jsonl"
         _write_texts(texts, arguments.rows)
@@ -91,26 +92,31 @@ def _measure(texts: Path, output: Path, workers: int, file_format: str) -> str |
     command += ["--task", "trace", "--options", json.dumps(_OPTIONS), "--format", file_format]
     command += ["--rows-per-shard", "50", "--workers", str(workers), "--object-store-memory", str(STORE_BYTES)]
     command += ["--max-capture-bytes", "64MiB", "--cpus-per-worker", str(min(1.0, (os.cpu_count() or 1) / workers))]
-    peaks, began, done = Peaks(), 0.0, 0
+    peaks = Peaks()
     with subprocess.Popen([*command, "--no-progress"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         while process.poll() is None:
             peaks.sample(process.pid)
-            if not began and (done := sum(1 for _ in output.glob("shard-*"))):
-                began = time.monotonic()
             time.sleep(_SAMPLE_INTERVAL)
-        seconds = time.monotonic() - began
         assert process.stdout is not None
         told = process.stdout.read()
     if process.returncode:
         print(told, file=sys.stderr)
         return None
     rows, tokens = (int(part.split()[-2]) for part in told.strip().splitlines()[-1].split(",")[:2])
-    share = 1 - done / max(1, sum(1 for _ in output.glob("shard-*")))
-    speed = f"{tokens * share / seconds:.0f}" if began and share > 0 else "too short to tell"
+    speed = tokens_per_second(tokens, [path.stat().st_mtime for path in output.glob("shard-*")])
     size = sum(path.stat().st_size for path in output.iterdir())
     sizes = [size, STORE_BYTES, peaks.command, peaks.worker, peaks.everything]
     told_sizes = " | ".join(f"{each / _MIB:.0f}" for each in sizes)
-    return f"| {workers} | {rows} | {speed} | {told_sizes} |"
+    return f"| {workers} | {rows} | {speed or 'too short to tell'} | {told_sizes} |"
+
+
+def tokens_per_second(tokens: int, written: Sequence[float]) -> int | None:
+    """Of all shards but the first, by the times at which they were written; None when that cannot be told.
+
+    So neither the start of Ray and of the engines nor their end, after the last shard, is counted.
+    """
+    seconds = max(written, default=0.0) - min(written, default=0.0)
+    return round(tokens * (1 - 1 / len(written)) / seconds) if seconds > 0 else None
 
 
 if __name__ == "__main__":

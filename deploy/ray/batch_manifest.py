@@ -3,8 +3,10 @@
 Also holds the folder for one run at a time. Knows no Ray, no engine and nothing of what is in a shard.
 """
 
+import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +15,11 @@ from typing import Any
 
 from deploy.ray.shards import MANIFEST
 
+logger = logging.getLogger(__name__)
+
 _LOCK = ".lock"
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
+"""What file systems without locks say, such as some that machines share."""
 _MAX_SHOWN = 100
 
 
@@ -78,10 +84,21 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """The folder for this process alone, until it ends in whatever way. Raises ManifestError when another has it."""
+    """The folder for this process alone, until it ends in whatever way. Raises ManifestError when another has it.
+
+    Where the file system has no locks, a warning is all there is: a job that could not run at all would be worse.
+    """
     with (folder / _LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ManifestError(f"--output {str(folder)!r}: another run is writing there; wait for it") from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            logger.warning(
+                "--output %r: the file system has no locks (%s); nothing keeps a second run out of this folder",
+                str(folder),
+                error.strerror,
+            )
         yield

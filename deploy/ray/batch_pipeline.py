@@ -22,6 +22,11 @@ _MAX_BLOCKS = 10_000
 """Of the list of parts: one task reads several where there are more."""
 _READS_AHEAD = 2
 """Tasks that read, for each worker."""
+_BLOCK_BYTES = 1
+"""
+Less than any row has, so that Ray makes each row a block: a block goes to one actor and is answered as a whole, and
+with Ray's own 128 MiB all shards of a Parquet row group would be in one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,7 @@ def cluster(address: str | None, object_store_memory: int | None) -> Iterator[No
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False  # the job's own counts rows
         context.print_on_execution_start = False
+        context.target_max_block_size = _BLOCK_BYTES
         yield
     finally:
         ray.shutdown()
@@ -132,7 +138,7 @@ def made_shards(plan: Plan, workers: Workers) -> Iterator[ShardSummary]:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads a part; one row of its output is one shard."""
+    """Reads a part; one row of its output is one shard, and a block (`_BLOCK_BYTES`)."""
 
     columns: Columns
 

@@ -1,7 +1,11 @@
 """A batch job's parts without Ray: rows read from files, answers that are the routes', shards written and read back."""
 
 import asyncio
+import errno
+import fcntl
 import json
+import logging
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load
 
+from benchmarks.ray_data import tokens_per_second
 from deploy.ray.batch_engine import BatchEngine
 from deploy.ray.batch_input import Columns, InputError, Row, find_files, parts_of, read_part, scan
 from deploy.ray.batch_manifest import ManifestError, claim, held
@@ -288,6 +293,29 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_a_file_system_without_locks_is_warned_of_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with caplog.at_level(logging.WARNING), held(tmp_path):
+        pass
+    (told,) = caplog.messages
+    assert f"the file system has no locks ({os.strerror(number)})" in told
+
+
+def test_a_lock_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)), held(tmp_path):
+        pass
+
+
 def test_an_unfinished_job_is_read_only_when_that_is_said(site: Site, tmp_path: Path) -> None:
     batch_of(site, "embedding", {}, tmp_path, "parquet").make_shard(1, some_rows(site))
     (tmp_path / MANIFEST).write_text(json.dumps({"format": "parquet", "num_shards": 2}))
@@ -296,3 +324,12 @@ def test_an_unfinished_job_is_read_only_when_that_is_said(site: Site, tmp_path: 
     answers = list(read_shards(tmp_path, partial=True))
     assert len(answers) == 12
     assert answers[0].tensors["embedding"].dtype == np.float32
+
+
+# ---- the benchmark
+
+
+def test_a_speed_is_of_what_came_between_the_first_shard_and_the_last() -> None:
+    assert tokens_per_second(500, [17.0, 10.0, 18.0, 14.0, 11.0]) == 400 / 8
+    assert tokens_per_second(500, [10.0]) is None
+    assert tokens_per_second(500, []) is None

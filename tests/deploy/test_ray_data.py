@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load
 
@@ -179,6 +181,30 @@ def check_that_it_goes_on(calm: Batch, killed: Batch) -> None:
     other = killed.start("--format", "safetensors")
     assert 'format is "parquet" there and "safetensors" now' in other.communicate(timeout=PATIENCE)[1]
     assert other.returncode == 2
+
+
+def test_the_shards_of_one_parquet_row_group_go_to_all_workers(cluster: str, tmp_path: Path) -> None:
+    """More shards than one worker makes before the other is there; the job is stopped when both have been seen."""
+    num_rows = 40_000
+    texts = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({"text": ["once upon a time"] * num_rows, "key": ["a"] * num_rows}), texts)
+    assert pq.read_metadata(texts).num_row_groups == 1
+    with Batch(cluster, texts, tmp_path / "out") as batch:
+        job = batch.start(workers=2)
+        seen: set[int] = set()
+
+        def both() -> bool:
+            seen.update(actors(batch.folder))
+            assert job.poll() is None, f"only {seen} wrote"
+            return len(seen) == 2
+
+        wait_until(lambda: batch.shards or job.poll() is not None, "the first shard")
+        wait_until(both, "a second engine that writes")
+        enough = len(batch.shards) + 5
+        wait_until(lambda: len(batch.shards) > enough, "more shards")
+        job.kill()
+        log = job.communicate()[1]
+    assert re.search(rf"\b[1-9]\d*/{num_rows}\b", log), "the progress bar stood still"
 
 
 def check_against_a_server(folder: Path, texts: Path) -> None:
