@@ -26,14 +26,18 @@ class Group:
     def join(cls, store: Path, rank: int, size: int, device: torch.device) -> "Group":
         """Meet the others through the file `store`, which only they can read: by gloo between CPUs, nccl between GPUs.
 
-        Returns when all are there; raises torch's DistError when they are not in time.
+        Returns when this one needs the file no more, while others still may. Raises torch's DistError when they are not
+        there in time.
         """
         if device.type == "cuda":
             torch.cuda.set_device(device)
+            backend, card = "nccl", device  # without its card, nccl would look into the file only when it first sends
         else:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or gloo would listen where the host's name leads
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT)
+            backend, card = "gloo", None
+        dist.init_process_group(
+            backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT, device_id=card
+        )
         return cls(rank, size)
 
     def leave(self) -> None:

@@ -26,11 +26,13 @@ from model.row_search import largest
 from model.transformer import Transformer
 
 Tell = Callable[[Command], None]
-"""Send a command to every other rank."""
+"""Send a command to every other rank. Where one has ended, raises ModelLoadError before a model is there, RanksApart
+afterwards."""
 
 
 class RanksApart(BaseException):
-    """A pass that all ranks run together failed on this one: the others wait for it inside, and none can go on.
+    """A pass that all ranks run together failed on this one, and the others wait for it inside; or one of them has
+    ended. None can go on.
 
     No Exception, since nobody who isolates failures may run the step again: the process has to end.
     """

@@ -5,7 +5,7 @@ each rank. So are key heads, but where there are fewer of them than ranks each s
 that read it. What is as wide as the stream (norms, position tables, biases of what is added to it) is everywhere.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -145,14 +145,21 @@ def weight_parts(shares: Mapping[str, Shares]) -> Callable[[str, torch.Tensor], 
 
 def check_split(config: ModelConfig, size: int) -> None:
     """Raises ModelLoadError when a stack, or the encoder beside it, cannot be dealt out to `size` ranks."""
-    for each in (config, config.encoder):
-        problem = None if each is None else why_not_split(each, size)
-        if problem is not None:
-            raise ModelLoadError(problem)
+    stacks = [each for each in (config, config.encoder) if each is not None]
+    problem = _first_problem(stacks, size)
+    if problem is None:
+        return
+    most = min(size - 1, *(each.num_heads for each in stacks))
+    fits = next((n for n in range(most, 0, -1) if _first_problem(stacks, n) is None), 1)
+    raise ModelLoadError(f"--tensor-parallel {size}: {problem}; {fits} is accepted")
+
+
+def _first_problem(stacks: Iterable[ModelConfig], size: int) -> str | None:
+    return next((found for each in stacks if (found := why_not_split(each, size)) is not None), None)
 
 
 def why_not_split(config: ModelConfig, size: int) -> str | None:
-    """Why a stack cannot be dealt out to `size` ranks, in terms of --tensor-parallel; None when it can."""
+    """Why a stack cannot be dealt out to `size` ranks; None when it can."""
     heads, kv = config.num_heads, config.num_kv_heads
     problems = [
         f"{count} {what}, which {size} does not divide"
@@ -163,8 +170,4 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
         problems.append(f"{kv} key heads, which neither divide {size} nor are divided by it")
     if -(-config.vocab_size // size) * (size - 1) >= config.vocab_size:
         problems.append(f"{config.vocab_size} words, too few for {size} processes")
-    if not problems:
-        return None
-    most = range(min(size - 1, heads), 0, -1)
-    fits = next((n for n in most if why_not_split(config, n) is None), 1)
-    return f"--tensor-parallel {size}: {config.architecture} has {'; '.join(problems)}; {fits} is accepted"
+    return f"{config.architecture} has {'; '.join(problems)}" if problems else None

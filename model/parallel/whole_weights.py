@@ -60,13 +60,17 @@ class WholeWeights:
     def _read(self, name: str) -> torch.Tensor | None:
         if name not in self._files.weights:
             return None
+        self._check_unchanged()  # before: a file that was made shorter may still be mapped, and to read it would kill
         weight = self._files.read(name, self._dtype)
-        if _states(self._folder) != self._as_loaded:  # afterwards, so that a change while it is read is noticed
+        self._check_unchanged()  # after: it may have changed meanwhile
+        return weight
+
+    def _check_unchanged(self) -> None:
+        if _states(self._folder) != self._as_loaded:
             raise RuntimeError(
                 f"model_changed: the weight files in {self._folder} are not those that this server loaded, and whole "
                 "weights are read from them; start it anew to serve these"
             )
-        return weight
 
 
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:

@@ -27,6 +27,7 @@ def follow(pipe: Connection) -> None:
     kept_answers.keep_in(kept_answers.default_folder())
     use_threads(setup.threads, 0)
     group = Group.join(setup.store, setup.rank, setup.size, setup.device)
+    pipe.send(None)  # the file in which all meet may go, as far as this one is concerned
     follower = Follower(group, setup.device)
     while True:
         try:

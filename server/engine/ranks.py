@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -26,12 +27,15 @@ import torch
 from model.folder import ModelLoadError
 from model.parallel.commands import Command
 from model.parallel.group import Group
+from model.parallel.leader import RanksApart
 
 logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LAST_WORDS = 1.0
 """Seconds that who watches a rank has to say how it ended, before somebody says what came of that."""
+_LEAVING = 5.0
+"""Seconds that all ranks together have to end by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,8 @@ class Ranks:
         """Until a model is there: who waits for that tells of a loss, and `on_loss` is not called."""
         self._loss = ""
         self._is_loss_told = threading.Event()
-        self._news: SimpleQueue[Group | str] = SimpleQueue()
-        """What comes of meeting."""
+        self._news: SimpleQueue[str | None] = SimpleQueue()
+        """What comes of meeting: what went wrong, or None."""
         self._is_closing = False
 
     @property
@@ -110,7 +114,7 @@ class Ranks:
                 for number in range(1, size):
                     on = _device_of(device, number)
                     started._add(number, Setup(store, number, size, on, threads, compile, start_logging))
-                started._group = started._meet(store, size, _device_of(device, 0))
+                started._meet(store, size, _device_of(device, 0))
             except BaseException:
                 started.close()
                 raise
@@ -123,10 +127,15 @@ class Ranks:
         return [rank.process.pid for rank in self._ranks]
 
     def tell(self, command: Command | Settle) -> None:
-        """Send a command to all. Raises OSError when one has ended."""
+        """Send a command to all. Where one has ended, raises ModelLoadError until a model is there, then RanksApart."""
         message = multiprocessing.reduction.ForkingPickler.dumps(command)
-        for rank in self._ranks:
-            rank.pipe.send_bytes(message)
+        try:
+            for rank in self._ranks:
+                rank.pipe.send_bytes(message)
+        except OSError as error:  # which says nothing of how it ended
+            self._is_loss_told.wait(_LAST_WORDS)
+            loss = self._loss or f"a rank of the model cannot be told anything: {error}"
+            raise ModelLoadError(loss) if self._is_loading else RanksApart(loss) from error
 
     def wait_loaded(self) -> None:
         """Until every rank has loaded what it was told to. Raises ModelLoadError for the first that cannot."""
@@ -139,7 +148,7 @@ class Ranks:
     def settle(self, memory: int | None) -> None:
         """Call when everything is there that serving needs: bound the memory of each rank, as `limit_memory` does.
 
-        Raises ModelLoadError when one has taken more than `memory` (bytes) already.
+        Raises ModelLoadError when one has taken more than `memory` (bytes) already, else what `tell` raises.
         """
         self.tell(Settle(memory, len(self._ranks) + 1))
         self._wait("cannot serve")
@@ -155,13 +164,14 @@ class Ranks:
         self._is_closing = True
         for rank in self._ranks:
             rank.pipe.close()
-            if self._group is None:
-                rank.process.kill()  # where it waits for the others it does not see the pipe end
+            if self._is_loading:
+                rank.process.kill()  # where it waits for the others, or reads weights, it does not see the pipe end
         if self._group is not None:
             self._group.leave()  # which ends a pass that one of them waits in
+        end = time.monotonic() + _LEAVING
         for rank in self._ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                rank.process.wait(5.0)
+                rank.process.wait(max(0.0, end - time.monotonic()))
             rank.process.kill()
             rank.process.wait()
 
@@ -172,21 +182,27 @@ class Ranks:
         with contextlib.suppress(ConnectionError):  # it has ended, which is noticed where all meet
             rank.pipe.send(setup)
 
-    def _meet(self, store: Path, size: int, device: torch.device) -> Group:
-        """Join the group, in a thread of its own: there torch waits minutes for a rank that has ended."""
+    def _meet(self, store: Path, size: int, device: torch.device) -> None:
+        """Join the group, in a thread of its own: there torch waits minutes for a rank that has ended. Returns when no
+        rank needs `store` any more: two others may still look there for each other when both have found this one.
+        """
 
         def join() -> None:
             try:
-                self._news.put(Group.join(store, 0, size, device))
+                self._group = Group.join(store, 0, size, device)
+                self._wait("could not meet the others")
+            except ModelLoadError as error:
+                self._news.put(str(error))
             except Exception as error:
                 self._is_loss_told.wait(_LAST_WORDS)
                 self._news.put(f"the processes that hold the model could not meet: {error}")
+            else:
+                self._news.put(None)
 
         threading.Thread(target=join, name="meeting", daemon=True).start()
-        news = self._news.get()
-        if isinstance(news, str):
-            raise ModelLoadError(news)
-        return news
+        problem = self._news.get()
+        if problem is not None:
+            raise ModelLoadError(problem)
 
     def _wait(self, what: str) -> None:
         """For a word of every rank. Raises ModelLoadError for the first that `what`."""

@@ -18,7 +18,7 @@ from model.kv_cache import KVCache
 from model.loader import load_model
 from model.parallel.group import Group
 from model.parallel.leader import LeadingTransformer, load_leading
-from model.parallel.shares import shares_of, why_not_split
+from model.parallel.shares import check_split, shares_of, why_not_split
 from model.points import Stack
 from model.registry import read_config
 from model.transformer import Transformer
@@ -176,3 +176,26 @@ def test_what_cannot_be_shared_is_refused_with_what_can(tmp_path: Path) -> None:
         shares_of(config, Group(0, 2))
     grouped = replace(config, num_heads=12, num_kv_heads=4, intermediate_size=96)
     assert [n for n in range(1, 13) if why_not_split(grouped, n) is None] == [1, 2, 4, 12]
+
+
+def test_the_number_told_is_found_at_once_and_goes_with_both_stacks(tmp_path: Path) -> None:
+    one = replace(read_config(tiny.make_variant("llama", tmp_path)), vocab_size=50_000)
+    many = replace(one, num_heads=40, num_kv_heads=40, intermediate_size=13_824)
+    with pytest.raises(ModelLoadError, match=r"40 attention heads, which 64 does not divide; .*; 8 is accepted$"):
+        check_split(many, 64)
+    encoder = replace(one, num_heads=6, num_kv_heads=6, intermediate_size=96)
+    both = replace(one, num_heads=12, num_kv_heads=12, intermediate_size=96, encoder=encoder)
+    with pytest.raises(ModelLoadError, match=r"12 attention heads, which 5 does not divide; .*; 3 is accepted$"):
+        check_split(both, 5)
+    with pytest.raises(ModelLoadError, match=r"has 6 attention heads, which 4 does not divide; .*; 3 is accepted$"):
+        check_split(both, 4)
+
+
+def test_processes_on_gpus_connect_when_they_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at the first pass, when the file where they find each other has gone."""
+    told: list[dict[str, object]] = []
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **named: told.append(named))
+    for device in (torch.device("cuda", 1), CPU):
+        Group.join(tmp_path / "store", 1, 2, device)
+    assert [each["device_id"] for each in told] == [torch.device("cuda", 1), None]

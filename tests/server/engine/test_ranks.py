@@ -9,6 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -19,12 +22,13 @@ from model.layers.mlp import Mlp
 from model.parallel.commands import Load
 from model.parallel.group import Group
 from model.parallel.leader import RanksApart
+from server.engine import ranks as ranks_module
 from server.engine.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.server.engine.driving import CPU, build, generate, request, run
 from tests.server.engine.test_tensor_parallel import load_shared
-from tests.server.running import ROOT
+from tests.server.running import ROOT, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +67,110 @@ def test_a_rank_that_ends_before_all_have_met_is_told(tmp_path: Path, monkeypatc
     assert not lost
     assert stores[0].parent.parent == tmp_path
     assert not list(tmp_path.iterdir())
+
+
+def test_three_meet() -> None:
+    """Real ones: each must find every other."""
+    lost: list[str] = []
+    with num_threads(1):
+        found = Ranks.start(3, CPU, on_loss=lost.append)
+        assert (found.group.rank, found.group.size, len(found.pids)) == (0, 3, 2)
+        found.close()
+    assert not lost
+
+
+@dataclass
+class Played:
+    """Ranks that do nothing but live, and the ends of the pipes that they would have."""
+
+    ranks: Ranks | None = None
+    pipes: list[Connection] = field(default_factory=list)
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def start(self, size: int, folder: Path) -> None:
+        self.ranks = Ranks.start(size, CPU, folder=folder, on_loss=self.lost.append)
+
+    def start_met(self, size: int, folder: Path) -> Ranks:
+        starting = threading.Thread(target=self.start, args=(size, folder))
+        starting.start()
+        wait_for(lambda: len(self.pipes) == size - 1, "all are started")
+        for pipe in self.pipes:
+            pipe.send(None)
+        starting.join(10.0)
+        assert self.ranks is not None
+        return self.ranks
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
+    found = Played()
+
+    def start() -> ranks_module._Rank:
+        ours, theirs = Pipe()
+        found.processes.append(subprocess.Popen(["sleep", "60"]))
+        found.pipes.append(theirs)
+        return ranks_module._Rank(found.processes[-1], ours)
+
+    monkeypatch.setattr(ranks_module, "_start", start)
+    monkeypatch.setattr(Group, "join", lambda _store, rank, size, _device: Group(rank, size))
+    monkeypatch.setattr(Group, "leave", lambda _self: None)
+    yield found
+    for process in found.processes:
+        process.kill()
+        process.wait()
+
+
+def test_where_they_meet_stays_until_each_has_met_all_others(played: Played, tmp_path: Path) -> None:
+    """Two may still look for each other when both have found rank 0."""
+    starting = threading.Thread(target=played.start, args=(4, tmp_path))
+    starting.start()
+    wait_for(lambda: len(played.pipes) == 3, "all are started")
+    for pipe in played.pipes:
+        starting.join(0.1)
+        assert played.ranks is None
+        assert list(tmp_path.iterdir())
+        pipe.send(None)
+    starting.join(10.0)
+    assert played.ranks is not None
+    assert not list(tmp_path.iterdir())
+
+
+def test_ranks_that_load_are_not_waited_for_and_others_all_at_once(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who started a server with a damaged file waits to be told that."""
+    began = time.monotonic()
+    played.start_met(4, tmp_path).close()
+    assert time.monotonic() - began < 4.0
+    monkeypatch.setattr(ranks_module, "_LEAVING", 1.0)
+    played.pipes.clear()
+    loaded = played.start_met(4, tmp_path)
+    for pipe in played.pipes:
+        pipe.send(None)
+    loaded.wait_loaded()
+    began = time.monotonic()
+    loaded.close()
+    assert 1.0 <= time.monotonic() - began < 2.5
+    assert all(process.poll() is not None for process in played.processes)
+    assert not played.lost
+
+
+@pytest.mark.parametrize(("is_loaded", "raised"), [(False, ModelLoadError), (True, RanksApart)])
+def test_a_command_for_a_rank_that_has_ended_tells_how_it_ended(
+    is_loaded: bool, raised: type[BaseException], played: Played, tmp_path: Path
+) -> None:
+    """A pipe that is broken is no fault of the checkpoint, which an OSError would be taken for."""
+    ranks = played.start_met(2, tmp_path)
+    if is_loaded:
+        played.pipes[0].send(None)
+        ranks.wait_loaded()
+    played.pipes[0].close()
+    played.processes[0].kill()
+    with pytest.raises(raised, match=r"^rank 1 of the model \(process \d+\) ended with status -9$"):
+        ranks.settle(None)
+    assert len(played.lost) == is_loaded
+    ranks.close()
 
 
 def test_a_rank_leaves_at_once_where_who_started_it_has_ended() -> None:

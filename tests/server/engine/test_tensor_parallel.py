@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from model.checkpoint import WeightFiles
 from model.folder import PACKAGED, ModelLoadError
 from model.inside.live_weights import LiveWeights
 from model.parallel.leader import LeadingTransformer, load_leading
@@ -154,12 +155,15 @@ def test_questions_about_weights_see_them_whole(name: str, ranks: Ranks, tmp_pat
             assert torch.equal(found, expected), each
 
 
-def test_a_question_about_weights_fails_when_the_files_are_others_now(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_question_about_weights_fails_when_the_files_are_others_now(
+    ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tiny.make_variant("llama-gqa", tmp_path)
     whole = load_shared(folder, ranks).whole_weights
     assert whole("layers.0.attn_out.weight") is not None
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes())
+    monkeypatch.setattr(WeightFiles, "read", lambda *_: pytest.fail("where it were shorter now, reading would kill"))
     with pytest.raises(RuntimeError, match=r"model_changed: the weight files in .* are not those"):
         whole("layers.0.attn_out.weight")
     assert whole("final_norm.gain") is not None, "every rank has it, as it was loaded"
