@@ -105,20 +105,27 @@ def visible_cards() -> int:
         command = [sys.executable, "-P", "-c", _COUNT_CARDS]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_COUNT_TIMEOUT, check=True)
         return int(answer.stdout.split()[-1])
+    except subprocess.CalledProcessError as error:
+        said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+        why = f" It said: {said[-1]}" if said else ""  # of a traceback the last line says what was wrong
+        raise ValueError(f"the GPUs could not be counted: {error}{why}") from error
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
         raise ValueError(f"the GPUs could not be counted: {error}") from error
 
 
 def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
+    """Of `num_cards`, of which there is one at least."""
     if devices == "all":
         return tuple(range(num_cards))
     if isinstance(devices, int):
         if devices > num_cards:
-            raise ValueError(f"{devices} workers need as many GPUs, and torch finds {num_cards}; at most that many")
+            accepted = "1 is" if num_cards == 1 else f"at most {num_cards} are"
+            raise ValueError(f"{devices} workers need as many GPUs, and torch finds {num_cards}; {accepted} accepted")
         return tuple(range(devices))
     missing = [card for card in devices if card >= num_cards]
     if missing:
-        raise ValueError(f"there is no GPU {_listed(missing)}; torch finds {num_cards}, numbered from 0")
+        accepted = "0 is" if num_cards == 1 else f"0 to {num_cards - 1} are"
+        raise ValueError(f"there is no GPU {_listed(missing)}; torch finds {num_cards}; {accepted} accepted")
     return devices
 
 

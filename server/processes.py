@@ -67,47 +67,54 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
         model_files: Fingerprint,
         places: Places,
     ) -> None:
-        self.client = EngineClient(settings, places.num_workers)
-        self.settings = settings
-        self.error: str | None = None
-        """Why the server gave up, in one line."""
-        api = EngineApi(
-            config,
-            self.client.socket.path,
-            model_files=model_files,
-            core_groups=places.core_groups,
-            engine_factory=engine_factory,
-            log_level=settings.log_level,
-            log_format=settings.log_format,
-        )
-        super().__init__(
-            api,
-            accelerator=places.accelerator,
-            devices=list(places.cards) or 1,  # a CPU is one device of several workers
-            workers_per_device=1 if places.cards else places.num_workers,
-            timeout=False,
-        )
-        self._build_app = build_app
-        self.workers_setup_status: dict[str, str] = {}
-        self._transport = None
-        self.litapi_request_queues = {api.api_path: None}
-        self.supervisor = Supervisor(
-            self.client, self._launch, self._give_up, lambda: difference(model_files, config.model)
-        )
-        self._http: DrainServer | None = None
-        limits = ConnectionLimits(
-            send_timeout=settings.send_timeout,
-            receive_timeout=settings.receive_timeout,
-            max_connections=possible_connections(settings.max_connections),
-            spare_paths=_PROBES,
-        )
-        self._protocol = http_protocol(limits, events)
+        """Raises ServerGaveUp where there is no place for the workers' socket."""
+        try:
+            self.client = EngineClient(settings, places.num_workers)
+        except OSError as error:
+            raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
+        with contextlib.ExitStack() as unless_made:
+            unless_made.callback(self.client.socket.remove)  # what ends this, a signal too, leaves no folder
+            self.settings = settings
+            self.error: str | None = None
+            """Why the server gave up, in one line."""
+            api = EngineApi(
+                config,
+                self.client.socket.path,
+                model_files=model_files,
+                core_groups=places.core_groups,
+                engine_factory=engine_factory,
+                log_level=settings.log_level,
+                log_format=settings.log_format,
+            )
+            super().__init__(
+                api,
+                accelerator=places.accelerator,
+                devices=list(places.cards) or 1,  # a CPU is one device of several workers
+                workers_per_device=1 if places.cards else places.num_workers,
+                timeout=False,
+            )
+            self._build_app = build_app
+            self.workers_setup_status: dict[str, str] = {}
+            self._transport = None
+            self.litapi_request_queues = {api.api_path: None}
+            self.supervisor = Supervisor(
+                self.client, self._launch, self._give_up, lambda: difference(model_files, config.model)
+            )
+            self._http: DrainServer | None = None
+            limits = ConnectionLimits(
+                send_timeout=settings.send_timeout,
+                receive_timeout=settings.receive_timeout,
+                max_connections=possible_connections(settings.max_connections),
+                spare_paths=_PROBES,
+            )
+            self._protocol = http_protocol(limits, events)
+            unless_made.pop_all()
 
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it; the exit status."""
-        weights = (file for file in self.lit_api.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
-        prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
         try:
+            weights = (file for file in self.lit_api.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
+            prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
             self.supervisor.launch_all()  # first: they take longest to start
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             self._http.run(sockets=[listener])
@@ -232,7 +239,7 @@ def run(
                 settings, at_places(config, found), engine_factory, build_app, events, model_files, found
             )
         except OSError as error:
-            raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
+            raise ServerGaveUp(f"the server could not be set up: {error}") from error
         greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
         if settings.log_format == "json":  # then all that is written is an event
             logger.info(greeting)

@@ -1,13 +1,15 @@
 """What a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell size`.
 
-The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch.
+The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch, so it cannot ask
+`model.parallel.shares` whether a model can be dealt out to the ranks of --tensor-parallel: a server finds that out.
 """
 
 from dataclasses import dataclass
 from math import prod
 
 from model.config import ModelConfig
-from model.inside.census import MATRICES, take_census
+from model.inside.census import MATRICES, Row, take_census
+from model.weight_maps import weights_of
 from server.settings import Settings, SettingsError, format_bytes
 
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -19,6 +21,11 @@ COMPILING = 700 << 20
 """What a worker takes beside that when it compiles kernels, at a first start, until it ends; later ones read them."""
 _SCALE = 4
 """Bytes of the number that a row of int8 is multiplied by."""
+_EVERYWHERE = ("norms", "positions", "token types", "embedding projection")
+"""Components that each rank has whole."""
+_OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
+_DEALT_OUT = ("cross_q", "up", "gate_up", "head")
+"""Weights whose biases are dealt out to the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +35,10 @@ class Sizes:
     weights: int
     loading: int
     """While a worker reads its weights, beside processes and other workers: weights as they are stored, and what is
-    made of them (int8), or of the largest one at a time (packed).
+    made of them (int8), or of the largest one at a time (packed). Each rank holds one whole weight, to take its part.
     """
     kv_per_token: int
+    """On all ranks of a worker together."""
     kv_cache: int
     """Of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
     processes: int
@@ -54,17 +62,18 @@ class Sizes:
 
 def sizes(config: ModelConfig, settings: Settings) -> Sizes:
     """What `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices all`, whose
-    number is another machine's.
+    number is another machine's. That the model can be dealt out to `--tensor-parallel` ranks is not checked.
     """
     if settings.devices == "all":
         raise SettingsError("--devices all is as many as a machine has; to size a server a number is accepted")
     num_workers = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
-    num_processes = num_workers * settings.tensor_parallel
+    ranks = settings.tensor_parallel
+    num_processes = num_workers * ranks
     dtype = resolved_dtype(config, settings)
-    per_token = kv_bytes_per_token(config, dtype)
+    per_token = kv_bytes_per_token(config, dtype, ranks)
     kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
-    stored, kept = weight_bytes(config, dtype, "none"), weight_bytes(config, dtype, settings.quantize)
-    beside = kept if settings.quantize == "int8" else largest_weight_bytes(config, dtype)
+    stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
+    beside = kept if settings.quantize == "int8" else ranks * largest_weight_bytes(config, dtype)
     return Sizes(
         weights=num_workers * kept,
         loading=num_workers * (stored + beside),
@@ -90,9 +99,10 @@ def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
     return "float32" if config.dtype == "float16" and settings.device != "cuda" else config.dtype
 
 
-def weight_bytes(config: ModelConfig, dtype: str, quantize: str) -> int:
+def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
     """Of all weights as they are kept: int8 has one byte and a scale a row for each matrix but the embedding.
 
+    Of all ranks together; several do not go with int8.
     Float32 weights whose numbers are all bfloat16 take half of it for their matrices; that only reading them can tell.
     """
     each = BYTES_OF[dtype]
@@ -103,20 +113,36 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str) -> int:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs
         elif row.tied_to is None:
-            total += each * row.parameters
+            total += each * (row.parameters + _held_again(config, row, ranks))
     return total
 
 
+def _held_again(config: ModelConfig, row: Row, ranks: int) -> int:
+    """Parameters of a row that several of so many ranks hold, counted once for each rank after the first. What
+    `Shares.of_weight` of model/parallel deals out, a test holds it to.
+    """
+    stack = config.encoder if row.stack == "encoder" and config.encoder is not None else config
+    more_key_heads = max(0, ranks - stack.num_kv_heads)  # where there are fewer than ranks, each rank has one
+    owner = row.weight.rpartition(".")[0]
+    if row.component in _OF_KEY_HEADS:
+        return row.parameters // stack.num_kv_heads * more_key_heads
+    if row.component == "biases" and owner in ("qkv", "cross_kv"):
+        return row.count * 2 * stack.head_dim * more_key_heads
+    is_everywhere = row.component in _EVERYWHERE or (row.component == "biases" and owner not in _DEALT_OUT)
+    return row.parameters * (ranks - 1) if is_everywhere else 0
+
+
 def largest_weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Of the largest matrix or table."""
-    return BYTES_OF[dtype] * max(prod(row.shape) for row in take_census(config).rows)
+    """Of the largest matrix or table as it is read and packed: queries, keys and values are one, as are gate and up."""
+    return BYTES_OF[dtype] * max(prod(weight.shape) for weight in weights_of(config))
 
 
-def kv_bytes_per_token(config: ModelConfig, dtype: str) -> int:
-    """Keys and values of one position in all layers; an encoder keeps none."""
+def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
+    """Keys and values of one position in all layers, on all ranks together; an encoder keeps none."""
     if config.kind == "encoder":
         return 0
-    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * BYTES_OF[dtype]
+    num_heads = -(-config.num_kv_heads // ranks) * ranks  # each rank has equally many, and one at least
+    return 2 * config.num_layers * num_heads * config.head_dim * BYTES_OF[dtype]
 
 
 def as_table(found: Sizes, settings: Settings) -> str:

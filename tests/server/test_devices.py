@@ -22,6 +22,10 @@ def four() -> int:
     return 4
 
 
+def one() -> int:
+    return 1
+
+
 def none() -> int:
     return 0
 
@@ -60,8 +64,10 @@ def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "device", "count", "says"),
     [
-        (5, "auto", four, "5 workers need as many GPUs, and torch finds 4"),
-        ((0, 4, 7), "cuda", four, "there is no GPU 4, 7; torch finds 4, numbered from 0"),
+        (5, "auto", four, "5 workers need as many GPUs, and torch finds 4; at most 4 are accepted"),
+        (2, "auto", one, "2 workers need as many GPUs, and torch finds 1; 1 is accepted"),
+        ((0, 4, 7), "cuda", four, "there is no GPU 4, 7; torch finds 4; 0 to 3 are accepted"),
+        ((1,), "cuda", one, "there is no GPU 1; torch finds 1; 0 is accepted"),
         (2, "cuda", none, "torch finds no GPU here.*--device cpu is accepted"),
         ("all", "auto", none, "torch finds none here; a number of workers is accepted"),
         ((0, 1), "cpu", four, "GPUs are asked for, but --device is cpu; a number of workers is accepted"),
@@ -139,6 +145,18 @@ def test_cards_are_counted_as_a_worker_would_see_them(tmp_path: Path, monkeypatc
     (tmp_path / "torch.py").write_text("raise SystemExit('somebody else lies in this folder')")
     monkeypatch.chdir(tmp_path)
     assert visible_cards() == torch.cuda.device_count()
+
+
+def test_why_cards_could_not_be_counted_is_told_in_torchs_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12 is not there')")
+    with pytest.raises(ValueError, match=r"could not be counted: .* ImportError: libcudart\.so\.12 is not there$"):
+        visible_cards()
+    (tmp_path / "torch.py").write_text("import os\nos._exit(3)")  # without a word
+    with pytest.raises(ValueError, match=r"non-zero exit status 3\.$"):
+        visible_cards()
 
 
 def test_a_taken_port_is_told_before_any_card_is_looked_for() -> None:

@@ -1,20 +1,26 @@
 """What `lightwell size` foretells, against checkpoints and what the engine's own parts take."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from model.config import ModelConfig
+from model.folder import PACKAGED
 from model.kv_cache import KVCache
 from model.layers.int8_rows import Int8Rows
+from model.parallel.group import Group
+from model.parallel.shares import shares_of, weight_parts
 from model.registry import read_config
+from model.weight_maps import weights_of
 from server.cli import main
 from server.engine.config import EngineConfig
 from server.engine.memory import num_cache_blocks
 from server.settings import Settings, SettingsError
-from server.sizing import kv_bytes_per_token, sizes, weight_bytes
-from tests.tiny import make
+from server.sizing import kv_bytes_per_token, largest_weight_bytes, sizes, weight_bytes
+from tests.tiny import make, make_variant
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "t5"])
@@ -46,14 +52,55 @@ def test_int8_keeps_a_byte_and_a_scale_a_row_but_for_the_embedding(tmp_path: Pat
 
 
 def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
-    config = read_config(make("llama", tmp_path))
+    config = read_config(make("llama", tmp_path))  # four key heads
     one, three = sizes(config, Settings()), sizes(config, Settings(devices=3))
     shared = sizes(config, Settings(tensor_parallel=2))
     assert (three.weights, three.kv_cache, three.captures) == (3 * one.weights, 3 * one.kv_cache, one.captures)
-    assert (shared.weights, shared.kv_cache) == (one.weights, one.kv_cache)
+    assert (shared.kv_per_token, shared.kv_cache) == (one.kv_per_token, one.kv_cache)
+    assert one.weights < shared.weights < 1.01 * one.weights  # norms alone stand on both
     assert one.processes < shared.processes < three.processes
     with pytest.raises(SettingsError, match="--devices all"):
         sizes(config, Settings(devices="all"))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("name", ["llama-mqa-untied", "llama-biases", "olmo2", "gpt2", "bert", "t5"])
+def test_what_stands_on_several_ranks_is_counted_on_each(name: str, ranks: int, tmp_path: Path) -> None:
+    config = read_config(make_variant(name, tmp_path))
+    stacks = [shares_of(config, Group(rank, ranks)) for rank in range(ranks)]
+    parts = [weight_parts(stack) for stack in stacks]
+    whole = {weight.name: torch.empty(weight.shape, device="meta") for weight in weights_of(config)}
+    held = sum(part(name, weight).nbytes for part in parts for name, weight in whole.items())
+    settings = Settings(tensor_parallel=ranks, max_num_seqs=3, block_size=16, max_model_len=40)
+    found = sizes(config, settings)
+    assert found.weights == held
+    assert found.loading == held + ranks * max(weight.nbytes for weight in whole.values())
+    engine = settings.engine_config(tmp_path)
+    caches = [cache_bytes(engine, stack[""].own_config) for stack in stacks]
+    assert found.kv_cache == sum(caches)
+    given = sizes(config, replace(settings, kv_cache_memory=1 << 20)).kv_cache
+    assert given == (1 << 20 if config.kind != "encoder" else 0)  # which the ranks share
+
+
+def cache_bytes(engine: EngineConfig, own: ModelConfig) -> int:
+    """What one process keeps for three contexts of 40 tokens."""
+    if own.kind == "encoder":
+        return 0
+    num_blocks = num_cache_blocks(engine, own, torch.float32, torch.device("cpu"), 40) - 1  # without the null block
+    return num_blocks * KVCache.bytes_per_block(own, engine.block_size, torch.float32)
+
+
+def test_one_key_head_stands_on_every_rank() -> None:
+    config = replace(read_config(PACKAGED), num_heads=12, num_kv_heads=1)
+    one, four = (sizes(config, Settings(tensor_parallel=ranks)) for ranks in (1, 4))
+    assert (four.kv_per_token, four.kv_cache) == (4 * one.kv_per_token, 4 * one.kv_cache)
+    five = replace(config, num_kv_heads=5)  # dealt out to two, one has two and a place to spare
+    assert kv_bytes_per_token(five, "float32", 2) == 6 * kv_bytes_per_token(config, "float32")
+
+
+def test_gate_and_up_are_read_and_packed_as_one(tmp_path: Path) -> None:
+    config = read_config(make("llama", tmp_path, intermediate_size=4096))
+    assert largest_weight_bytes(config, "bfloat16") == 2 * 2 * 4096 * config.hidden_size
 
 
 def test_a_load_that_takes_more_than_serving_is_what_counts(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""A start that ends before anything is served: its one line, and no folder of the workers' socket that stays."""
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from server import processes
+from server.http_protocol import ConnectionEvents
+from server.settings import Settings
+
+
+@pytest.fixture
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The machine's folder of temporary files; a start sets signal handlers, which are put back."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    yield tmp_path
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def start() -> None:
+    def never(client: object, lifespan: object) -> None:
+        raise AssertionError("nothing is served")
+
+    settings = Settings(port=0)
+    config = settings.engine_config(Path("no-folder"))
+    events = ConnectionEvents(on_stalled=print)
+    processes.run(settings, config, never, name="none", events=events, model_files={})  # type: ignore[arg-type]
+
+
+def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(wanted: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(processes, "possible_connections", fail)
+    with pytest.raises(processes.ServerGaveUp, match=r"^the server could not be set up: .*Too many open files$"):
+        start()
+    assert not list(tmp.iterdir())
+
+
+def test_a_signal_while_the_server_is_set_up_leaves_no_folder(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_signalled(wanted: int) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        return wanted
+
+    monkeypatch.setattr(processes, "possible_connections", is_signalled)
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not list(tmp.iterdir())
+
+
+def test_weights_that_vanish_before_the_workers_start_leave_no_folder(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(threads: int | None, weight_bytes: int) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "model.safetensors")
+
+    monkeypatch.setattr(processes, "prepare_environment", vanish)
+    with pytest.raises(FileNotFoundError):
+        start()
+    assert not list(tmp.iterdir())
+
+
+def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp / "nowhere"))
+    with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
+        start()
