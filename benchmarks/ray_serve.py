@@ -1,8 +1,9 @@
 """The Ray Serve application on a local cluster, with timed stand-in engines: `python -m benchmarks.ray_serve`.
 
-Prints output tokens/s of one, two and four replicas beside the plain server with one worker, and what clients saw when
-a node with one of four replicas was killed under load. The engines only take their time, so that few cores do; what
-HTTP, the ingress and Ray cost is real. Starts its own cluster on the loopback interface and ends it.
+Prints output tokens/s of one, two and four replicas beside the plain server with one worker; what clients saw when a
+node with one of four replicas was killed under load; and how replicas came with a load and went after it. The engines
+only take their time, so that few cores do; what HTTP, the ingress and Ray cost is real. Starts its own cluster on the
+loopback interface and ends it.
 """
 
 import argparse
@@ -33,6 +34,10 @@ CLIENTS_PER_REPLICA = 8
 TOKENS = 64
 KILL_AFTER = 2.0
 """Seconds of load before the node is killed."""
+SCALING = {"min_replicas": 1, "max_replicas": 3, "target_ongoing_requests": CLIENTS_PER_REPLICA, "upscale_delay_s": 1,
+           "downscale_delay_s": 5, "look_back_period_s": 11}  # fmt: skip
+PATIENCE = 180.0
+"""Seconds for replicas to come or to go."""
 STEPS = StepTimes(base=0.02, per_prompt_token=1e-5, per_sequence=1e-4)
 
 
@@ -61,11 +66,10 @@ def local_cluster() -> Iterator[tuple[Cluster, list[Any]]]:
             cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def deploy(model: Path, num_replicas: int) -> None:
+def deploy(model: Path, scale: dict[str, Any]) -> None:
     arguments = {
         "model": str(model), "threads": 1, "device": "cpu", "kv_cache_memory": 1023 * bytes_per_block(model),
-        "min_replicas": num_replicas, "max_replicas": num_replicas, "max_replicas_per_node": 1,
-        "engine_factory": "benchmarks.timed_engine:TimedEngine.from_folder",
+        "max_replicas_per_node": 1, "engine_factory": "benchmarks.timed_engine:TimedEngine.from_folder", **scale,
     }  # fmt: skip
     serve.run(build(arguments), name="lightwell")
 
@@ -75,6 +79,16 @@ def loaded(port: int, num_replicas: int, rounds: int) -> Load:
     return asyncio.run(closed_loop(LOOPBACK, port, bodies(clients * rounds), clients))
 
 
+async def outcome(port: int, body: dict[str, Any]) -> str:
+    """How a request ended."""
+    try:
+        (await exchange(LOOPBACK, port, body)).timeline()
+    except Exception as error:
+        text = str(error)
+        return next((code for code in ("worker_lost", "not_ready") if code in text), text[:80])
+    return "whole"
+
+
 async def killed(port: int, cluster: Cluster, node: Any, num_requests: int) -> tuple[Counter[str], float]:
     """How each of the requests ended, and seconds from the kill until the last had."""
     places = asyncio.Semaphore(CLIENTS_PER_REPLICA * max(REPLICAS))
@@ -82,13 +96,7 @@ async def killed(port: int, cluster: Cluster, node: Any, num_requests: int) -> t
 
     async def request(body: dict[str, Any]) -> None:
         async with places:
-            try:
-                (await exchange(LOOPBACK, port, body)).timeline()
-                ends["whole"] += 1
-            except Exception as error:
-                text = str(error)
-                known = ("worker_lost", "not_ready")
-                ends[next((code for code in known if code in text), text[:80])] += 1
+            ends[await outcome(port, body)] += 1
 
     tasks = [asyncio.create_task(request(body)) for body in bodies(num_requests)]
     await asyncio.sleep(KILL_AFTER)
@@ -96,6 +104,45 @@ async def killed(port: int, cluster: Cluster, node: Any, num_requests: int) -> t
     await asyncio.to_thread(cluster.remove_node, node, False)
     await asyncio.gather(*tasks)
     return ends, time.perf_counter() - killed_at
+
+
+async def until_running(port: int, num_clients: int, num_replicas: int) -> tuple[Counter[str], float]:
+    """How requests of so many clients ended that came until so many replicas ran, and the seconds that took."""
+    ends: Counter[str] = Counter()
+    is_over = asyncio.Event()
+
+    async def client(body: dict[str, Any]) -> None:
+        while not is_over.is_set():
+            ends[await outcome(port, body)] += 1
+
+    started = time.perf_counter()
+    tasks = [asyncio.create_task(client(body)) for body in bodies(num_clients)]
+    while await asyncio.to_thread(replica_states) != {"RUNNING": num_replicas}:
+        if time.perf_counter() > started + PATIENCE:
+            raise RuntimeError(f"after {PATIENCE:.0f} s there are replicas {replica_states()}")
+        await asyncio.sleep(0.25)
+    seconds = time.perf_counter() - started
+    is_over.set()
+    await asyncio.gather(*tasks)
+    return ends, seconds
+
+
+def replica_states() -> dict[str, int]:
+    """How many engine replicas are in which state, by Ray's word."""
+    states = serve.status().applications["lightwell"].deployments["Engine"].replica_states
+    return {state.value: count for state, count in states.items() if count}
+
+
+def autoscaled(port: int, model: Path) -> None:
+    """From one replica to the most under load, then back; prints how long it took and how requests ended."""
+    most = SCALING["max_replicas"]
+    deploy(model, {"min_replicas": 1, "max_replicas": 1})
+    asyncio.run(until_running(port, 0, 1))
+    deploy(model, SCALING)
+    for num_clients, wanted in ((CLIENTS_PER_REPLICA * most, most), (1, 1)):
+        before = replica_states()
+        ends, seconds = asyncio.run(until_running(port, num_clients, wanted))
+        print(f"{num_clients} clients, replicas {before}: {wanted} running {seconds:.0f} s later; {dict(ends)}")
 
 
 def main() -> None:
@@ -112,10 +159,11 @@ def main() -> None:
         port = free_port()
         serve.start(proxy_location="HeadOnly", http_options={"host": LOOPBACK, "port": port})
         for num_replicas in REPLICAS:
-            deploy(model, num_replicas)
+            deploy(model, {"min_replicas": num_replicas, "max_replicas": num_replicas})
             tell(f"{num_replicas} replicas", loaded(port, num_replicas, rounds))
         ends, seconds = asyncio.run(killed(port, cluster, nodes[-1], CLIENTS_PER_REPLICA * max(REPLICAS) * rounds))
-    print(f"\none of {max(REPLICAS)} nodes killed: {dict(ends)}; the rest had ended {seconds:.1f} s later")
+        print(f"\none of {max(REPLICAS)} nodes killed: {dict(ends)}; the rest had ended {seconds:.1f} s later")
+        autoscaled(port, model)
 
 
 def tell(name: str, load: Load) -> None:

@@ -15,6 +15,7 @@ from benchmarks.pod import Pod
 _PAUSE = 0.05
 _TIMEOUT = 120.0
 _BODY = {"prompt": "Once upon a time", "max_tokens": 48, "temperature": 0, "ignore_eos": True}
+_DATA = "data: "
 _DONE = "[DONE]"
 ANSWERED = "answered"
 
@@ -103,8 +104,8 @@ class ServiceLoad:
             return f"{answer.status_code} {answer.json()['error']['code']}"
         if not is_stream:
             return self._judged([json.loads(answer.text)], is_whole=True)
-        lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line]
-        return self._judged([json.loads(line) for line in lines if line != _DONE], is_whole=lines[-1:] == [_DONE])
+        data = [line.removeprefix(_DATA) for line in answer.text.splitlines() if line.startswith(_DATA)]
+        return self._judged([json.loads(each) for each in data if each != _DONE], is_whole=data[-1:] == [_DONE])
 
     def _judged(self, events: list[dict[str, object]], *, is_whole: bool) -> str:
         """All answers must be the first one's text: the same pod or another, as a stream or not."""

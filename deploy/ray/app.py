@@ -32,6 +32,8 @@ _NO_SETTINGS = frozenset({"host", "port", "root_path", "api_key"})
 _AGREED = ("shutdown_grace", "max_body_bytes")
 """Settings that the ingress and Ray know too: read here once, so that no replica reads others from its environment."""
 _COUNTS = ("min_replicas", "max_replicas", "max_replicas_per_node", "ingress_replicas")
+_LEAST_LOOK_BACK = 10.0
+"""How often Ray's counts come in, in seconds: it takes only longer times to look back."""
 _ACCEPTED = dict.fromkeys(_COUNTS, "a whole number of at least 1") | {"target_ongoing_requests": "a number above 0"}
 """Of the numbers that cannot be 0."""
 
@@ -46,6 +48,8 @@ class Scale:
     """Requests, running and waiting, of one replica that Ray scales towards."""
     upscale_delay_s: float = 10.0
     downscale_delay_s: float = 300.0
+    look_back_period_s: float = 30.0
+    """Over which requests are averaged."""
     num_cpus: float = 1.0
     num_gpus: float = 0.0
     max_replicas_per_node: int | None = None
@@ -66,6 +70,7 @@ def build(arguments: Mapping[str, Any]) -> Application:
             "target_ongoing_requests": scale.target_ongoing_requests,
             "upscale_delay_s": scale.upscale_delay_s,
             "downscale_delay_s": scale.downscale_delay_s,
+            "look_back_period_s": scale.look_back_period_s,
         },
         ray_actor_options={"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
         max_replicas_per_node=scale.max_replicas_per_node,  # type: ignore[arg-type]  # None: as many as fit
@@ -118,6 +123,11 @@ def read_scale(arguments: Mapping[str, Any]) -> Scale:
         if field.name in arguments:
             values[field.name] = _read(field.name, arguments[field.name])
     scale = Scale(**values)
+    if scale.look_back_period_s <= _LEAST_LOOK_BACK:
+        raise SettingsError(
+            f"look_back_period_s: {scale.look_back_period_s:g} is not usable; a number above {_LEAST_LOOK_BACK:g} is "
+            "accepted"
+        )
     if not 1 <= scale.min_replicas <= scale.max_replicas:
         raise SettingsError(
             f"min_replicas {scale.min_replicas} and max_replicas {scale.max_replicas}: at least 1, and no more than "

@@ -1,8 +1,9 @@
 """A Ray cluster of a head and two nodes that serves the default model: python -m tests.deploy.ray_serve_nodes PORT.
 
-Writes "ready" once it answers, and a word after each line that it reads: "kill" kills a node with one of the two
-engine replicas, at once; "deploy" begins to put another version in the application's place, of one replica. The end of
-stdin ends all of it. A process of its own, as Ray warns and leaves threads behind.
+Writes "ready" once it answers, with one engine replica, which becomes two under load. Writes a word after each line
+that it reads: "kill" kills a node with one of two replicas, at once; "deploy" begins to put another version in the
+application's place, of one replica. The end of stdin ends all of it. A process of its own, as Ray warns and leaves
+threads behind.
 """
 
 import sys
@@ -18,6 +19,8 @@ from deploy.ray.app import build
 
 STORE_BYTES = 80_000_000
 """Of each node's object store: about the least that Ray takes."""
+SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0, "downscale_delay_s": 3600,
+           "look_back_period_s": 11}  # fmt: skip
 
 
 def main(folder: str) -> None:
@@ -29,14 +32,14 @@ def main(folder: str) -> None:
     services.resolve_ip_for_localhost = lambda host: host
     ray.init(address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False)
     serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
-    serve.run(application(num_replicas=2), name="lightwell")
+    serve.run(application(**SCALING), name="lightwell")
     print("ready", flush=True)
     for line in sys.stdin:
         if line.strip() == "kill":
             cluster.remove_node(nodes.pop(), allow_graceful=False)
             print("killed", flush=True)
         else:
-            target = serve.RunTarget(application(num_replicas=1, max_num_seqs=32), name="lightwell")
+            target = serve.RunTarget(application(max_num_seqs=32), name="lightwell")
             serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
             print("deployed", flush=True)
     serve.shutdown()  # type: ignore[no-untyped-call]
@@ -44,8 +47,8 @@ def main(folder: str) -> None:
     cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def application(num_replicas: int, **settings: int) -> serve.Application:
-    return build({"min_replicas": num_replicas, "max_replicas": num_replicas, "threads": 1, **settings})
+def application(**arguments: int) -> serve.Application:
+    return build({"threads": 1, **arguments})
 
 
 if __name__ == "__main__":

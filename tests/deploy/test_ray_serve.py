@@ -1,5 +1,5 @@
-"""The Ray Serve application on a local cluster of three nodes, over HTTP: same routes, same answers, a node killed and
-a new version deployed under load."""
+"""The Ray Serve application on a local cluster of three nodes, over HTTP: same routes, same answers, a replica that a
+load brings, a node killed and a new version deployed under load."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from threading import Semaphore, Thread
+from threading import Event, Semaphore, Thread
 from typing import Any
 
 import httpx
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 PAUSE = 0.1
+NUM_CLIENTS = 6
 NUM_STREAMS = 16
 NUM_CHOICES = 16
 NUM_LONG = 64
@@ -138,9 +139,31 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
     running = RayCluster(process, f"http://127.0.0.1:{port}", log)
     try:
         running.expect("ready")
+        check_that_load_brings_a_replica(running)
         yield running
     finally:
         running.end()
+
+
+def check_that_load_brings_a_replica(cluster: RayCluster) -> None:
+    """One becomes two, and meanwhile every request is answered."""
+    wait_for(lambda: len(cluster.replicas()) == 1, "the replica tells its metrics", PATIENCE, PAUSE)
+    are_two = Event()
+
+    def client() -> list[int]:
+        answers = []
+        while not are_two.is_set():
+            body = {"prompt": PROMPT, "max_tokens": 100, "ignore_eos": True}
+            answers.append(cluster.http.post("/v1/completions", json=body).status_code)
+        return answers
+
+    with ThreadPoolExecutor(NUM_CLIENTS) as threads:
+        clients = [threads.submit(client) for _ in range(NUM_CLIENTS)]
+        try:
+            wait_for(lambda: len(cluster.replicas()) == 2, "the load brings another replica", PATIENCE, PAUSE)
+        finally:
+            are_two.set()
+        assert {status for each in clients for status in each.result(PATIENCE)} == {200}
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +302,7 @@ def test_pages_of_metrics_are_merged_family_by_family() -> None:
         ({"ingress_replicas": 1.5}, "ingress_replicas: 1.5 .* whole number"),
         ({"target_ongoing_requests": 0}, "target_ongoing_requests: 0 .* above 0"),
         ({"target_ongoing_requests": "nan"}, "target_ongoing_requests: 'nan'"),
+        ({"look_back_period_s": 10}, "look_back_period_s: 10 .* above 10"),
         ({"num_cpus": -1}, "num_cpus: -1 .* at least 0"),
         ({"num_cpus": None}, "num_cpus: null"),
         ({"model": None}, "model: null"),
