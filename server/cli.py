@@ -113,10 +113,9 @@ def size(settings: Settings) -> int:
 
     try:
         config = registry.read_config(folder.resolve_config(settings.model or str(folder.PACKAGED)))
+        found = sizing.sizes(config, settings)
     except folder.ModelLoadError as error:
         return fail(str(error), 1)
-    try:
-        found = sizing.sizes(config, settings)
     except SettingsError as error:
         return fail(str(error), 2)
     return tell(sizing.as_table(found, settings))

@@ -1,7 +1,6 @@
 """What a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell size`.
 
-The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch, so it cannot ask
-`model.parallel.shares` whether a model can be dealt out to the ranks of --tensor-parallel: a server finds that out.
+The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch.
 """
 
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from math import prod
 
 from model.config import ModelConfig
 from model.inside.census import MATRICES, Row, take_census
+from model.parallel.split import check_split
 from model.weight_maps import weights_of
 from server.settings import Settings, SettingsError, format_bytes
 
@@ -62,12 +62,13 @@ class Sizes:
 
 def sizes(config: ModelConfig, settings: Settings) -> Sizes:
     """What `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices all`, whose
-    number is another machine's. That the model can be dealt out to `--tensor-parallel` ranks is not checked.
+    number is another machine's, and ModelLoadError where the model cannot be dealt out to `--tensor-parallel` ranks.
     """
     if settings.devices == "all":
         raise SettingsError("--devices all is as many as a machine has; to size a server a number is accepted")
     num_workers = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
     ranks = settings.tensor_parallel
+    check_split(config, ranks)
     num_processes = num_workers * ranks
     dtype = resolved_dtype(config, settings)
     per_token = kv_bytes_per_token(config, dtype, ranks)

@@ -14,7 +14,7 @@ from model.folder import ModelLoadError
 from model.inside.live_weights import LiveWeights
 from model.inside.weight_reader import Lookup
 from model.parallel.leader import LeadingTransformer, load_leading
-from model.parallel.shares import check_split
+from model.parallel.split import check_split
 from model.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.ranks import Ranks

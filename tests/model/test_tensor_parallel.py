@@ -18,7 +18,8 @@ from model.kv_cache import KVCache
 from model.loader import load_model
 from model.parallel.group import Group
 from model.parallel.leader import LeadingTransformer, load_leading
-from model.parallel.shares import check_split, shares_of, why_not_split
+from model.parallel.shares import shares_of
+from model.parallel.split import check_split, why_not_split
 from model.points import Stack
 from model.registry import read_config
 from model.transformer import Transformer

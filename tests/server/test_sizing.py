@@ -1,5 +1,6 @@
 """What `lightwell size` foretells, against checkpoints and what the engine's own parts take."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -136,3 +137,8 @@ def test_the_command_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_no_model_is_one_line_and_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", str(tmp_path / "nothing")]) == 1
     assert "nothing" in capsys.readouterr().err
+
+
+def test_ranks_that_serve_would_refuse_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["size", "--tensor-parallel", "7"]) == 1
+    assert re.search(r"--tensor-parallel 7: .* attention heads, .* is accepted\n$", capsys.readouterr().err)
