@@ -130,7 +130,7 @@ async def until_running(port: int, num_clients: int, num_replicas: int) -> tuple
 def replica_states() -> dict[str, int]:
     """How many engine replicas are in which state, by Ray's word."""
     states = serve.status().applications["lightwell"].deployments["Engine"].replica_states
-    return {state.value: count for state, count in states.items() if count}
+    return {state: count for state, count in states.items() if count}
 
 
 def autoscaled(port: int, model: Path) -> None:

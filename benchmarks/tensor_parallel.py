@@ -37,7 +37,8 @@ from server.engine.sampling_params import SamplingParams
 STREAMS = (1, 8, 32)
 POINTS = ("attn.hook_pattern", "hook_resid_post")
 _STEPS = 60
-_CACHE = 256 << 20
+_CACHE = 768 << 20
+"""Bytes, for the longest of all streams at once, in float64 too."""
 
 
 @dataclass
