@@ -44,13 +44,11 @@ _PACKINGS: dict[str, Callable[[torch.Tensor], InnerProductWeight | ConvolutionWe
 
 
 @dataclass(frozen=True, slots=True)
-class FewRows:
-    """What `few_rows_kernels.multiply_columns` must know of a weight."""
+class PackedBlocks:
+    """Where a packed weight's rows lie, 64 side by side: [blocks, 4-byte words of a row, 64]."""
 
     address: int
     """Of the packed memory, while the weight lives."""
-    chain: int
-    """Inputs that are summed in one go, see there."""
     inputs: int
     """As the weight has them: more than the layer where they are filled up with zeros, as rows then must be."""
     outputs: int
@@ -60,6 +58,14 @@ class FewRows:
     def num_blocks(self) -> int:
         """Of 64 columns, the last one filled up with zeros."""
         return -(-self.outputs // BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class FewRows(PackedBlocks):
+    """What `few_rows_kernels.multiply_columns` must know of a weight."""
+
+    chain: int
+    """Inputs that are summed in one go, see there."""
 
 
 class FewRowsWeight:
@@ -83,20 +89,25 @@ class FewRowsWeight:
         return self._packed.to_dense()
 
 
-def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
-    """How to multiply few rows by `packed`, made of weight [out, in], with the same bits; None where that cannot be."""
-    if not isinstance(packed, InnerProductWeight | ConvolutionWeight) or not _has_instructions(weight.dtype):
-        return None
-    place = packed.memory()
-    if place is None:
+def blocks_of(packed: PackedWeight, weight: torch.Tensor) -> PackedBlocks | None:
+    """Where the rows of `packed`, made of weight [out, in], lie; None where they lie in no such blocks."""
+    place = packed.memory() if isinstance(packed, InnerProductWeight | ConvolutionWeight) else None
+    if place is None or weight.dtype not in _CHAINS:
         return None
     memory = _memory_at(*place, weight.dtype)
-    outputs, inputs = weight.shape
-    packed_inputs, rest = divmod(len(memory), -(-outputs // BLOCK) * BLOCK)
-    if rest or not _lies_in_blocks(memory, packed_inputs, weight):
+    inputs, rest = divmod(len(memory), -(-len(weight) // BLOCK) * BLOCK)
+    if rest or not _lies_in_blocks(memory, inputs, weight):
         return None
+    return PackedBlocks(memory.ctypes.data, inputs, len(weight))
+
+
+def few_rows_of(packed: PackedWeight, weight: torch.Tensor) -> FewRows | None:
+    """How to multiply few rows by `packed`, made of weight [out, in], with the same bits; None where that cannot be."""
+    if not _has_instructions(weight.dtype) or (blocks := blocks_of(packed, weight)) is None:
+        return None
+    outputs, inputs = weight.shape
     chain = _chain(type(packed).__name__, inputs, as_wide(outputs), weight.dtype, torch.get_num_threads())
-    return FewRows(memory.ctypes.data, chain, packed_inputs, outputs) if chain else None
+    return FewRows(blocks.address, blocks.inputs, outputs, chain) if chain else None
 
 
 def _memory_at(address: int, num_bytes: int, dtype: torch.dtype) -> np.ndarray:
@@ -144,7 +155,7 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
     bias = weight[:, 0].contiguous()
 
     def agrees(chain: int) -> bool:
-        few = FewRows(memory.ctypes.data, chain, packed_inputs, outputs)
+        few = FewRows(memory.ctypes.data, packed_inputs, outputs, chain)
         return all(
             torch.equal(_product(x[-rows:], memory, few, of), packed.multiply(x[-rows:], of, NO_POST_OP))
             for rows in _PROBED_ROWS

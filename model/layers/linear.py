@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from model.config import Activation
 from model.layers import fixed_shapes
 from model.layers.arrays import why_not_compiled
-from model.layers.few_rows import FewRows, FewRowsWeight, few_rows_of
+from model.layers.few_rows import FewRows, FewRowsWeight, PackedBlocks, blocks_of, few_rows_of
 from model.layers.int8_rows import Int8Rows, Quantization
 from model.layers.narrow_weight import NarrowWeight, can_narrow
 from model.layers.packed_weight import PackedWeight, PostOp, can_pack, pack
@@ -84,6 +84,8 @@ class Linear:
         self.activation: Activation | None = activation
         self._weight: torch.Tensor | Int8Rows | PackedWeight = weight
         self._packed: PackedWeight | None = None
+        self.blocks: PackedBlocks | None = None
+        """Where the rows of the packed weight can be read, as they were given."""
         self.few_rows: FewRows | None = None
         """How compiled kernels may multiply few rows by the packed weight, with the bits of `__call__`."""
         self.tiles: TileWeight | None = None
@@ -105,6 +107,7 @@ class Linear:
             self._packed = self.narrow
         elif packed and can_pack(weight.dtype, weight.device):
             self._packed = pack(weight, batch_invariant=batch_invariant)
+            self.blocks = blocks_of(self._packed, weight)
             self.few_rows = few_rows_of(self._packed, weight)
             if self.few_rows is not None:
                 self._packed = FewRowsWeight(self._packed, self.few_rows, weight.dtype)

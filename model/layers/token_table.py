@@ -63,7 +63,7 @@ def _packed_words(linear: Linear, dtype: torch.dtype) -> torch.Tensor | None:
     """The packed memory as int32 [N, words of a row, 64]; None where it does not lie like that."""
     if linear.narrow is not None:
         return linear.narrow.memory.view(torch.int32).squeeze(-1)
-    where = linear.few_rows
+    where = linear.blocks
     if where is None:
         return None
     words_of_row = where.inputs * dtype.itemsize // _WORD
