@@ -43,8 +43,8 @@ def wait_for(condition: Callable[[], bool], what: str, patience: float = PATIENC
     return time.monotonic() - begun
 
 
-def worker_of(pod: Pod) -> int:
-    return next(pid for pid in descendants(pod.pid) if is_worker(pid))
+def workers_of(pod: Pod) -> list[int]:
+    return [pid for pid in descendants(pod.pid) if is_worker(pid)]
 
 
 class Play:
@@ -79,11 +79,13 @@ class Play:
         with ServiceLoad(self.service, CLIENTS) as load:
             load.wait_for_answers()
             self.note("started, ready", started, load, pod)
-            os.kill(worker_of(pod), signal.SIGKILL)
-            lost = wait_for(lambda: not pod.is_ready, "the probe sees the lost worker")
-            back = wait_for(lambda: pod.is_ready, "ready again")
-            load.wait_for_answers()
-            self.note("worker killed, ready again", lost + back, load, pod)
+            (worker,) = workers_of(pod)
+            os.kill(worker, signal.SIGKILL)
+            begun = time.monotonic()
+            wait_for(lambda: any(pid != worker for pid in workers_of(pod)), "another worker is started")
+            load.wait_for_answers(PATIENCE)  # of the new one; it may be there before the probe has missed the old one
+            self.note("worker killed, answering again", time.monotonic() - begun, load, pod)
+            wait_for(lambda: pod.is_ready, "the probe sees it ready")
             os.kill(pod.pid, signal.SIGSTOP)
             hung = wait_for(lambda: pod.num_restarts == 1, "the container is restarted")
             hung += wait_for(lambda: pod.is_ready, "ready again")
