@@ -32,8 +32,8 @@ BLOCK = 64
 """Columns that oneDNN lays side by side; weights that it lays otherwise are left to it."""
 
 _PROBED_ROWS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64)
-_CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32,)}
-"""Inputs that oneDNN 3.12 was seen to sum in one go: float32 is cut for the sake of caches, bfloat16 as tiles are."""
+_CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32, 512, 1024, 1280)}
+"""Inputs that oneDNN 3.12 was seen to sum in one go: cut for the sake of caches; with tiles 32, as these are."""
 
 _MOST_ROWS = {torch.float32: 64, torch.bfloat16: 32}
 """Up to which our own products are faster than oneDNN's: beyond, both wait for arithmetic."""
@@ -122,7 +122,7 @@ def _has_instructions(dtype: torch.dtype) -> bool:
         return False
     from model.layers import tiles  # here, as below: a GPU server needs no compiler
 
-    return tiles.has_tiles() if dtype == torch.bfloat16 else tiles.has_wide_vectors()
+    return (tiles.has_tiles() or tiles.has_pairs()) if dtype == torch.bfloat16 else tiles.has_wide_vectors()
 
 
 def _lies_in_blocks(memory: np.ndarray, inputs: int, weight: torch.Tensor) -> bool:
@@ -164,7 +164,7 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
 
     if not _lies_in_blocks(memory, packed_inputs, weight):
         return 0
-    chains = dict.fromkeys(min(chain, inputs) for chain in _CHAINS[dtype])
+    chains = dict.fromkeys(min(chain, packed_inputs) for chain in _CHAINS[dtype])
     return next((chain for chain in chains if agrees(chain)), 0)
 
 

@@ -6,7 +6,8 @@ order of a sum, which `few_rows` tries out before it trusts this file:
 
 - float32: the inputs are cut into chains of so many; a chain is one multiply-add after the other, from 0; the chains'
   sums are added up in order. Weights lie [N / 64, K, 64].
-- bfloat16: what the matrix unit does, 32 inputs at a time (`tiles`). Weights lie [N / 64, K / 2, 64, 2].
+- bfloat16 with tiles: what the matrix unit does, 32 inputs at a time (`tiles`). Weights lie [N / 64, K / 2, 64, 2].
+- bfloat16 without: as float32, but two inputs at a time (VDPBF16PS), from the same memory.
 
 Axes: R rows, K inputs, N outputs, the last block of 64 filled up with zeros.
 """
@@ -29,6 +30,7 @@ from model.layers.tiles import (
     clear,
     fetch,
     give_up,
+    has_pairs,
     has_tiles,
     intrinsic,
     multiply,
@@ -63,7 +65,23 @@ _TWO_TILE_SHAPES = np.stack([shapes([16, 16, rows, rows, 16, rows, 16, 16]) for 
 
 
 _BYTE, _INT, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
+_VECTOR, _PAIRS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(_INT, LANES)
+
+
+class _Bfloat(ir.Type):
+    """LLVM's bfloat16, which llvmlite has no name for."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, type(self))
+
+    def __hash__(self):
+        return hash(type(self))
+
+
+_BFLOATS = ir.VectorType(_Bfloat(), 2 * LANES)
 
 
 def _plus(builder, *numbers):
@@ -89,21 +107,32 @@ def _fetch(builder, pointer):
 
 
 def _in_all_lanes(builder, number):
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
     lane = builder.insert_element(undefined, number, ir.Constant(_INT, 0))
     return builder.shuffle_vector(lane, undefined, ir.Constant(ir.VectorType(_INT, LANES), None))
+
+
+def _multiply_add(builder, x, w, total):
+    """total + x w in each lane; of pairs of bfloat16, both products."""
+    if x.type == _VECTOR:
+        return _call(builder, "llvm.fma.v16f32", _VECTOR, x, w, total)
+    pairs = (builder.bitcast(each, _BFLOATS) for each in (x, w))
+    return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _VECTOR, total, *pairs)
 
 
 @intrinsic
 def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
     """sums[s + 64 r + j] += the chain over k of x[i + r * stride + k] * weights[at + 64 k + j], each j < 64 and
-    each r < num_rows, a constant, k from 0 to count. All float32 and contiguous, indexed as if they had one axis.
+    each r < num_rows, a constant, k from 0 to count. All float32 and contiguous, indexed as if they had one axis; or x
+    and weights bfloat16 as bits, k then over pairs of numbers that lie side by side.
 
     Written for LLVM as it stands, since numba gives no way to keep so many sums in registers for certain.
     """
     if not isinstance(num_rows, types.IntegerLiteral):
         raise TypingError(f"how many rows stay in registers is a constant, not {num_rows}")
     rows = range(num_rows.literal_value)
+    together = 2 if isinstance(x.dtype, types.Integer) else 1
+    word, words = (_INT, _PAIRS) if together == 2 else (ir.FloatType(), _VECTOR)
     width = BLOCK if len(rows) <= _ROWS_OF_A_BLOCK else BLOCK // 2
     places = range(0, width, LANES)
 
@@ -116,18 +145,24 @@ def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
         with cgutils.for_range_slice(builder, *columns) as (column, _):
             totals = {(r, place): cgutils.alloca_once_value(builder, nothing) for r in rows for place in places}
             with cgutils.for_range(builder, count) as loop:
-                line = _plus(builder, at, column, builder.mul(loop.index, ir.Constant(_INDEX, BLOCK)))
+                line = _plus(builder, column, builder.mul(loop.index, ir.Constant(_INDEX, BLOCK)))
+                line = _plus(builder, at, builder.mul(line, ir.Constant(_INDEX, together)))
+                k = builder.mul(loop.index, ir.Constant(_INDEX, together))
                 for place in places:
-                    _fetch(builder, _pointer(builder, weights, _plus(builder, line, place, _AHEAD // 4), _BYTE))
+                    far = _plus(builder, line, together * place, _AHEAD * together // 4)
+                    _fetch(builder, _pointer(builder, weights, far, _BYTE))
                 w = {
-                    place: builder.load(_pointer(builder, weights, _plus(builder, line, place), _VECTOR), align=4)
+                    place: builder.load(
+                        _pointer(builder, weights, _plus(builder, line, together * place), words), align=4
+                    )
                     for place in places
                 }
-                numbers = [builder.load(builder.gep(x, [_plus(builder, start, loop.index)])) for start in starts]
+                numbers = [
+                    builder.load(_pointer(builder, x, _plus(builder, start, k), word), align=4) for start in starts
+                ]
                 lanes = [_in_all_lanes(builder, number) for number in numbers]
                 for (r, place), total in totals.items():
-                    product = lanes[r], w[place], builder.load(total)
-                    builder.store(_call(builder, "llvm.fma.v16f32", _VECTOR, *product), total)
+                    builder.store(_multiply_add(builder, lanes[r], w[place], builder.load(total)), total)
             for (r, place), total in totals.items():
                 to = _pointer(builder, sums, _plus(builder, s, column, BLOCK * r + place), _VECTOR)
                 builder.store(builder.fadd(builder.load(to, align=4), builder.load(total)), to, align=4)
@@ -139,11 +174,12 @@ def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
 
 @numba.njit(**COMPILE)
 def _by_vectors(x, num_rows, weights, chain, num_inputs, block, sums):
-    """`multiply_columns` in float32."""
+    """`multiply_columns` in float32, or in bfloat16 without tiles."""
+    together = 4 // x.itemsize
     for i in range(0, num_rows * BLOCK, LANES):
         store(sums, i, zeros())
     for first in range(0, num_inputs, chain):
-        count = min(chain, num_inputs - first)
+        count = min(chain, num_inputs - first) // together
         at = (block * num_inputs + first) * BLOCK
         r = 0
         while r < num_rows:
@@ -234,7 +270,7 @@ def _by_two_tiles(x, first, num_rows, weights, num_inputs, block, sums):
 
 @numba.njit(**COMPILE)
 def _by_tiles(x, num_rows, weights, num_inputs, block, sums):
-    """`multiply_columns` in bfloat16."""
+    """`multiply_columns` in bfloat16 with tiles."""
     for first in range(0, num_rows, 2 * TILE_ROWS):
         together = min(2 * TILE_ROWS, num_rows - first)
         if together > TILE_ROWS:
@@ -248,7 +284,7 @@ def multiply_columns(x, num_rows, weights, chain, num_inputs, block, sums):
     """sums [R, 64] float32 = rows of x times one block of 64 columns of the weights; nothing is allocated.
 
     x [R, K], weights as at the top and sums are contiguous, of any axes; float32, or bfloat16 as its bits in uint16, K
-    then a multiple of 32. chain: inputs that are summed in one go, see the top (bfloat16: 32). The work of one thread:
+    then a multiple of 32. chain: inputs that are summed in one go, see the top (with tiles 32). The work of one thread:
     callers share the blocks.
     """
     raise NotImplementedError("only for compiled code")
@@ -257,9 +293,9 @@ def multiply_columns(x, num_rows, weights, chain, num_inputs, block, sums):
 @overload(multiply_columns)
 def _multiply_columns_overload(x, num_rows, weights, chain, num_inputs, block, sums):
     is_bfloat16 = isinstance(x.dtype, types.Integer)
-    if is_bfloat16 and not has_tiles():
-        raise TypingError("this CPU has no tiles for products of bfloat16")
-    if is_bfloat16:
+    if is_bfloat16 and not (has_tiles() or has_pairs()):
+        raise TypingError("this CPU has no products of bfloat16")
+    if is_bfloat16 and has_tiles():
         return lambda x, num_rows, weights, chain, num_inputs, block, sums: _by_tiles(
             x, num_rows, weights, num_inputs, block, sums
         )

@@ -67,6 +67,12 @@ def has_wide_vectors() -> bool:
     return bool(binding.get_host_cpu_features().get("avx512f"))
 
 
+@functools.cache
+def has_pairs() -> bool:
+    """Whether vectors multiply pairs of bfloat16 (AVX512_BF16)."""
+    return has_wide_vectors() and bool(binding.get_host_cpu_features().get("avx512bf16"))
+
+
 def shapes(rows: Sequence[int]) -> np.ndarray:
     """What `use` takes: how many rows each of the eight tiles has, 16 at most, each row 64 bytes."""
     told = np.zeros(64, np.uint8)  # as the instruction LDTILECFG reads it

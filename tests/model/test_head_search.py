@@ -9,7 +9,7 @@ import torch
 from model.layers.few_rows_kernels import MOST_ROWS
 from model.layers.head_search import largest_columns
 from model.layers.linear import Linear
-from model.layers.tiles import has_tiles, has_wide_vectors
+from model.layers.tiles import has_pairs, has_tiles, has_wide_vectors
 from model.row_search import largest
 
 WEIGHTS = [
@@ -22,7 +22,9 @@ WEIGHTS = [
         (torch.float32, 1.0), marks=pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles"), id="narrow"
     ),
     pytest.param(
-        (torch.bfloat16, 1.0), marks=pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles"), id="bfloat16"
+        (torch.bfloat16, 1.0),
+        marks=pytest.mark.skipif(not (has_tiles() or has_pairs()), reason="this CPU multiplies no bfloat16"),
+        id="bfloat16",
     ),
 ]
 """A dtype, and by what whole numbers are multiplied: then bfloat16 does not hold them, and no weight is narrow."""

@@ -98,7 +98,7 @@ def open_view(page: Page, server: Server) -> Open:
 
 def settle(page: Page) -> None:
     """Wait until nothing on the page waits for an answer (its policy forbids Playwright's wait_for_function)."""
-    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0, timeout=20_000)
+    expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0, timeout=60_000)
 
 
 def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
