@@ -68,7 +68,7 @@ _BYTE, _INT, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _VECTOR, _PAIRS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(_INT, LANES)
 
 
-class _Bfloat(ir.Type):
+class _Bfloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types
     """LLVM's bfloat16, which llvmlite has no name for."""
 
     def _to_string(self):
