@@ -54,7 +54,7 @@ test-all: lint types ## also what needs more than pip: promtool, the image, peer
 	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
 	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) $(ARGS)
 
-bench: install ## speed, start-up and memory beside vLLM, llama.cpp and transformers (ARGS="--models 124m --tables closed")
+bench: install ## speed and start-up beside vLLM, llama.cpp and transformers, memory (ARGS="--models 124m --tables closed")
 	$(BIN)/python -m benchmarks.generation $(ARGS)
 
 faults: install ## break a server in the ways operators fear; what clients saw, time to ready (ARGS="--only killed")

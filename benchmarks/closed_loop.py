@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.comparison import OURS, milliseconds, ratio, ratio_to_best, shown, table
+from benchmarks.comparison import OURS, is_peer, milliseconds, ratio, ratio_to_best, shown, table
 from benchmarks.load import percentile
 from benchmarks.peers.engines import OURS_BFLOAT16
 from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, Figures, Subject
@@ -73,12 +73,16 @@ def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int
 def table_of_rates(title: str, points: Sequence[Point], ceiling: dict[int, float]) -> str:
     """Output tokens a second, medians of the turns. `ceiling`: `ceilings`."""
     names = list(points[0].figures)
-    rows = [["tokens/s", "clients", *names, "ours / best peer", "products alone", "ours / that"]]
+    peers = [name for name in names if is_peer(name)]
+    to_each = [f"ours / {name}" for name in peers]
+    rows = [["tokens/s", "clients", *names, *to_each, "ours / best peer", "products alone", "ours / that"]]
     if OURS_BFLOAT16 in names:
         rows[0].append("ours / our bfloat16")
     for point in points:
         best = ratio_to_best(point.rates, higher_is_better=True)
-        row = [title, str(point.concurrency), *(f"{point.rate(name):.0f}" for name in names), shown(best)]
+        row = [title, str(point.concurrency), *(f"{point.rate(name):.0f}" for name in names)]
+        row += [f"{ratio(point.rates, name):.2f}" if OURS in names else "-" for name in peers]
+        row.append(shown(best))
         limit = ceiling.get(point.concurrency)
         row.append("-" if limit is None else f"{limit:.0f}")
         row.append("-" if limit is None or OURS not in names else f"{point.rate(OURS) / limit:.2f}")

@@ -2,7 +2,7 @@
 
 One run measures all engines in turn, again and again, on the same machine: prompts of 128 random tokens that share
 nothing, 64 greedy tokens out, streamed. A ratio is the median over the turns, so that a machine whose speed wanders
-counts for all alike. Peers that do not have their turn are stopped (SIGSTOP).
+counts for all alike. Peers' servers that do not have their turn are stopped (SIGSTOP).
 
   closed  so many clients that each send their next request when the last is answered (`benchmarks.closed_loop`)
   open    requests at given rates, and how many were served within limits (`benchmarks.open_loop`)

@@ -1,6 +1,7 @@
 """What is measured in turns: servers with prompts of their model, and `transformers.generate` with a static batch.
 
-All are started first. One that does not have its turn is stopped (SIGSTOP), so that it takes nothing of the others'.
+All are started first. A peer's server that does not have its turn is stopped (SIGSTOP), so that it takes nothing of the
+others'; ours, whose worker is watched, waits idle.
 """
 
 import json

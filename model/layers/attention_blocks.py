@@ -13,7 +13,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from model.layers.compiler_cache import tell_versions_apart
 from model.layers.vectors import LANES, fma, in_all_lanes, load, store, widen, zeros
+
+tell_versions_apart()  # before the first function is made that is kept
 
 # "contract" alone: a*b+c may become one fused operation, but no sum may be reordered.
 INNER: dict[str, Any] = {

@@ -2,18 +2,48 @@
 
 import fcntl
 import functools
+import hashlib
 import importlib.util
 import logging
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 logger = logging.getLogger(__name__)
 
 _TURNS = "compiling.lock"
 """The file, in a folder of compiled code, of which processes lock a byte for each function that they compile."""
+
+_OURS = Path(__file__).resolve().parents[1]
+
+
+@functools.cache
+def kernels_stamp() -> str:
+    """Of all code that can be part of what numba compiles: the files of `model` that name numba."""
+    contents = (path.read_bytes() for path in sorted(_OURS.rglob("*.py")))
+    return hashlib.sha256(b"".join(content for content in contents if b"numba" in content)).hexdigest()
+
+
+def tell_versions_apart() -> None:
+    """Have numba compile our functions anew when any kernel has changed. By itself it looks at a function's own file,
+    and goes on with what it compiled while a callee's file says something else by now: half of a new version would run,
+    half of the old. Call before kernels are made. Idempotent.
+    """
+    from numba.core import caching
+
+    stamp: Any = caching._SourceFileBackedLocatorMixin.get_source_stamp
+    if hasattr(stamp, "__wrapped__"):
+        return
+
+    @functools.wraps(stamp)
+    def stamp_with_callees(self: Any) -> Any:
+        is_ours = Path(self._py_file).resolve().is_relative_to(_OURS)
+        return (stamp(self), kernels_stamp()) if is_ours else stamp(self)
+
+    caching._SourceFileBackedLocatorMixin.get_source_stamp = stamp_with_callees  # type: ignore[method-assign]
 
 
 def tolerate_full_disks() -> None:

@@ -32,8 +32,8 @@ BLOCK = 64
 """Columns that oneDNN lays side by side; weights that it lays otherwise are left to it."""
 
 _PROBED_ROWS = (1, 2, 3, 5, 8, 16, 17, 32, 33, 64)
-_CHAINS = {torch.float32: (512, 1024, 1280), torch.bfloat16: (32, 512, 1024, 1280)}
-"""Inputs that oneDNN 3.12 was seen to sum in one go: cut for the sake of caches; with tiles 32, as these are."""
+_CHAINS, _CHAIN_OF_TILES = (512, 1024, 1280), 32
+"""Inputs that oneDNN 3.12 was seen to sum in one go: cut for the sake of caches, or as tiles are."""
 
 _MOST_ROWS = {torch.float32: 64, torch.bfloat16: 32}
 """Up to which our own products are faster than oneDNN's: beyond, both wait for arithmetic."""
@@ -92,7 +92,7 @@ class FewRowsWeight:
 def blocks_of(packed: PackedWeight, weight: torch.Tensor) -> PackedBlocks | None:
     """Where the rows of `packed`, made of weight [out, in], lie; None where they lie in no such blocks."""
     place = packed.memory() if isinstance(packed, InnerProductWeight | ConvolutionWeight) else None
-    if place is None or weight.dtype not in _CHAINS:
+    if place is None or weight.dtype not in _MOST_ROWS:
         return None
     memory = _memory_at(*place, weight.dtype)
     inputs, rest = divmod(len(memory), -(-len(weight) // BLOCK) * BLOCK)
@@ -122,7 +122,13 @@ def _has_instructions(dtype: torch.dtype) -> bool:
         return False
     from model.layers import tiles  # here, as below: a GPU server needs no compiler
 
-    return (tiles.has_tiles() or tiles.has_pairs()) if dtype == torch.bfloat16 else tiles.has_wide_vectors()
+    return _has_tiles(dtype) or (tiles.has_pairs() if dtype == torch.bfloat16 else tiles.has_wide_vectors())
+
+
+def _has_tiles(dtype: torch.dtype) -> bool:
+    from model.layers import tiles
+
+    return dtype == torch.bfloat16 and tiles.has_tiles()
 
 
 def _lies_in_blocks(memory: np.ndarray, inputs: int, weight: torch.Tensor) -> bool:
@@ -164,8 +170,8 @@ def _chain(packing: str, inputs: int, outputs: int, dtype: torch.dtype, num_thre
 
     if not _lies_in_blocks(memory, packed_inputs, weight):
         return 0
-    chains = dict.fromkeys(min(chain, packed_inputs) for chain in _CHAINS[dtype])
-    return next((chain for chain in chains if agrees(chain)), 0)
+    chains = (_CHAIN_OF_TILES,) if _has_tiles(dtype) else _CHAINS
+    return next((chain for chain in dict.fromkeys(min(chain, packed_inputs) for chain in chains) if agrees(chain)), 0)
 
 
 def _product(x: torch.Tensor, memory: np.ndarray, few: FewRows, bias: torch.Tensor | None) -> torch.Tensor:

@@ -7,14 +7,15 @@ a function that uses it cannot be compiled.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 # (numba infers the types of compiled functions; annotations would say nothing that it checks)
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
+from model.layers.tiles import has_feature
 from model.layers.vectors import LANES, VECTOR
 
-HAS_BYTE_DOTS = bool(binding.get_host_cpu_features().get("avx512vnni"))
+HAS_BYTE_DOTS = has_feature("avx512vnni")
 """Whether this CPU multiplies 64 bytes by 64 and adds them up in fours, in one instruction."""
 
 _INT = ir.IntType(32)

@@ -11,10 +11,14 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+
+from model.layers.compiler_cache import kernels_stamp
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +27,7 @@ Answer = TypeVar("Answer", bool, int)
 
 _CPU = Path("/proc/cpuinfo")
 _CACHES = "cpu0/cache/index*/size"
+_VARIABLES = ("ONEDNN_", "DNNL_", "ATEN_", "MKL_", "NUMBA_CPU")
 _files: list[Path] = []
 """The one that is read and written, if there is one."""
 
@@ -79,10 +84,13 @@ def _write(known: dict[str, Any]) -> None:
 
 @functools.cache
 def _machine() -> str:
-    """All that the choice of a kernel may depend on: torch and its libraries, the CPU, its caches, the environment."""
+    """All that the choice of a kernel may depend on: torch and its libraries, our kernels and their compiler, the CPU,
+    its caches, the environment.
+    """
     cpu = _CPU.read_text().split("\n\n")[0].splitlines() if _CPU.exists() else []
     of_cpu = [line for line in cpu if not line.startswith(("cpu MHz", "bogomips"))]
     caches = [path.read_text() for path in sorted(Path("/sys/devices/system/cpu").glob(_CACHES))]
-    variables = sorted(item for item in os.environ.items() if item[0].startswith(("ONEDNN_", "DNNL_", "ATEN_", "MKL_")))
-    everything = [torch.__version__, torch.__config__.show(), of_cpu, caches, variables]
+    variables = sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
+    compilers = [(name, version(name)) for name in ("numba", "llvmlite") if find_spec(name) is not None]
+    everything = [torch.__version__, torch.__config__.show(), of_cpu, caches, variables, compilers, kernels_stamp()]
     return hashlib.sha256(repr(everything).encode()).hexdigest()[:16]

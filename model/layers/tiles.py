@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils, config
 from numba.core.errors import TypingError
 from numba.extending import intrinsic as numba_intrinsic
 
@@ -38,6 +38,7 @@ TILE_INPUTS = 32
 """Numbers of bfloat16 in a row of a tile."""
 
 _BYTE, _LONG = ir.IntType(8), ir.IntType(64)
+_TILES = "amx-tile", "amx-bf16"
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -47,10 +48,19 @@ def intrinsic(function: Any) -> Any:
 
 
 @functools.cache
+def has_feature(*names: str) -> bool:
+    """Whether this CPU has all of these, by LLVM's names, and numba compiles for it: it may be told of another one."""
+    settings: Any = config
+    if settings.CPU_NAME is not None or settings.CPU_FEATURES is not None or not settings.ENABLE_AVX:
+        return False
+    features = binding.get_host_cpu_features()
+    return all(features.get(name) for name in names)
+
+
+@functools.cache
 def has_tiles() -> bool:
     """Whether this CPU has tiles and the kernel lets this process use them, which is asked for here."""
-    features = binding.get_host_cpu_features()
-    if platform.system() != "Linux" or not (features.get("amx-tile") and features.get("amx-bf16")):
+    if platform.system() != "Linux" or not has_feature(*_TILES):
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
@@ -58,19 +68,21 @@ def has_tiles() -> bool:
 @functools.cache
 def has_byte_tiles() -> bool:
     """Whether tiles multiply bytes, too."""
-    return has_tiles() and bool(binding.get_host_cpu_features().get("amx-int8"))
+    return has_tiles() and has_feature("amx-int8")
 
 
 @functools.cache
 def has_wide_vectors() -> bool:
     """Whether this CPU has 32 registers of 16 float32 (AVX-512): the sums of several rows stay in them."""
-    return bool(binding.get_host_cpu_features().get("avx512f"))
+    return has_feature("avx512f")
 
 
 @functools.cache
 def has_pairs() -> bool:
-    """Whether vectors multiply pairs of bfloat16 (AVX512_BF16)."""
-    return has_wide_vectors() and bool(binding.get_host_cpu_features().get("avx512bf16"))
+    """Whether vectors multiply pairs of bfloat16 (AVX512_BF16), on a CPU without tiles: what is compiled is kept for a
+    CPU, whether or not the kernel lets this process use its tiles.
+    """
+    return has_feature("avx512f", "avx512bf16") and not has_feature(*_TILES)
 
 
 def shapes(rows: Sequence[int]) -> np.ndarray:

@@ -39,7 +39,7 @@ ENVIRONMENT = {
 The last but one keeps Ray to the loopback interface, on Linux too. With the last, engines are not starved by the tests
 that run beside this one: Ray's own is 15.
 """
-PATIENCE = 240.0
+PATIENCE = 600.0
 NUM_ROWS = 160
 ROWS_PER_SHARD = 8
 NUM_SHARDS = NUM_ROWS // ROWS_PER_SHARD

@@ -43,6 +43,49 @@ def test_what_cannot_be_kept_is_used_all_the_same(tmp_path: Path, is_full: bool)
     assert ("is not kept for the next start" in done.stderr) is is_full
 
 
+CALLEE = """
+import numba
+
+@numba.njit
+def number():
+    return {number}
+"""
+CALLER = """
+from model.layers.compiler_cache import tell_versions_apart
+
+tell_versions_apart()
+tell_versions_apart()
+
+import numba
+from model.callee import number
+
+@numba.njit(cache=True)
+def answer():
+    return number()
+
+print(answer(), len(answer.stats.cache_hits))
+"""
+
+
+@pytest.mark.slow
+def test_what_calls_a_changed_function_is_compiled_anew(tmp_path: Path) -> None:
+    layers = tmp_path / "model" / "layers"
+    layers.mkdir(parents=True)
+    for package in (layers.parent, layers):
+        (package / "__init__.py").touch()
+    (layers / "compiler_cache.py").write_text((ROOT / "model" / "layers" / "compiler_cache.py").read_text())
+    (tmp_path / "model" / "caller.py").write_text(CALLER)
+    answers = []
+    for number in (1, 1, 2):
+        (tmp_path / "model" / "callee.py").write_text(CALLEE.format(number=number))
+        command = [sys.executable, "-B", "-m", "model.caller"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env={"PYTHONPATH": ""}, capture_output=True, text=True, check=False
+        )
+        answers.append(done.stdout or done.stderr)
+    assert answers == ["1 0\n", "1 1\n", "2 0\n"]
+
+
 COMPILE_AT_ONCE = """
 import os, sys, time, numba
 from pathlib import Path
