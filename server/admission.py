@@ -13,9 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from server.errors import QueueFull, too_much_captured
 from server.rates import Rate, retry_after
+from server.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,18 @@ class Admission:
         self._reading = Rate()
         self._clock = clock
 
+    @classmethod
+    def of(cls, settings: Settings, num_workers: int) -> Self:
+        """What a server with these settings takes in, before it knows its workers' cache and memory."""
+        return cls(
+            max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
+            max_tokens=settings.max_num_queued_tokens,
+            max_capture_bytes=settings.max_capture_bytes,
+            max_kv_demand=settings.max_kv_demand,
+            max_queue_time=settings.max_queue_time,
+            num_seats=num_workers * settings.max_num_seqs,
+        )
+
     def note_cache(self, num_blocks: int, block_size: int) -> None:
         """The workers have so many usable blocks together. One alone is an encoder's: it keeps nothing, and bounds
         nothing.
@@ -180,12 +194,13 @@ class Admission:
         """Bytes of captures in flight."""
         return self.capture.used
 
-    def check(self, num_requests: int = 1, client: str = "", *, waits: bool = True) -> None:
+    def check(self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_look: bool = False) -> None:
         """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. Cheap: before
         anything is read or tokenised.
 
-        `waits`: whether the time they would wait counts.
+        `waits`: whether the time they would wait counts. `is_look`: whether they only look inside.
         """
+        client = _account(client, is_look=is_look)
         if not self.requests.has_room(num_requests, client):
             raise self._refusal(
                 "queue_full",
@@ -204,8 +219,8 @@ class Admission:
         """
         if cost.capture_bytes > self.capture.limit:
             raise too_much_captured(cost.capture_bytes, int(self.capture.limit))
-        client = _account(client, cost)
-        self.check(1, client, waits=waits)
+        self.check(1, client, waits=waits, is_look=cost.is_look)
+        client = _account(client, is_look=cost.is_look)
         has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does
         if waits and self.max_queue_time and has_seat and not cost.is_look:
             self._check_wait(self.seconds_to_read(cost.num_read))
@@ -241,7 +256,7 @@ class Admission:
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
         """The request ended; what it captured may still lie in memory. `was_read`: `note_prompt_read` was called."""
-        client = _account(client, cost)
+        client = _account(client, is_look=cost.is_look)
         if not was_read:
             self.note_prompt_read(cost)
         self.requests.give_back(1, client)
@@ -312,6 +327,6 @@ class Admission:
         self._reading.advance(self._clock(), busy=self._num_unread > 0)
 
 
-def _account(client: str, cost: Cost) -> str:
+def _account(client: str, *, is_look: bool) -> str:
     """The name under which budgets know a client's text, or its looks."""
-    return f"{client} (looks)" if cost.is_look else client
+    return f"{client} (looks)" if is_look else client

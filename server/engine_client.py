@@ -47,6 +47,8 @@ class EngineClient:
         self.end_reason = ""
         """Why they were."""
         self.draining = False
+        self._is_over = False
+        """Of a drain: what had begun by then may not go on either."""
         self.worker_restarts = 0
         self.integrity_failures = 0
         """Times that books were found to contradict each other, a worker's or our own."""
@@ -60,14 +62,7 @@ class EngineClient:
         """Prompt tokens of requests that were given to the worker that is expected to hold them."""
         self._router = Router(num_workers)
         self._reuses_prefixes = not settings.no_prefix_caching
-        self.admission = Admission(
-            max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
-            max_tokens=settings.max_num_queued_tokens,
-            max_capture_bytes=settings.max_capture_bytes,
-            max_kv_demand=settings.max_kv_demand,
-            max_queue_time=settings.max_queue_time,
-            num_seats=num_workers * settings.max_num_seqs,
-        )
+        self.admission = Admission.of(settings, num_workers)
         self._request_timeout = settings.request_timeout or None
         self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_lost))
         self._by_protocol: dict[link.LinkProtocol, WorkerState] = {}
@@ -103,7 +98,7 @@ class EngineClient:
         self.socket.stop()
 
     def begin_drain(self) -> None:
-        """Take no more requests; those in flight go on."""
+        """Take no more HTTP requests; those of which the engine has, or had, something go on."""
         self.draining = True
 
     @property
@@ -116,7 +111,8 @@ class EngineClient:
         return sum(len(worker.requests) for worker in self.workers)
 
     def fail_all(self, error: ApiError) -> None:
-        """End every request in flight with this error."""
+        """End every request in flight with this error, as the server ends."""
+        self._is_over = True
         for worker in self.workers:
             self._fail_requests(worker, error)
 
@@ -187,9 +183,8 @@ class EngineClient:
         cost = self.admission.cost(len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_look=is_look)
         record = current_record.get()
         client = "" if record is None else record.key or ""
-        is_begun = record is not None and record.engine_requests > 0
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
-        self.admission.admit(cost, client, waits=priority >= 0 and not is_begun)
+        self.admission.admit(cost, client, waits=priority >= 0 and not _is_begun())
         route = self._route(candidates, task, prompt_token_ids, encoder_token_ids, is_changed=bool(interventions))
         worker = self.workers[route.worker_id]
         self._next_uid += 1
@@ -224,13 +219,14 @@ class EngineClient:
             handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
         return handle
 
-    def check_room(self, num_requests: int = 1, *, waits: bool = True) -> None:
+    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_look: bool = False) -> None:
         """Raise what `submit` would raise of any so many requests, before anything is known of them: Unavailable (503)
-        or QueueFull (429). `waits`: whether the time they would wait counts.
+        or QueueFull (429). `waits`: whether the time they would wait counts. `is_look`: they only look inside.
         """
         self._ready_workers()
         record = current_record.get()
-        self.admission.check(num_requests, "" if record is None else record.key or "", waits=waits)
+        client = "" if record is None else record.key or ""
+        self.admission.check(num_requests, client, waits=waits, is_look=is_look)
 
     def hold_capture(self, num_bytes: int) -> None:
         """Let bytes that were read from a handle count as in flight until the HTTP request that runs now is over.
@@ -244,7 +240,7 @@ class EngineClient:
 
     def _ready_workers(self) -> list[WorkerState]:
         """Those that take requests, one at least. Raises Unavailable (503)."""
-        if self.draining:
+        if self.draining and (self._is_over or not _is_begun()):
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         candidates = [worker for worker in self.workers if worker.is_ready]
         if not candidates:
@@ -445,3 +441,9 @@ class EngineClient:
     def _kill_hung(self, worker: WorkerState) -> None:
         if self.on_hung is not None:
             self.on_hung(worker.worker_id)
+
+
+def _is_begun() -> bool:
+    """Whether the HTTP request that runs now has given the engine something before: a drain lets it come to its end."""
+    record = current_record.get()
+    return record is not None and record.engine_requests > 0

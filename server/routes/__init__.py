@@ -74,6 +74,9 @@ def build_router(context: AppContext) -> APIRouter:
     bearer = [] if keys.is_open else [_BEARER]
     api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=bearer)
     running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=bearer)
+    looking = APIRouter(
+        route_class=running_route(guarded, context, is_look=True), responses=_ERRORS, dependencies=bearer
+    )
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),
         responses=_ERRORS,
@@ -82,12 +85,15 @@ def build_router(context: AppContext) -> APIRouter:
     )
     looks = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
     of_weights = (correlations, weights)
-    for part in (completions, chat, embeddings, *looks, *of_weights):
+    for part in (completions, chat, embeddings):
         part.add_routes(running, context)
+    for part in (*looks, *of_weights):
+        part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
     router = APIRouter(route_class=OpenRoute)
     router.include_router(running)  # first: routes are tried in turn, and these have the most to do
+    router.include_router(looking)
     health.add_routes(router, context)
     page.add_routes(router, context)
     admin.add_routes(operators, context)

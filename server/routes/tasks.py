@@ -67,16 +67,24 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
 
 
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:
-    """The results of all works, in their order. Raises the first ApiError; then the others are aborted."""
+    """The results of all works, in their order. Raises the first ApiError; then the others are aborted or not begun."""
     captured = sum(work.capture_bytes for work in works)
     values = max((value_bytes(work.interventions) for work in works), default=0)
     check_capture(context, captured + values)
     fitting = (context.capture_limit - captured) // max(1, values)  # or it would fill its own budget
     places = asyncio.Semaphore(max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting)))
 
+    failures: list[ApiError] = []
+
     async def run(work: Work) -> Result:
         async with places:
-            return await _run_one(context, work, arrival)
+            if failures:  # these run before `gather` cancels them: each would be refused, and counted, once more
+                raise failures[0]
+            try:
+                return await _run_one(context, work, arrival)
+            except ApiError as error:
+                failures.append(error)
+                raise
 
     tasks = [asyncio.create_task(run(work)) for work in works]
     try:

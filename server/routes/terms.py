@@ -10,6 +10,7 @@ writing the answer.
 import asyncio
 import math
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -58,9 +59,11 @@ _current: ContextVar[Terms | None] = ContextVar("terms", default=None)
 """Of the HTTP request that the running task belongs to."""
 
 
-def running_route(base: type[APIRoute], context: AppContext) -> type[APIRoute]:
+def running_route(base: type[APIRoute], context: AppContext, *, is_look: bool = False) -> type[APIRoute]:
     """A route that runs the model: behind what `base` checks of the key, and before what it does with the body, a
     request is turned away if there is no room for any, and its time begins to run.
+
+    `is_look`: it generates and embeds nothing, and finds room beside a flood of what does.
     """
 
     class RunningRoute(base):  # type: ignore[valid-type,misc]  # a class made for these keys
@@ -69,7 +72,8 @@ def running_route(base: type[APIRoute], context: AppContext) -> type[APIRoute]:
 
             async def timed(request: Request) -> Response:
                 key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
-                context.engine.check_room(waits=_min_priority(context, key) >= 0)
+                check_room: Callable[..., None] = context.engine.check_room  # `Engine` has no word for looks
+                check_room(waits=_min_priority(context, key) >= 0, is_look=is_look)
                 record = current_record.get()
                 terms = Terms(time.monotonic() if record is None else record.started, key=key)
                 try:

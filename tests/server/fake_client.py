@@ -100,6 +100,8 @@ class FakeEngine:
     refuse_from: int = 0
     full: ApiError | None = None
     """Raised by `check_room`."""
+    full_of_text: ApiError | None = None
+    """Raised by it of what does not only look inside."""
     fail_after: int | None = None
     """Fail with `failure` after this many tokens."""
     failure: ApiError | None = None
@@ -142,9 +144,11 @@ class FakeEngine:
         )
         return handle
 
-    def check_room(self, num_requests: int = 1, *, waits: bool = True) -> None:
+    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_look: bool = False) -> None:
         if self.full is not None:
             raise self.full
+        if self.full_of_text is not None and not is_look:
+            raise self.full_of_text
 
     def hold_capture(self, num_bytes: int) -> None:
         self.held.append(num_bytes)

@@ -258,6 +258,34 @@ def test_a_flood_of_looks_turns_no_text_away() -> None:
     assert [budget.used for budget in queue.budgets] == [0, 0, 0, 0]
 
 
+def test_a_flood_of_text_turns_no_look_away_and_asked_early_the_answer_is_the_same() -> None:
+    admission = Queue(max_requests=8).admission
+    text, look = (admission.cost(5, 0, 0, 0, is_look=is_look) for is_look in (False, True))
+    for _ in range(8):
+        admission.admit(text)
+    with pytest.raises(QueueFull):
+        admission.check()
+    for _ in range(4):  # their share of the queue
+        admission.check(is_look=True)
+        admission.admit(look)
+    with pytest.raises(QueueFull):
+        admission.check(is_look=True)
+    with pytest.raises(QueueFull):
+        admission.admit(look)
+
+
+def test_text_that_waits_long_does_not_make_a_look_seem_to_wait() -> None:
+    queue = Queue(max_queue_time=5.0, num_seats=1)
+    queue.come()
+    for _ in range(30):
+        queue.end(1.0)
+        queue.come()
+    for _ in range(5):
+        queue.come()
+    assert queue.refused().code == "queue_time_exceeded"
+    queue.admission.check(is_look=True)
+
+
 # --- the time to wait ---
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -186,6 +187,46 @@ def test_many_streams_finish_and_nobody_new_comes_in() -> None:
         assert all(lines == whole[0] for lines in whole)
         assert server.wait_exit() == 0
         assert_nothing_left(server, url)
+
+
+def metric(server: RunningServer, name: str) -> float:
+    lines = server.get("/metrics").text.splitlines()
+    (value,) = (line.rpartition(" ")[2] for line in lines if line.startswith(f"{name} "))
+    return float(value)
+
+
+def test_a_request_of_many_inputs_that_has_begun_is_answered_whole_though_most_are_not_submitted_yet() -> None:
+    inputs = [[token] for token in range(1, 13)]
+    options = ("--max-num-seqs", "2", "--log-format", "json")
+    with running_server(*options, module="tests.server.fake_lightwell", FAKE_STEP_SECONDS="0.1") as server:
+        server.wait_ready()
+        (worker,) = (each["pid"] for each in dump(server)["workers"])
+        url = server.url
+        os.kill(worker, signal.SIGSTOP)  # so that nothing ends before the drain
+        with ThreadPoolExecutor(1) as background:
+            answer = background.submit(httpx.post, url + "/v1/embeddings", json={"input": inputs}, timeout=60)
+            wait_for(lambda: metric(server, "lightwell_requests_submitted_total") == 2, "two of its inputs run")
+            server.signal(signal.SIGTERM)
+            wait_for(lambda: server.status("/health/ready") == 503, "readiness is gone")
+            assert server.post("/v1/embeddings", {"input": "new"}).json()["error"]["code"] == "draining"
+            os.kill(worker, signal.SIGCONT)
+            assert answer.result().status_code == 200, answer.result().text
+        assert len(answer.result().json()["data"]) == len(inputs)
+        assert server.wait_exit() == 0
+        assert_nothing_left(server, url)
+
+
+def test_an_http_request_of_many_inputs_that_is_refused_is_counted_once() -> None:
+    options = ("--max-num-seqs", "8", "--max-num-queued-tokens", "500")
+    with running_server(*options, module="tests.server.fake_lightwell", FAKE_STEP_SECONDS="0.1") as server:
+        server.wait_ready()
+        body = {"prompt": [1, 2], "max_tokens": 490, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=30) as response:
+            lines = stream_lines(response)  # kept: httpx hangs up when an iterator is dropped
+            next(lines)
+            answer = server.post("/v1/embeddings", {"input": [[token] * 10 for token in range(1, 9)]})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, "queue_tokens_full")
+            assert metric(server, 'lightwell_requests_refused_total{reason="queue_tokens_full"}') == 1
 
 
 def test_a_client_that_reads_nothing_holds_the_end_up_no_longer_than_the_grace() -> None:

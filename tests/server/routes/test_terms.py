@@ -160,6 +160,15 @@ async def test_a_full_queue_refuses_before_the_body_is_read(tmp_path: Path, path
         assert error_of(answer)["code"] == "queue_full"
 
 
+async def test_a_queue_that_text_fills_refuses_no_look_early(tmp_path: Path) -> None:
+    engine = engine_of()
+    engine.full_of_text = QueueFull("The queue is full.", code="queue_full", retry_after=7)
+    async with at_site(tmp_path, engine) as lightwell:
+        statuses = {path: (await lightwell.post(path, body)).status_code for path, body in ROUTES.items()}
+    texts = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings")
+    assert statuses == dict.fromkeys(ROUTES, 200) | dict.fromkeys(texts, 429)
+
+
 async def test_what_runs_nothing_is_answered_while_the_queue_is_full(tmp_path: Path) -> None:
     engine = FakeEngine(full=QueueFull("The queue is full.", code="queue_full", retry_after=7))
     file = write_keys(tmp_path, root="admin = true")
