@@ -53,7 +53,7 @@ _COUNTERS = {
 
 FAILURES = (
     "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
-    "shutting_down",
+    "shutting_down", "internal_error",
 )  # fmt: skip
 """Codes of the errors that a request in the engine can end with: shown as 0 before the first."""
 

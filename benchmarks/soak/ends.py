@@ -15,7 +15,7 @@ from benchmarks.soak.faults import Fault
 FAILURES = frozenset(
     {
         "worker_lost", "worker_hung", "no_memory", "engine_error", "not_finite", "request_refused", "deadline_exceeded",
-        "shutting_down",
+        "shutting_down", "internal_error",
     }
 )  # fmt: skip
 """Codes of errors with which requests of the engine fail. Any other is a refusal: what was submitted is aborted."""

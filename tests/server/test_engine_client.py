@@ -15,6 +15,7 @@ from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
 from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
 from server.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
+from server.metrics import FAILURES
 from server.request_handle import RequestHandle
 from server.request_log import RequestRecord, current_record
 from server.settings import Settings
@@ -120,6 +121,7 @@ async def test_what_cannot_take_a_token_costs_its_own_request_alone(client: Engi
     worker.step(RequestOutput(uid=broken.uid, token_id=1))
     with pytest.raises(EngineError, match="failed on this request"):
         await reading
+    assert client.requests_failed.keys() <= set(FAILURES), "an end that is not shown as 0 before the first"
     broken.close()
     assert isinstance(await worker.receive(), NewRequest)
     assert await worker.receive() == Abort(broken.uid)
@@ -372,6 +374,27 @@ async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
         await client.submit(generate(), (1,))
     worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
     assert len(await outputs_of(handle)) == 1
+
+
+async def test_an_http_request_that_has_begun_goes_on_while_the_server_drains_until_the_drain_is_over(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    token = current_record.set(RequestRecord("a"))
+    try:
+        first = await client.submit(generate(), (1,))
+        client.begin_drain()
+        worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
+        assert len(await outputs_of(first)) == 1
+        client.check_room()
+        second = await client.submit(generate(), (2,))
+        client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
+        with pytest.raises(Unavailable, match="shutting down"):
+            await outputs_of(second)
+        with pytest.raises(Unavailable) as caught:
+            await client.submit(generate(), (3,))
+        assert caught.value.code == "draining"
+    finally:
+        current_record.reset(token)
 
 
 @pytest.mark.parametrize(
