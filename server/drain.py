@@ -106,6 +106,8 @@ class DrainServer(uvicorn.Server):
         self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
 
     async def _fail_rest(self) -> None:
-        if self._client.num_inflight:
-            self._client.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
+        is_waited_for = self._client.num_inflight > 0
+        # Also where none is in flight: one that is between two of its inputs submits no more.
+        self._client.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
+        if is_waited_for:
             await asyncio.sleep(_LAST_ANSWERS)

@@ -10,7 +10,6 @@ writing the answer.
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -72,8 +71,7 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_look: bool = 
 
             async def timed(request: Request) -> Response:
                 key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
-                check_room: Callable[..., None] = context.engine.check_room  # `Engine` has no word for looks
-                check_room(waits=_min_priority(context, key) >= 0, is_look=is_look)
+                context.engine.check_room(waits=_min_priority(context, key) >= 0, is_look=is_look)
                 record = current_record.get()
                 terms = Terms(time.monotonic() if record is None else record.started, key=key)
                 try:
