@@ -36,6 +36,10 @@ class WorkerState:
         """What the last process that became ready took for that."""
         self._ready_since: float | None = None
         """When its present process became ready, on CLOCK_MONOTONIC."""
+        self._silent_since: float | None = None
+        """When it fell silent, once that called it hung; until it answers."""
+        self._killed_at = 0.0
+        """When it is killed, should it stay hung."""
         self.restart_note: str | None = None
         """What is known of it while it waits for its next start."""
         self.kill_reason: str | None = None
@@ -45,6 +49,8 @@ class WorkerState:
         """Seconds without a message, while it is ready."""
         self.stalled_for = 0.0
         """Seconds without progress, until it is ready."""
+        self.looks_until_idle = 0
+        """Looks that must find a message before an idle worker's beats can be expected of it."""
         self.stats = EngineStats()
         self.requests: dict[int, RequestHandle] = {}
         self.num_tokens_left = 0
@@ -69,11 +75,17 @@ class WorkerState:
         """It has the request no more."""
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
+        self.looks_until_idle = 2  # what the first finds may be older than this; the step may still run
 
     def take_ready_seconds(self) -> float:
-        """How long the process that ended had been ready; asked once per process."""
+        """How long the process that ended had been ready, without the silence in which it hung at the end; asked once
+        per process.
+        """
         since, self._ready_since = self._ready_since, None
-        return 0.0 if since is None else time.monotonic() - since
+        until, self._silent_since = self._silent_since, None
+        if since is None:
+            return 0.0
+        return max(0.0, (time.monotonic() if until is None else until) - since)
 
     def expect_start(self, delay: float = 0.0) -> None:
         """Its process ended; another is to be started in so many seconds."""
@@ -83,6 +95,16 @@ class WorkerState:
     def note_start(self) -> None:
         """Another process was started."""
         self.restart_note = self.kill_reason = None
+
+    def note_hung(self, kill_after: float) -> None:
+        """It has been silent for too long; with so much silence it will be killed."""
+        self.is_hung = True
+        self._silent_since = time.monotonic() - self.silent_for
+        self._killed_at = self._silent_since + kill_after
+
+    def note_answers(self) -> None:
+        """It is not hung, or no more."""
+        self._silent_since = None
 
     def note_progress(self, done: int, total: int) -> None:
         """Its process has read so much of the weights."""
@@ -97,10 +119,16 @@ class WorkerState:
         self._load_seconds = self._ready_since - self._starting_since
 
     def seconds_until_ready(self) -> float:
-        """As the last start and the present progress make it seem; 0 where nothing is known, or it is ready."""
+        """As the last start and the present progress make it seem; 0 where nothing is known, or it is ready.
+
+        One that hangs may answer at any time; nobody is told to come before its next process can.
+        """
+        now = time.monotonic()
         if self.info is not None:
-            return 0.0
-        passed = time.monotonic() - self._starting_since
+            if not self.is_hung and self.kill_reason is None:
+                return 0.0
+            return max(0.0, self._killed_at - now) + (self._load_seconds or 0.0)
+        passed = now - self._starting_since
         if self._load_seconds is not None:
             return max(0.0, self._load_seconds - passed)
         done, total = self.progress or (0, 0)

@@ -62,17 +62,22 @@ class WorkerWatch:
                 self._look_at_starting(worker, elapsed)
 
     def _look_at_serving(self, worker: WorkerState, elapsed: float) -> None:
+        if not worker.is_hung:
+            worker.note_answers()
+        if not worker.requests and worker.looks_until_idle and not worker.silent_for:  # a message came since the last
+            worker.looks_until_idle -= 1
         worker.silent_for += elapsed
-        limit = self._timeout if worker.requests else min(_IDLE_TIMEOUT, self._timeout)
+        longest = _KILL_AFTER * self._timeout
+        is_idle = not worker.requests and not worker.looks_until_idle
+        limit = min(_IDLE_TIMEOUT, self._timeout) if is_idle else self._timeout
         if not worker.is_hung and worker.silent_for > limit:
-            worker.is_hung = True
+            worker.note_hung(longest)
             logger.error(
                 "worker %d has been silent for %.1f s (raise --worker-timeout if a step may take that long)",
                 worker.worker_id,
                 worker.silent_for,
             )
             self._on_hung(worker)
-        longest = _KILL_AFTER * self._timeout
         if worker.is_hung and worker.silent_for > longest:
             self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
 

@@ -50,6 +50,22 @@ def test_a_first_start_is_told_by_its_progress(clock: SimpleNamespace) -> None:
     assert seconds_until_ready([worker]) == 90
 
 
+def test_a_worker_that_hangs_is_expected_after_it_was_killed_and_loaded_again(clock: SimpleNamespace) -> None:
+    worker = WorkerState(0)
+    clock.now += 20
+    worker.become_ready(INFO)
+    clock.now += 500
+    worker.silent_for = 30.0
+    worker.note_hung(kill_after=60.0)
+    assert seconds_until_ready([worker]) == 30 + 20
+    clock.now += 30
+    worker.kill_reason = "was silent for more than 60 s"
+    assert seconds_until_ready([worker]) == 20
+    worker.is_hung, worker.kill_reason = False, None
+    worker.note_answers()
+    assert seconds_until_ready([worker]) == 1
+
+
 def test_a_worker_that_is_ready_takes_the_other_ones_requests_at_once(clock: SimpleNamespace) -> None:
     ready = WorkerState(1)
     ready.become_ready(INFO)

@@ -1,10 +1,16 @@
 """When a worker counts as hung and when it is killed: time is told to the watch, none passes."""
 
+from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from server import worker_state
+from server.admission import Cost
 from server.engine.outputs import EngineInfo
+from server.request_handle import RequestHandle
+from server.supervisor import MAX_FAILURES, _num_short
 from server.worker_state import WorkerState
 from server.worker_watch import WorkerWatch
 
@@ -14,7 +20,8 @@ INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32
 class Watched:
     """A worker under watch, and what was done about it."""
 
-    def __init__(self, load_timeout: float = 60.0) -> None:
+    def __init__(self, load_timeout: float = 60.0, clock: SimpleNamespace | None = None) -> None:
+        self._clock = clock or SimpleNamespace(now=0.0)
         self.worker = WorkerState(0)
         self.hung: list[WorkerState] = []
         self.killed: list[WorkerState] = []
@@ -29,6 +36,7 @@ class Watched:
     def wait(self, seconds: int, every_second: Callable[[int], None] = lambda second: None) -> None:
         for second in range(seconds):
             every_second(second)
+            self._clock.now += 1.0
             self._watch.look(1.0)
 
 
@@ -81,3 +89,56 @@ def test_a_silent_worker_is_hung_first_and_killed_once_when_it_stays_so() -> Non
     watched.wait(60)
     assert (watched.hung, watched.killed) == ([watched.worker], [watched.worker])
     assert watched.worker.reason().startswith("worker 0 was silent for more than 60 s (twice --worker-timeout)")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(worker_state, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_a_worker_that_hangs_again_and_again_is_given_up(clock: SimpleNamespace) -> None:
+    # Once the silence until it was killed counted as time that it was ready: each life was long enough to go on.
+    watched = Watched(clock=clock)
+    lives = deque[float](maxlen=MAX_FAILURES)
+    for _ in range(MAX_FAILURES):
+        watched.worker.become_ready(INFO)
+        watched.wait(10, lambda second: answer(watched.worker))
+        watched.wait(61)
+        assert watched.killed.pop() is watched.worker
+        watched.worker.info, watched.worker.is_hung = None, False
+        lives.append(watched.worker.take_ready_seconds())
+        watched.worker.note_start()
+        answer(watched.worker)
+    assert lives == deque([9.0] * MAX_FAILURES)
+    assert _num_short(lives) == MAX_FAILURES
+
+
+def test_a_worker_that_hung_and_answered_again_was_ready_all_the_time(clock: SimpleNamespace) -> None:
+    watched = Watched(clock=clock)
+    watched.worker.become_ready(INFO)
+    watched.wait(20)
+    assert watched.hung == [watched.worker]
+    watched.wait(80, lambda second: answer(watched.worker))
+    assert watched.worker.take_ready_seconds() == 100.0
+
+
+def answer(worker: WorkerState) -> None:
+    """What its client notes of a message."""
+    worker.silent_for, worker.is_hung = 0.0, False
+
+
+def test_a_long_step_is_no_hang_when_all_who_waited_for_it_leave() -> None:
+    watched = Watched()
+    watched.worker.become_ready(INFO)
+    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=0), None, print, print, print)
+    watched.worker.add(handle)
+    watched.wait(3, lambda second: answer(watched.worker))
+    answer(watched.worker)  # the last before the step
+    watched.worker.remove(handle)
+    watched.wait(25)
+    assert not watched.hung
+    watched.wait(2, lambda second: answer(watched.worker))  # the step is over: it beats
+    watched.wait(6)
+    assert watched.hung == [watched.worker], "idle: it should have beaten"
