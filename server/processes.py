@@ -41,6 +41,8 @@ _LAST_WRITES = 5
 """Seconds that answers already made have to reach slow clients at the end."""
 _REAP_TIMEOUT = 2.0
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
 _PROBES = (b"/health", b"/metrics")
 """Paths that are answered also when there are too many connections."""
 _OTHER_FILES = 128
@@ -118,6 +120,8 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             self.supervisor.launch_all()  # first: they take longest to start
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             self._http.run(sockets=[listener])
+            for number in _ENDING:  # `_leave` is back, and would make a failure of what ends as it was asked to
+                signal.signal(number, signal.SIG_IGN)
         finally:
             # Whatever ended the loop: the workers leave when the link goes.
             self.client.socket.remove()
@@ -227,7 +231,7 @@ def run(
     with bind(settings.host, settings.port) as listener:
         # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
         # at its end, when these are back.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _ENDING:
             signal.signal(number, _leave)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
         try:

@@ -348,6 +348,15 @@ def test_a_stopped_worker_does_not_outlive_the_server(server: RunningServer) -> 
     server.wait_all_gone()
 
 
+def test_a_second_signal_that_comes_when_the_http_server_has_ended_changes_nothing(server: RunningServer) -> None:
+    os.kill(server.worker_pid(), signal.SIGSTOP)  # which does not see that it is to leave: it is waited for
+    server.signal(signal.SIGTERM)
+    wait_for(lambda: not list(server.tmp.glob("lightwell-*")), "the server has ended but for its worker")
+    server.signal(signal.SIGTERM)
+    assert server.wait_exit() == 0
+    server.wait_all_gone()
+
+
 def test_the_worker_leaves_when_the_api_process_is_killed(server: RunningServer) -> None:
     worker = server.worker_pid()
     stuck = in_background(lambda: server.post("/generate", {"prompt": [STUCK_TOKEN], "max_tokens": 1}))
