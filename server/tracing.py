@@ -45,9 +45,9 @@ class Tracing:
 
     def __init__(self, endpoint: str | None, model_id: str, environ: Mapping[str, str] = os.environ) -> None:
         """Raises SettingsError when the packages are not installed, or another protocol than HTTP is asked for."""
-        for name in _PROTOCOLS:
-            if environ.get(name, "http/protobuf") != "http/protobuf":
-                raise SettingsError(f"{name} {environ[name]!r} is not usable; http/protobuf is accepted")
+        named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the one for traces goes first
+        if named is not None and environ[named] != "http/protobuf":
+            raise SettingsError(f"{named} {environ[named]!r} is not usable; http/protobuf is accepted")
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

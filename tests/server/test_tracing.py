@@ -226,6 +226,14 @@ def test_another_protocol_is_refused() -> None:
         Tracing("http://here:4317", "org/tiny", {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
 
 
+@pytest.mark.parametrize("others", ["http/protobuf", "grpc"])
+def test_the_protocol_for_traces_goes_before_the_one_for_all_signals(others: str) -> None:
+    general, own = "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+    Tracing("http://here:4318", "org/tiny", {general: others, own: "http/protobuf"}).shut_down()
+    with pytest.raises(SettingsError, match=f"^{own} 'grpc' is not usable"):
+        Tracing("http://here:4318", "org/tiny", {general: others, own: "grpc"})
+
+
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
