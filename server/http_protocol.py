@@ -169,13 +169,22 @@ class HttpProtocol(HttpToolsProtocol):
         sent = [value for name, value in headers if name == b"x-request-id"]
         return request_id(sent[0].decode("latin-1") if sent else "")
 
+    def _is_behind(self) -> bool:
+        """Whether what comes now is a further request, behind one whose answer is not over."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return not cycle.more_body or bool(self.pipeline)
+
     def _refuse(self, error: ApiError, *, lingers: bool = True) -> None:
-        """Answer without the application, and close.
+        """Answer without the application, and close. Amid an answer only close: what were written would be part of it.
 
         `lingers`: first only our direction. What the client is sending meanwhile would meet a closed socket, whose
         reset can overtake the answer.
         """
         self._is_refused = True
+        is_begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        is_amid = is_begun or self._is_behind()
         if self.cycle is not None:  # what the application still says has nowhere to go
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -190,6 +199,9 @@ class HttpProtocol(HttpToolsProtocol):
         if self.client is not None:
             told["client"] = self.client[0]
         logger.info("%s refused: %s", request, error.code, extra={"fields": told})
+        if is_amid:
+            self.transport.abort()
+            return
         self.transport.write(head.encode() + body)
         if lingers and self.transport.can_write_eof():
             self.transport.write_eof()
@@ -249,7 +261,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
     """Ends its connection when the client does not send its request, or take its answer, in time.
 
     Sending: the head has `receive_timeout` seconds, the body as many and one more for each MIN_BODY_RATE bytes that
-    came. While the application does not read what came, nobody waits for the client.
+    came. While the application does not read what came, or answers the request before, nobody waits for the client.
 
     Taking: what waits is what this process and the kernel hold; taken is what the client's machine acknowledged. While
     an answer is written faster than it is taken, the writer rests, and an answer that is complete grows no more: in
@@ -342,7 +354,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
     def _is_slow(self) -> bool:
         if not self._limits.receive_timeout or self._awaited_since is None:
             return False
-        if self.flow.read_paused:
+        if self.flow.read_paused or self._is_behind():
             self._await_next()
         return self.loop.time() - self._awaited_since >= self._limits.receive_timeout + self._came / MIN_BODY_RATE
 

@@ -379,6 +379,55 @@ async def test_an_application_that_takes_long_is_not_the_clients_fault() -> None
     assert counts.slow == 0
 
 
+class Answering:
+    """An application that answers in chunks, the first of which is written at once and the last when it may end."""
+
+    def __init__(self) -> None:
+        self.may_end, self.gone = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert not (await receive()).get("more_body")
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        ends = asyncio.create_task(self.may_end.wait())
+        leaves = asyncio.ensure_future(receive())
+        await asyncio.wait([ends, leaves], return_when=asyncio.FIRST_COMPLETED)
+        if leaves.done():
+            self.gone.set()
+        await send({"type": "http.response.body", "body": b"last"})
+
+
+async def test_a_request_that_trickles_in_behind_an_answer_is_ended_after_it() -> None:
+    counts, answering = Counts(), Answering()
+    async with serving(answering, counts.protocol(receive_timeout=RECEIVE_TIMEOUT)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\nGET /next")
+        await asyncio.wait_for(reader.readuntil(b"first\r\n"), 30)
+        await asyncio.sleep(3 * RECEIVE_TIMEOUT)
+        answering.may_end.set()
+        answer, _, rest = (await asyncio.wait_for(reader.read(), 30)).partition(b"0\r\n\r\n")
+        writer.close()
+    assert answer == b"4\r\nlast\r\n"
+    assert rest.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert counts.slow == 1
+
+
+@pytest.mark.parametrize(
+    "behind", [b"EHLO example\r\n\r\n", b"GET /" + b"a" * 2 * MAX_HEAD_BYTES], ids=["no HTTP", "a large head"]
+)
+async def test_what_is_refused_behind_an_answer_is_not_told_in_the_middle_of_it(behind: bytes) -> None:
+    answering = Answering()
+    async with serving(answering, HttpProtocol) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"first\r\n"), 30)
+        writer.write(behind)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 30) == b""
+        await asyncio.wait_for(answering.gone.wait(), 30)
+        writer.close()
+
+
 async def test_too_many_connections_are_refused_but_for_probes() -> None:
     counts = Counts()
     limits = {"max_connections": 2, "spare_paths": (b"/health",)}
