@@ -6,7 +6,11 @@ application's place, of one replica. The end of stdin ends all of it. A process 
 threads behind.
 """
 
+import os
+import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -36,6 +40,7 @@ def main(folder: str) -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         if line.strip() == "kill":
+            kill_workers(nodes[-1])
             cluster.remove_node(nodes.pop(), allow_graceful=False)
             print("killed", flush=True)
         else:
@@ -45,6 +50,17 @@ def main(folder: str) -> None:
     serve.shutdown()  # type: ignore[no-untyped-call]
     ray.shutdown()
     cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def kill_workers(node: Any) -> None:
+    """As they end with a machine. Those that `remove_node` leaves behind may go on until they miss their raylet: on a
+    busy machine long enough to end their streams.
+    """
+    (raylet,) = node.all_processes["raylet"]
+    for children in Path(f"/proc/{raylet.process.pid}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def application(**arguments: int) -> serve.Application:
