@@ -16,7 +16,7 @@ from model.layers.arrays import bits
 from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm
-from model.layers.tile_weight import num_parts, why_no_tiles
+from model.layers.tile_weight import laid_dtype, num_parts, why_not_laid
 from model.sublayers import Feedforward, SelfAttention
 
 _MOST_ROWS = {torch.bfloat16: 256, torch.float32: 128}
@@ -60,7 +60,7 @@ def why_not_whole(config: ModelConfig, dtype: torch.dtype, device: torch.device,
     widths = config.head_dim, config.hidden_size, config.intermediate_size
     if any(width % _MULTIPLE for width in widths):
         return f"of the widths {widths} of a head, the stream and the mlp not all are multiples of {_MULTIPLE}"
-    return "weights are quantised" if quantize != "none" else why_no_tiles(dtype, device)
+    return "weights are quantised" if quantize != "none" else why_not_laid(dtype, device)
 
 
 class Workspace:
@@ -78,7 +78,7 @@ class Workspace:
             self._num_rows, self._num_threads = max(num_rows, self._num_rows), max(num_threads, self._num_threads)
             in_tiles = -(-self._num_rows // 16) * 16 * num_parts(self._dtype)
             in_tiles *= self._width + max(self._width, self._ff)
-            self._tiles = torch.empty(self._num_threads, in_tiles, dtype=torch.bfloat16)
+            self._tiles = torch.empty(self._num_threads, in_tiles, dtype=laid_dtype(self._dtype))
             self._rows = torch.empty(self._num_threads, self._num_rows * 3 * self._width, dtype=self._dtype)
         return bits(self._tiles)[:num_threads], bits(self._rows)[:num_threads]
 

@@ -17,10 +17,11 @@ import numpy as np
 
 from model.layers.addresses import array_at
 from model.layers.attention_kernels import COMPILE
+from model.layers.block_sums import BLOCK
 from model.layers.layer_norm_kernels import norm_row
 from model.layers.taking_turns import finish, take, wait_for
 from model.layers.tile_attention_kernels import attend_text
-from model.layers.tile_kernels import BLOCK, lay_in_tiles, multiply_tiles
+from model.layers.tile_kernels import lay_in_tiles, multiply_tiles
 from model.layers.tiles import TILE_ROWS
 from model.layers.vectors import LANES, load, store
 

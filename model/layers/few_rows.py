@@ -122,7 +122,7 @@ def _has_instructions(dtype: torch.dtype) -> bool:
         return False
     from model.layers import tiles  # here, as below: a GPU server needs no compiler
 
-    return _has_tiles(dtype) or (tiles.has_pairs() if dtype == torch.bfloat16 else tiles.has_wide_vectors())
+    return tiles.multiplies_bfloat16() if dtype == torch.bfloat16 else tiles.has_wide_vectors()
 
 
 def _has_tiles(dtype: torch.dtype) -> bool:

@@ -30,15 +30,16 @@ from model.layers.tiles import (
     clear,
     fetch,
     give_up,
-    has_pairs,
     has_tiles,
     intrinsic,
+    multiplies_bfloat16,
     multiply,
     read,
     shapes,
     use,
     write,
 )
+from model.layers.vector_code import BYTE, FLOATS, INDEX, INT, PAIRS, fetch_line, multiply_add, plus, pointer, spread
 from model.layers.vectors import LANES, load, narrow, store, widen, zeros
 
 BLOCK = 64
@@ -64,62 +65,6 @@ _TWO_TILE_SHAPES = np.stack([shapes([16, 16, rows, rows, 16, rows, 16, 16]) for 
 """For `_by_two_tiles`, by its number of rows beyond 16: sums 0 to 3, rows 4 and 5, weights 6 and 7."""
 
 
-_BYTE, _INT, _INDEX = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-_VECTOR, _PAIRS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(_INT, LANES)
-
-
-class _Bfloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types
-    """LLVM's bfloat16, which llvmlite has no name for."""
-
-    def _to_string(self):
-        return "bfloat"
-
-    def __eq__(self, other):
-        return isinstance(other, type(self))
-
-    def __hash__(self):
-        return hash(type(self))
-
-
-_BFLOATS = ir.VectorType(_Bfloat(), 2 * LANES)
-
-
-def _plus(builder, *numbers):
-    """The sum of indices, each a value or a constant."""
-    total, *rest = (each if isinstance(each, ir.Value) else ir.Constant(_INDEX, each) for each in numbers)
-    for each in rest:
-        total = builder.add(total, each)
-    return total
-
-
-def _pointer(builder, data, i, kind):
-    return builder.bitcast(builder.gep(data, [i]), kind.as_pointer())
-
-
-def _call(builder, name, result, *args):
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
-
-
-def _fetch(builder, pointer):
-    how = (ir.Constant(_INT, value) for value in (0, 3, 1))  # to read, into the first cache, of data
-    _call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *how)
-
-
-def _in_all_lanes(builder, number):
-    undefined = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
-    lane = builder.insert_element(undefined, number, ir.Constant(_INT, 0))
-    return builder.shuffle_vector(lane, undefined, ir.Constant(ir.VectorType(_INT, LANES), None))
-
-
-def _multiply_add(builder, x, w, total):
-    """total + x w in each lane; of pairs of bfloat16, both products."""
-    if x.type == _VECTOR:
-        return _call(builder, "llvm.fma.v16f32", _VECTOR, x, w, total)
-    pairs = (builder.bitcast(each, _BFLOATS) for each in (x, w))
-    return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", _VECTOR, total, *pairs)
-
-
 @intrinsic
 def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
     """sums[s + 64 r + j] += the chain over k of x[i + r * stride + k] * weights[at + 64 k + j], each j < 64 and
@@ -132,39 +77,39 @@ def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
         raise TypingError(f"how many rows stay in registers is a constant, not {num_rows}")
     rows = range(num_rows.literal_value)
     together = 2 if isinstance(x.dtype, types.Integer) else 1
-    word, words = (_INT, _PAIRS) if together == 2 else (ir.FloatType(), _VECTOR)
+    word, words = (INT, PAIRS) if together == 2 else (ir.FloatType(), FLOATS)
     width = BLOCK if len(rows) <= _ROWS_OF_A_BLOCK else BLOCK // 2
     places = range(0, width, LANES)
 
     def codegen(context, builder, signature, args):
         x, weights, sums = (context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 4, 7))
         _, _, i, stride, _, at, count, _, s = args
-        starts = [_plus(builder, i, builder.mul(stride, ir.Constant(_INDEX, r))) for r in rows]
-        nothing = ir.Constant(_VECTOR, [0.0] * LANES)
-        columns = (ir.Constant(_INDEX, each) for each in (0, BLOCK, width))  # from, to, so many at a time
+        starts = [plus(builder, i, builder.mul(stride, ir.Constant(INDEX, r))) for r in rows]
+        nothing = ir.Constant(FLOATS, [0.0] * LANES)
+        columns = (ir.Constant(INDEX, each) for each in (0, BLOCK, width))  # from, to, so many at a time
         with cgutils.for_range_slice(builder, *columns) as (column, _):
             totals = {(r, place): cgutils.alloca_once_value(builder, nothing) for r in rows for place in places}
             with cgutils.for_range(builder, count) as loop:
-                line = _plus(builder, column, builder.mul(loop.index, ir.Constant(_INDEX, BLOCK)))
-                line = _plus(builder, at, builder.mul(line, ir.Constant(_INDEX, together)))
-                k = builder.mul(loop.index, ir.Constant(_INDEX, together))
+                line = plus(builder, column, builder.mul(loop.index, ir.Constant(INDEX, BLOCK)))
+                line = plus(builder, at, builder.mul(line, ir.Constant(INDEX, together)))
+                k = builder.mul(loop.index, ir.Constant(INDEX, together))
                 for place in places:
-                    far = _plus(builder, line, together * place, _AHEAD * together // 4)
-                    _fetch(builder, _pointer(builder, weights, far, _BYTE))
+                    far = plus(builder, line, together * place, _AHEAD * together // 4)
+                    fetch_line(builder, pointer(builder, weights, far, BYTE))
                 w = {
                     place: builder.load(
-                        _pointer(builder, weights, _plus(builder, line, together * place), words), align=4
+                        pointer(builder, weights, plus(builder, line, together * place), words), align=4
                     )
                     for place in places
                 }
                 numbers = [
-                    builder.load(_pointer(builder, x, _plus(builder, start, k), word), align=4) for start in starts
+                    builder.load(pointer(builder, x, plus(builder, start, k), word), align=4) for start in starts
                 ]
-                lanes = [_in_all_lanes(builder, number) for number in numbers]
+                lanes = [spread(builder, number) for number in numbers]
                 for (r, place), total in totals.items():
-                    builder.store(_multiply_add(builder, lanes[r], w[place], builder.load(total)), total)
+                    builder.store(multiply_add(builder, lanes[r], w[place], builder.load(total)), total)
             for (r, place), total in totals.items():
-                to = _pointer(builder, sums, _plus(builder, s, column, BLOCK * r + place), _VECTOR)
+                to = pointer(builder, sums, plus(builder, s, column, BLOCK * r + place), FLOATS)
                 builder.store(builder.fadd(builder.load(to, align=4), builder.load(total)), to, align=4)
         return context.get_dummy_value()
 
@@ -293,7 +238,7 @@ def multiply_columns(x, num_rows, weights, chain, num_inputs, block, sums):
 @overload(multiply_columns)
 def _multiply_columns_overload(x, num_rows, weights, chain, num_inputs, block, sums):
     is_bfloat16 = isinstance(x.dtype, types.Integer)
-    if is_bfloat16 and not (has_tiles() or has_pairs()):
+    if is_bfloat16 and not multiplies_bfloat16():
         raise TypingError("this CPU has no products of bfloat16")
     if is_bfloat16 and has_tiles():
         return lambda x, num_rows, weights, chain, num_inputs, block, sums: _by_tiles(

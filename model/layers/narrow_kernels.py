@@ -19,9 +19,10 @@ from numba.extending import overload, register_jitable
 
 from model.layers.addresses import array_at
 from model.layers.attention_kernels import COMPILE
+from model.layers.block_sums import TILE
 from model.layers.few_rows_kernels import BLOCK, store_columns
 from model.layers.row_kernels import alone_and_shared
-from model.layers.tile_kernels import TILE, lay_in_tiles
+from model.layers.tile_kernels import lay_in_tiles
 from model.layers.tile_weight import numbers_in_tiles
 from model.layers.tiles import TILE_INPUTS, TILE_ROWS, fetch, give_up, has_tiles, multiply, read, shapes, use, write
 

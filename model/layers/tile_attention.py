@@ -12,7 +12,7 @@ from model.batch import Batch, Sight
 from model.kv_cache import LayerCache
 from model.layers.arrays import bits
 from model.layers.attention import AttentionRule, CompiledAttention, cached_keys, cached_values
-from model.layers.tile_weight import num_parts
+from model.layers.tile_weight import laid_dtype, num_parts
 
 
 class TileAttention(CompiledAttention):
@@ -35,5 +35,6 @@ class TileAttention(CompiledAttention):
             qkv[own, 1], qkv[own, 2] = cached_keys(cache, sight, text), cached_values(cache, sight, text)
         out = torch.empty(rows, heads, dim, dtype=qkv.dtype)
         shape, scale = (heads, dim, num_parts(qkv.dtype)), np.float32(rule.scale)
-        attend_texts(texts, np.array(batch.first_rows), bits(qkv.view(-1)), shape, scale, bits(out.view(-1)))
+        arrays = bits(qkv.view(-1)), shape, scale, bits(out.view(-1))
+        attend_texts(texts, np.array(batch.first_rows), *arrays, bits(torch.empty(0, dtype=laid_dtype(qkv.dtype))))
         return out

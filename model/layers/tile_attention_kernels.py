@@ -14,20 +14,21 @@ Arrays of tensors come flat.
 import numba
 import numpy as np
 
-from model.layers import tiles
 from model.layers.attention_kernels import COMPILE
-from model.layers.tile_kernels import BLOCK, SHAPES, TILE, lay_in_tiles, store_pairs_of_parts, store_parts, sum_block
+from model.layers.block_sums import BLOCK, TILE, done, ready, sum_block
+from model.layers.tile_kernels import lay_in_tiles, store_pairs_of_parts, store_parts
 from model.layers.tiles import TILE_INPUTS, TILE_ROWS
 from model.layers.vectors import LANES, exp, fma, largest_lane, load, store, sum_of_lanes, where_greater, zeros
 
 
 @numba.njit(**COMPILE)
-def _lay_keys(qkv, i, stride, num_keys, size, heads, dim, parts):
+def _lay_keys(qkv, i, stride, num_keys, size, heads, dim, parts, like):
     """Keys as a weight [N, D] of each head; the first is at qkv[i], the next `stride` further."""
     width = heads * dim
-    laid = np.zeros(size * width * parts, np.uint16)
+    laid = np.zeros(size * width * parts, like.dtype)
     lay_in_tiles(qkv, i, stride, num_keys, width, parts, laid)
-    weight = np.empty(size * width * parts, np.uint16)
+    weight = np.empty(size * width * parts, like.dtype)
+    words = TILE_INPUTS * like.itemsize // 4
     pairs, turned = laid.view(np.uint32), weight.view(np.uint32)
     steps = dim // TILE_INPUTS
     for tile in range(size // TILE_ROWS * heads * steps):  # of 16 keys and 32 of their dimensions
@@ -35,19 +36,19 @@ def _lay_keys(qkv, i, stride, num_keys, size, heads, dim, parts):
         head, step = rest // steps, rest % steps
         block = head * size // BLOCK + rows // 2
         for part in range(parts):
-            a = (tile * parts + part) * TILE // 2
-            b = (((block * steps + step) * parts + part) * 2 + rows % 2) * TILE // 2
-            for pair in range(TILE_ROWS):
+            a = (tile * parts + part) * TILE_ROWS * words
+            b = (((block * steps + step) * parts + part) * 2 + rows % 2) * TILE_ROWS * words
+            for pair in range(words):
                 for key in range(TILE_ROWS):
-                    turned[b + pair * TILE_ROWS + key] = pairs[a + key * TILE_ROWS + pair]
+                    turned[b + pair * TILE_ROWS + key] = pairs[a + key * words + pair]
     return weight
 
 
 @numba.njit(**COMPILE)
-def _lay_values(qkv, i, stride, num_keys, size, heads, dim, parts):
+def _lay_values(qkv, i, stride, num_keys, size, heads, dim, parts, like):
     """Values as a weight [D, N] of each head, as `_lay_keys`."""
     width = heads * dim
-    weight = np.zeros(size * width * parts, np.uint16)
+    weight = np.zeros(size * width * parts, like.dtype)
     for key in range(0, num_keys, 2):
         at, place = i + key * stride, key // BLOCK * parts * 2 * TILE + key % BLOCK // 2 * BLOCK
         for d in range(0, width, LANES):
@@ -107,39 +108,37 @@ def attend_text(qkv, i, num_keys, shape, scale, z, tiled, row):
     width, size, num_heads = heads * dim, (num_keys + BLOCK - 1) // BLOCK * BLOCK, last - first
     own, stride = num_heads * dim, 3 * width
     begin = i + first * dim
-    keys = _lay_keys(qkv, begin + width, stride, num_keys, size, num_heads, dim, parts)
-    values = _lay_values(qkv, begin + 2 * width, stride, num_keys, size, num_heads, dim, parts)
-    queries = np.empty(size * own * parts, np.uint16)
+    keys = _lay_keys(qkv, begin + width, stride, num_keys, size, num_heads, dim, parts, tiled)
+    values = _lay_values(qkv, begin + 2 * width, stride, num_keys, size, num_heads, dim, parts, tiled)
+    queries = np.empty(size * own * parts, tiled.dtype)
     lay_in_tiles(qkv, begin, stride, num_keys, own, parts, queries)
-    pattern, inverse = np.zeros(BLOCK * size * parts, np.uint16), np.empty(BLOCK, np.float32)
+    pattern, inverse = np.zeros(BLOCK * size * parts, tiled.dtype), np.empty(BLOCK, np.float32)
     scores, sums = np.empty(BLOCK * size, np.float32), np.empty(BLOCK * BLOCK, np.float32)
     unseen = np.zeros(size, np.float32)
     unseen[num_keys:] = -np.inf
-    tiles.use(SHAPES)
+    ready()
     for start in range(0, num_keys, BLOCK):
         num = min(BLOCK, num_keys - start)
-        both = num > TILE_ROWS
         for head in range(num_heads):
             a, b, second = (start * own + head * dim * TILE_ROWS) * parts, head * dim * size * parts, TILE_ROWS * parts
             for key in range(0, size, BLOCK):
                 at = b + key * dim * parts
-                sum_block(queries, a, a + second * own, both, keys, at, dim, parts, scores, key, size)
+                sum_block(queries, a, a + second * own, num, keys, at, dim, parts, scores, key, size)
             _exponentiate(scores, num, size, num_keys, scale, unseen, parts, pattern, inverse)
             for d in range(0, dim, BLOCK):
                 at, column = b + d * size * parts, (first + head) * dim + d
-                sum_block(pattern, 0, second * size, both, values, at, size, parts, sums, 0, BLOCK)
+                sum_block(pattern, 0, second * size, num, values, at, size, parts, sums, 0, BLOCK)
                 _finish_mix(sums, num, inverse, width, column, parts, z, start * width + column, tiled, row + start)
-    tiles.give_up()
+    done()
 
 
 @numba.njit(parallel=True, **COMPILE)
-def attend_texts(texts, first_rows, qkv, shape, scale, z):
+def attend_texts(texts, first_rows, qkv, shape, scale, z, nowhere):
     """softmax(scale q K^T) V of texts, into z [T, H, D]. texts [n]: which; first_rows: of each text, and T; qkv
     [T, 3, H, D]; shape (H, D, P).
     """
     heads, dim, parts = shape
     width = heads * dim
-    nowhere = np.empty(0, np.uint16)
     for text in numba.prange(len(texts)):
         row = first_rows[texts[text]]
         num_keys = first_rows[texts[text] + 1] - row

@@ -25,27 +25,19 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.extending import overload
 
-from model.layers import tiles
 from model.layers.attention_kernels import COMPILE
-from model.layers.tiles import TILE_INPUTS, TILE_ROWS, clear, multiply, read, write
+from model.layers.block_sums import BLOCK, TILE, done, ready, sum_block
+from model.layers.tiles import TILE_INPUTS, TILE_ROWS
 from model.layers.vectors import LANES, VECTOR, fma, intrinsic, load, store, where_greater
 
-BLOCK = 2 * TILE_ROWS
-"""Rows, and columns, whose sums are made together: in tiles 0 to 3, from rows in 4 and 5 and columns in 6 and 7."""
-TILE = TILE_ROWS * TILE_INPUTS
-"""Numbers of bfloat16 in a tile."""
 _ERF_IS_ONE = 5.401171684265137
 """Where the fit below gives exactly 1, and beyond which float32 has nothing nearer."""
 
 
 _NARROW = "llvm.x86.avx512bf16.cvtneps2bf16.512"
 """LLVM's name of the instruction that rounds to bfloat16."""
-
-
-SHAPES = tiles.shapes([TILE_ROWS] * 8)
-"""For `tiles.use`: all of them whole. What stands in rows behind the last one costs less than another pass over weights
-for the rest of the rows would, and is left out of what is kept."""
 
 
 def _narrowing(result: Any, finish: Any) -> Any:
@@ -103,24 +95,47 @@ def _store_pairs_nearest(typingctx, array, i, a, b):
     return types.none(array, types.intp, a, b), codegen
 
 
-@numba.njit(inline="always")
 def store_parts(vector, out, o, parts):
-    """out[o : o + 16] = the first part of each number, and so on, a tile's numbers further for each part."""
-    store_nearest(out, o, vector)
-    for part in range(1, parts):
-        vector = vector - nearest(vector)
-        store_nearest(out, o + part * TILE, vector)
+    """out[o : o + 16] = the first part of each number, and so on, a tile's numbers further for each part; in float32
+    the numbers themselves.
+    """
+    raise NotImplementedError("only for compiled code")
 
 
-@numba.njit(inline="always")
+@overload(store_parts, jit_options={"forceinline": True})
+def _store_parts_overload(vector, out, o, parts):
+    if isinstance(out.dtype, types.Float):
+        return lambda vector, out, o, parts: store(out, o, vector)
+
+    def store_each(vector, out, o, parts):
+        store_nearest(out, o, vector)
+        for part in range(1, parts):
+            vector = vector - nearest(vector)
+            store_nearest(out, o + part * TILE, vector)
+
+    return store_each
+
+
 def store_pairs_of_parts(a, b, out, o, parts):
     """out[o : o + 32] = the first part of each number of a and of b in turns, and so on; one of weights' tiles further
-    for each part.
+    for each part. In float32 a, and b behind it.
     """
-    _store_pairs_nearest(out, o, a, b)
-    for part in range(1, parts):
-        a, b = a - nearest(a), b - nearest(b)
-        _store_pairs_nearest(out, o + part * 2 * TILE, a, b)
+    raise NotImplementedError("only for compiled code")
+
+
+@overload(store_pairs_of_parts, jit_options={"forceinline": True})
+def _store_pairs_of_parts_overload(a, b, out, o, parts):
+    def store_both(a, b, out, o, parts):
+        store(out, o, a)
+        store(out, o + LANES, b)
+
+    def store_each(a, b, out, o, parts):
+        _store_pairs_nearest(out, o, a, b)
+        for part in range(1, parts):
+            a, b = a - nearest(a), b - nearest(b)
+            _store_pairs_nearest(out, o + part * 2 * TILE, a, b)
+
+    return store_both if isinstance(out.dtype, types.Float) else store_each
 
 
 @numba.njit(inline="always")
@@ -156,82 +171,6 @@ def lay_in_tiles(x, i, stride, num_rows, width, parts, out):
             o += parts * TILE
 
 
-@numba.njit(inline="always")
-def _multiply_block(both):
-    multiply(0, 4, 6)
-    multiply(1, 4, 7)
-    if both:
-        multiply(2, 5, 6)
-        multiply(3, 5, 7)
-
-
-@numba.njit(inline="always")
-def _read_rows(x, first, second, both):
-    read(4, x, first, 2 * TILE_INPUTS)
-    if both:
-        read(5, x, second, 2 * TILE_INPUTS)
-
-
-@numba.njit(inline="always")
-def _read_columns(weight, at):
-    read(6, weight, at, 2 * TILE_INPUTS)
-    read(7, weight, at + TILE, 2 * TILE_INPUTS)
-
-
-@numba.njit(inline="always")
-def _clear_sums(both):
-    clear(0)
-    clear(1)
-    if both:
-        clear(2)
-        clear(3)
-
-
-@numba.njit(inline="always")
-def _add_step(x, a, second, both, weight, b, parts):
-    """Add the products of 32 inputs, their parts side by side at x[a], x[second] and weight[b]."""
-    if parts == 1:
-        _read_rows(x, a, second, both)
-        _read_columns(weight, b)
-        _multiply_block(both)
-    else:  # the smallest products first, each part read as rarely as can be
-        _read_rows(x, a + 2 * TILE, second + 2 * TILE, both)
-        _read_columns(weight, b)
-        _multiply_block(both)
-        _read_rows(x, a + TILE, second + TILE, both)
-        _multiply_block(both)
-        _read_columns(weight, b + 2 * TILE)
-        _multiply_block(both)
-        _read_rows(x, a, second, both)
-        _multiply_block(both)
-        _read_columns(weight, b + 4 * TILE)
-        _multiply_block(both)
-        _read_columns(weight, b)
-        _multiply_block(both)
-
-
-@numba.njit(inline="always")
-def _write_sums(both, sums, o, stride):
-    write(0, sums, o, 4 * stride)
-    write(1, sums, o + TILE_ROWS, 4 * stride)
-    if both:
-        write(2, sums, o + TILE_ROWS * stride, 4 * stride)
-        write(3, sums, o + TILE_ROWS * stride + TILE_ROWS, 4 * stride)
-
-
-@numba.njit(**COMPILE)
-def sum_block(x, a, second, both, weight, b, inputs, parts, sums, o, stride):
-    """32 rows of 32 sums from sums[o] on, `stride` apart: those at x[a] times the columns at weight[b].
-
-    second: where the second tile of rows begins; both: whether there is one.
-    """
-    _clear_sums(both)
-    for step in range(inputs // TILE_INPUTS):
-        done = step * parts * TILE
-        _add_step(x, a + done, second + done, both, weight, b + 2 * done, parts)
-    _write_sums(both, sums, o, stride)
-
-
 @numba.njit(**COMPILE)
 def _finish_rows(sums, num_rows, bias, column, gelu, out, o, stride):
     """Rows of out from o on, `stride` apart: sums + bias, behind gelu if wanted."""
@@ -261,22 +200,22 @@ def multiply_tiles(x, num_rows, weight, bias, shape, columns, rows, tiled):
     """
     inputs, outputs, parts, gelu = shape
     sums = np.empty(BLOCK * BLOCK, np.float32)
-    tiles.use(SHAPES)
+    ready()
     for column in range(columns[0], columns[1], BLOCK):
         for row in range(0, num_rows, BLOCK):
             num = min(BLOCK, num_rows - row)
             a, second = row * inputs * parts, (row + TILE_ROWS) * inputs * parts
-            sum_block(x, a, second, num > TILE_ROWS, weight, column * inputs * parts, inputs, parts, sums, 0, BLOCK)
+            sum_block(x, a, second, num, weight, column * inputs * parts, inputs, parts, sums, 0, BLOCK)
             if len(tiled):
                 o = (row * outputs + column * TILE_ROWS) * parts
                 _finish_tiles(sums, num, bias, column, gelu, parts, tiled, o, outputs * TILE_ROWS * parts)
             else:
                 _finish_rows(sums, num, bias, column, gelu, rows, row * outputs + column, outputs)
-    tiles.give_up()
+    done()
 
 
 @numba.njit(parallel=True, **COMPILE)
-def multiply_rows(starts, num_shares, x, weight, bias, shape, out):
+def multiply_rows(starts, num_shares, x, weight, bias, shape, out, nowhere):
     """out = x W^T + bias, behind gelu if wanted: x [T, in], out [T, out] flat.
 
     Threads take the rows in pieces that begin at `starts`, each in so many shares of columns; shape: as in
@@ -289,7 +228,7 @@ def multiply_rows(starts, num_shares, x, weight, bias, shape, out):
         row = starts[piece]
         num = (starts[piece + 1] if piece + 1 < len(starts) else len(x)) - row
         columns = (blocks * share // num_shares * BLOCK, blocks * (share + 1) // num_shares * BLOCK)
-        laid = np.empty((num + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS * inputs * parts, np.uint16)
+        laid = np.empty((num + TILE_ROWS - 1) // TILE_ROWS * TILE_ROWS * inputs * parts, nowhere.dtype)
         lay_in_tiles(x, row * inputs, inputs, num, inputs, parts, laid)
         own = out[row * outputs : (row + num) * outputs]
         multiply_tiles(laid, num, weight, bias, shape, columns, own, laid[:0])

@@ -17,6 +17,19 @@ _ROWS_OF_A_PIECE = 128
 """That a thread multiplies at a time."""
 
 
+def why_not_laid(dtype: torch.dtype, device: torch.device) -> str | None:
+    """Why products of this dtype are not made from tiles' layout here, or None when they are."""
+    why = why_not_compiled(dtype, device)
+    if why is not None:
+        return why
+    from model.layers import tiles  # here, as below: a GPU server needs no compiler
+
+    if tiles.is_made_for_tiles():
+        return None if tiles.has_tiles() else "this process may not use the CPU's tiles (AMX)"
+    has_vectors = tiles.has_pairs() if dtype == torch.bfloat16 else tiles.has_wide_vectors()
+    return None if has_vectors else "this CPU has neither tiles (AMX) nor vectors for them (AVX-512)"
+
+
 def why_no_tiles(dtype: torch.dtype, device: torch.device) -> str | None:
     """Why products of this dtype cannot be made on tiles here, or None when they can."""
     why = why_not_compiled(dtype, device)
@@ -29,7 +42,14 @@ def why_no_tiles(dtype: torch.dtype, device: torch.device) -> str | None:
 
 def num_parts(dtype: torch.dtype) -> int:
     """bfloat16 numbers to one of this dtype."""
-    return 1 if dtype == torch.bfloat16 else 3
+    return 3 if laid_dtype(dtype) != dtype else 1
+
+
+def laid_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Of rows and weights as they are laid: bfloat16 for tiles, else the numbers' own."""
+    from model.layers.tiles import is_made_for_tiles
+
+    return torch.bfloat16 if is_made_for_tiles() else dtype
 
 
 def numbers_in_tiles(num_rows: int, width: int, parts: int) -> int:
@@ -45,9 +65,11 @@ class TileWeight:
         self._dtype = weight.dtype
         parts, rest = [], weight.float()
         for _ in range(num_parts(weight.dtype)):
-            parts.append(rest.bfloat16())
+            parts.append(rest.to(laid_dtype(weight.dtype)))
             rest = rest - parts[-1].float()
-        laid = torch.stack(parts).view(len(parts), self.outputs // 32, 2, 16, self.inputs // 32, 16, 2)
+        together = 4 // parts[0].itemsize
+        shape = len(parts), self.outputs // 32, 2, 16, self.inputs // 32, 32 // together, together
+        laid = torch.stack(parts).view(shape)
         self._tiles = laid.permute(1, 4, 0, 2, 5, 3, 6).contiguous()
         self._no_bias = torch.zeros(self.outputs, dtype=weight.dtype)
 
@@ -65,7 +87,7 @@ class TileWeight:
         starts = np.arange(0, len(x), _ROWS_OF_A_PIECE)
         shape = self.inputs, self.outputs, num_parts(self._dtype), int(_POST_OPS[post_op])
         num_shares = max(1, torch.get_num_threads() // max(1, len(starts)))
-        multiply_rows(starts, num_shares, bits(x), self.array, offset, shape, bits(out.view(-1)))
+        multiply_rows(starts, num_shares, bits(x), self.array, offset, shape, bits(out.view(-1)), self.array[:0])
         return out
 
     def to_dense(self) -> torch.Tensor:

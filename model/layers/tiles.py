@@ -38,7 +38,6 @@ TILE_INPUTS = 32
 """Numbers of bfloat16 in a row of a tile."""
 
 _BYTE, _LONG = ir.IntType(8), ir.IntType(64)
-_TILES = "amx-tile", "amx-bf16"
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -57,10 +56,15 @@ def has_feature(*names: str) -> bool:
     return all(features.get(name) for name in names)
 
 
+def is_made_for_tiles() -> bool:
+    """Whether this CPU has tiles, whatever the kernel says: code is compiled, and kept, for a CPU."""
+    return has_feature("amx-tile", "amx-bf16")
+
+
 @functools.cache
 def has_tiles() -> bool:
     """Whether this CPU has tiles and the kernel lets this process use them, which is asked for here."""
-    if platform.system() != "Linux" or not has_feature(*_TILES):
+    if platform.system() != "Linux" or not is_made_for_tiles():
         return False
     return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
@@ -79,10 +83,13 @@ def has_wide_vectors() -> bool:
 
 @functools.cache
 def has_pairs() -> bool:
-    """Whether vectors multiply pairs of bfloat16 (AVX512_BF16), on a CPU without tiles: what is compiled is kept for a
-    CPU, whether or not the kernel lets this process use its tiles.
-    """
-    return has_feature("avx512f", "avx512bf16") and not has_feature(*_TILES)
+    """Whether vectors multiply pairs of bfloat16 (AVX512_BF16), on a CPU without tiles, see `is_made_for_tiles`."""
+    return has_feature("avx512f", "avx512bf16") and not is_made_for_tiles()
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether products of bfloat16 are made here, by tiles or by vectors."""
+    return has_tiles() or has_pairs()
 
 
 def shapes(rows: Sequence[int]) -> np.ndarray:

@@ -17,7 +17,7 @@ from model.folder import PACKAGED
 from model.kv_cache import KVCache
 from model.layers.few_rows_kernels import MOST_ROWS
 from model.layers.int8_rows import Quantization
-from model.layers.tiles import has_pairs, has_tiles, has_wide_vectors
+from model.layers.tiles import has_wide_vectors, multiplies_bfloat16
 from model.loader import build_model, load_model
 from model.registry import read_config
 from model.stack import Stack
@@ -224,7 +224,7 @@ def test_attention_rows_of_one_call_are_those_of_the_blocks(dtype: torch.dtype, 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_network_of_usual_widths_is_run_in_one_call(dtype: torch.dtype, threads: int) -> None:
     """Were no kernel's bits oneDNN's, the tests of drawn networks would be skipped, and steps slow."""
-    if not (has_wide_vectors() if dtype == torch.float32 else has_tiles() or has_pairs()):
+    if not (has_wide_vectors() if dtype == torch.float32 else multiplies_bfloat16()):
         pytest.skip(f"this CPU has no products of our own in {dtype}")
     widths: Any = {"hidden_size": 768, "num_heads": 12, "num_kv_heads": 12, "head_dim": 64, "intermediate_size": 2048}
     config = replace(draw_config(random.Random()), num_layers=1, sliding_windows=(None,), **widths)

@@ -12,7 +12,8 @@ from model.capture import Looks, Read
 from model.config import Activation, ModelConfig
 from model.encode_step import why_not_whole
 from model.layers.linear import Linear
-from model.layers.tile_weight import TileWeight, why_no_tiles
+from model.layers.tile_weight import TileWeight, why_not_laid
+from model.layers.tiles import has_tiles
 from model.loader import build_model
 from model.transformer import Transformer
 from tests import reference
@@ -22,7 +23,9 @@ from tests.network import CPU, look_at_everything, worst
 DTYPES = (torch.float32, torch.bfloat16)
 VOCAB_SIZE = 50
 
-pytestmark = pytest.mark.skipif(why_no_tiles(torch.bfloat16, CPU) is not None, reason="this CPU has no tiles")
+pytestmark = pytest.mark.skipif(
+    why_not_laid(torch.bfloat16, CPU) is not None, reason="this CPU has no products laid in tiles"
+)
 
 
 def _config(heads: int = 3, head_dim: int = 32, ff: int = 160) -> ModelConfig:
@@ -150,6 +153,7 @@ def test_the_sum_of_a_row_on_tiles_has_one_order_in_every_batch(
     assert_rows_do_not_depend_on_the_batch(layer, x)
 
 
+@pytest.mark.skipif(not has_tiles(), reason="this CPU has no tiles")
 @pytest.mark.parametrize("inputs", [32, 384, 1536])
 def test_products_of_float32_on_tiles_are_more_precise_than_a_plain_loop_in_float32(inputs: int) -> None:
     x, weight = torch.randn(70, inputs) * torch.exp2(3 * torch.randn(70, inputs)), torch.randn(96, inputs)

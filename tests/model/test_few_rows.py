@@ -17,7 +17,7 @@ from model.layers.arrays import bits
 from model.layers.few_rows import BLOCK, FewRowsWeight, few_rows_of
 from model.layers.few_rows_kernels import MOST_ROWS, multiply_columns
 from model.layers.packed_weight import NO_POST_OP, PackedWeight, pack, rounding_alone
-from model.layers.tiles import has_pairs, has_tiles, has_wide_vectors
+from model.layers.tiles import has_wide_vectors, multiplies_bfloat16
 
 DTYPES = [
     pytest.param(
@@ -25,7 +25,7 @@ DTYPES = [
     ),
     pytest.param(
         torch.bfloat16,
-        marks=pytest.mark.skipif(not (has_tiles() or has_pairs()), reason="this CPU multiplies no bfloat16"),
+        marks=pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU multiplies no bfloat16"),
         id="bfloat16",
     ),
 ]

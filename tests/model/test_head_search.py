@@ -9,7 +9,7 @@ import torch
 from model.layers.few_rows_kernels import MOST_ROWS
 from model.layers.head_search import largest_columns
 from model.layers.linear import Linear
-from model.layers.tiles import has_pairs, has_tiles, has_wide_vectors
+from model.layers.tiles import has_tiles, has_wide_vectors, multiplies_bfloat16
 from model.row_search import largest
 
 WEIGHTS = [
@@ -23,7 +23,7 @@ WEIGHTS = [
     ),
     pytest.param(
         (torch.bfloat16, 1.0),
-        marks=pytest.mark.skipif(not (has_tiles() or has_pairs()), reason="this CPU multiplies no bfloat16"),
+        marks=pytest.mark.skipif(not multiplies_bfloat16(), reason="this CPU multiplies no bfloat16"),
         id="bfloat16",
     ),
 ]
