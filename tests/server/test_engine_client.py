@@ -8,37 +8,29 @@ from dataclasses import replace
 import pytest
 
 from server import messages
-from server.admission import Cost
 from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.engine_client import EngineClient
-from server.errors import BadRequest, DeadlineExceeded, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
+from server.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
 from server.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
 from server.metrics import FAILURES
-from server.request_handle import RequestHandle
 from server.request_log import RequestRecord, current_record
 from server.settings import Settings
-from server.state_report import admission_state
+from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
 
 
 @pytest.fixture
 async def client() -> AsyncIterator[EngineClient]:
-    settings = Settings(max_num_seqs=1, max_num_queued_requests=2, max_num_queued_tokens=100, max_capture_bytes=1000)
-    client = EngineClient(settings)
-    await client.start()
-    yield client
-    await client.stop()
-    client.socket.remove()
+    async with narrow_client() as client:
+        yield client
 
 
 @pytest.fixture
 async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
-    worker = PlayedWorker(client)
-    await worker.become_ready()
-    yield worker
-    worker.link.close()
+    async with ready_worker(client) as worker:
+        yield worker
 
 
 @pytest.mark.parametrize(
@@ -145,60 +137,6 @@ async def test_closing_wakes_who_waits_for_the_next_token(client: EngineClient, 
     await asyncio.sleep(0)
     handle.close()
     assert await asyncio.wait_for(reader, 10) == []
-
-
-async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, worker: PlayedWorker) -> None:
-    handles = [await client.submit(generate(), (1,)) for _ in range(3)]
-    with pytest.raises(QueueFull) as caught:
-        await client.submit(generate(), (1,))
-    assert caught.value.retry_after is not None
-    assert caught.value.retry_after >= 1
-    worker.step(RequestOutput(uid=handles[0].uid, token_id=1, finish_reason="stop"))
-    await outputs_of(handles[0])
-    handles.append(await client.submit(generate(), (1,)))
-    for handle in handles:
-        handle.close()
-
-
-async def test_the_token_limit_counts_prompts_and_answers(client: EngineClient, worker: PlayedWorker) -> None:
-    first = await client.submit(generate(max_tokens=90), (1,) * 20)  # over the limit, and alone
-    with pytest.raises(QueueFull, match="110 tokens"):
-        await client.submit(generate(), (1,))
-    first.close()
-    second = await client.submit(generate(), (1,))
-    second.close()
-
-
-async def test_captured_bytes_count_until_they_are_read(client: EngineClient, worker: PlayedWorker) -> None:
-    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
-    with pytest.raises(PayloadTooLarge):
-        await client.submit(capture, (1,), capture_bytes=1001)
-    first = await client.submit(capture, (1,), capture_bytes=900)
-    with pytest.raises(QueueFull, match="900 bytes"):
-        await client.submit(capture, (1,), capture_bytes=200)
-    worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
-    await until(lambda: client.num_inflight == 0)
-    assert client.stats().inflight_capture_bytes == 900
-    await outputs_of(first)
-    assert client.stats().inflight_capture_bytes == 0
-
-
-async def test_what_is_held_counts_until_the_http_request_is_over(client: EngineClient, worker: PlayedWorker) -> None:
-    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
-    record = RequestRecord("a")
-    token = current_record.set(record)
-    first = await client.submit(capture, (1,), capture_bytes=900)
-    worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
-    await outputs_of(first)
-    client.hold_capture(900)
-    current_record.reset(token)
-    with pytest.raises(QueueFull, match="900 bytes"):
-        await client.submit(capture, (1,), capture_bytes=200)
-    for call in record.at_end:
-        call()
-    assert client.stats().inflight_capture_bytes == 0
-    client.hold_capture(900)  # nobody's answer
-    assert client.stats().inflight_capture_bytes == 0
 
 
 async def test_a_lost_worker_fails_its_requests_after_the_tokens_that_came(
@@ -308,54 +246,6 @@ async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
     handle.close()
 
 
-async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cache(worker: PlayedWorker) -> None:
-    client = worker.client
-    client.admission.tokens.limit = 10_000
-    first = await client.submit(generate(max_tokens=1700), (1,))  # 107 of the 16 x 7 blocks
-    with pytest.raises(QueueFull, match=r"need 107 blocks .* this one's 7 .* exceed the 112"):
-        await client.submit(generate(max_tokens=100), (1,))
-    assert dict(client.requests_refused) == {"queue_blocks_full": 1}
-    first.close()
-    (await client.submit(generate(max_tokens=100), (1,))).close()
-
-
-async def test_the_blocks_of_an_encoders_input_are_bounded_likewise(worker: PlayedWorker) -> None:
-    client = worker.client
-    client.admission.tokens.limit = 10_000
-    first = await client.submit(generate(), (1,), encoder_token_ids=(5,) * 1680)  # 105 blocks, and one of the decoder
-    with pytest.raises(QueueFull, match=r"need 106 blocks .* this one's 7 .* exceed the 112"):
-        await client.submit(generate(), (1,), encoder_token_ids=(5,) * 90)
-    (await client.submit(generate(), (1,), encoder_token_ids=(5,) * 80)).close()
-    first.close()
-
-
-async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
-    client: EngineClient, worker: PlayedWorker
-) -> None:
-    client.check_room(3)
-    handles = [await client.submit(generate(), (1,)) for _ in range(2)]
-    client.check_room(1)
-    with pytest.raises(QueueFull, match="2 requests are unfinished"):
-        client.check_room(2)
-    for handle in handles:
-        handle.close()
-    client.begin_drain()
-    with pytest.raises(Unavailable):
-        client.check_room()
-
-
-async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: EngineClient, worker: PlayedWorker) -> None:
-    """It has one seat, and ends nothing: who comes second would wait for as long as the first did in vain."""
-    client.admission.max_queue_time = 0.02
-    first = await client.submit(generate(), (1,))
-    await asyncio.sleep(0.05)
-    with pytest.raises(QueueFull, match="--max-queue-time"):
-        await client.submit(generate(), (1,))
-    worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
-    await outputs_of(first)
-    (await client.submit(generate(), (1,))).close()
-
-
 async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineClient, worker: PlayedWorker) -> None:
     handle = await client.submit(generate(), (1,), deadline=time.monotonic())
     with pytest.raises(DeadlineExceeded):
@@ -395,47 +285,6 @@ async def test_an_http_request_that_has_begun_goes_on_while_the_server_drains_un
         assert caught.value.code == "draining"
     finally:
         current_record.reset(token)
-
-
-@pytest.mark.parametrize(
-    ("seed", "values"),
-    [
-        (1 << 70, Array("float32", (4,), bytes(16))),  # no integer of the wire
-        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # no bytes that a socket takes
-    ],
-)
-async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
-    client: EngineClient, worker: PlayedWorker, seed: int, values: Array
-) -> None:
-    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
-    task = GenerateTask(sampling=SamplingParams(max_tokens=4, seed=seed))
-    record = RequestRecord("a")
-    token = current_record.set(record)
-    try:
-        with pytest.raises((OverflowError, TypeError)):
-            await client.submit(task, (1,), interventions=(change,), capture_bytes=900)
-    finally:
-        current_record.reset(token)
-    counted = admission_state(client.admission)
-    assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
-    assert (client.num_inflight, client.requests_submitted, record.prompt_tokens) == (0, 0, 0)
-    handle = await client.submit(generate(), (1,), capture_bytes=900)  # the link goes on, and there is room
-    while not isinstance(message := await worker.receive(), NewRequest):
-        pass
-    assert message.uid == handle.uid
-    handle.close()
-
-
-async def test_captured_bytes_are_free_although_the_abort_cannot_be_sent() -> None:
-    taken: list[RequestHandle] = []
-
-    def no_memory(handle: RequestHandle) -> None:
-        raise MemoryError
-
-    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), None, no_memory, taken.append, print)
-    with pytest.raises(MemoryError):
-        handle.close()
-    assert taken == [handle]
 
 
 async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> None:

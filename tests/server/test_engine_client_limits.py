@@ -1,0 +1,174 @@
+"""Whom the engine client turns away, what it counts for that, and when it is free again; against a played worker."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from server.admission import Cost
+from server.engine.outputs import Array, RequestOutput
+from server.engine.request import AttentionCapture, AttentionTask, GenerateTask, Intervention
+from server.engine.sampling_params import SamplingParams
+from server.engine_client import EngineClient
+from server.errors import PayloadTooLarge, QueueFull, Unavailable
+from server.messages import NewRequest
+from server.request_handle import RequestHandle
+from server.request_log import RequestRecord, current_record
+from server.state_report import admission_state
+from tests.server.narrow_client import narrow_client, ready_worker
+from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[EngineClient]:
+    async with narrow_client() as client:
+        yield client
+
+
+@pytest.fixture
+async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
+    async with ready_worker(client) as worker:
+        yield worker
+
+
+async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, worker: PlayedWorker) -> None:
+    handles = [await client.submit(generate(), (1,)) for _ in range(3)]
+    with pytest.raises(QueueFull) as caught:
+        await client.submit(generate(), (1,))
+    assert caught.value.retry_after is not None
+    assert caught.value.retry_after >= 1
+    worker.step(RequestOutput(uid=handles[0].uid, token_id=1, finish_reason="stop"))
+    await outputs_of(handles[0])
+    handles.append(await client.submit(generate(), (1,)))
+    for handle in handles:
+        handle.close()
+
+
+async def test_the_token_limit_counts_prompts_and_answers(client: EngineClient, worker: PlayedWorker) -> None:
+    first = await client.submit(generate(max_tokens=90), (1,) * 20)  # over the limit, and alone
+    with pytest.raises(QueueFull, match="110 tokens"):
+        await client.submit(generate(), (1,))
+    first.close()
+    second = await client.submit(generate(), (1,))
+    second.close()
+
+
+async def test_captured_bytes_count_until_they_are_read(client: EngineClient, worker: PlayedWorker) -> None:
+    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
+    with pytest.raises(PayloadTooLarge):
+        await client.submit(capture, (1,), capture_bytes=1001)
+    first = await client.submit(capture, (1,), capture_bytes=900)
+    with pytest.raises(QueueFull, match="900 bytes"):
+        await client.submit(capture, (1,), capture_bytes=200)
+    worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
+    await until(lambda: client.num_inflight == 0)
+    assert client.stats().inflight_capture_bytes == 900
+    await outputs_of(first)
+    assert client.stats().inflight_capture_bytes == 0
+
+
+async def test_what_is_held_counts_until_the_http_request_is_over(client: EngineClient, worker: PlayedWorker) -> None:
+    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
+    record = RequestRecord("a")
+    token = current_record.set(record)
+    first = await client.submit(capture, (1,), capture_bytes=900)
+    worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
+    await outputs_of(first)
+    client.hold_capture(900)
+    current_record.reset(token)
+    with pytest.raises(QueueFull, match="900 bytes"):
+        await client.submit(capture, (1,), capture_bytes=200)
+    for call in record.at_end:
+        call()
+    assert client.stats().inflight_capture_bytes == 0
+    client.hold_capture(900)  # nobody's answer
+    assert client.stats().inflight_capture_bytes == 0
+
+
+async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cache(worker: PlayedWorker) -> None:
+    client = worker.client
+    client.admission.tokens.limit = 10_000
+    first = await client.submit(generate(max_tokens=1700), (1,))  # 107 of the 16 x 7 blocks
+    with pytest.raises(QueueFull, match=r"need 107 blocks .* this one's 7 .* exceed the 112"):
+        await client.submit(generate(max_tokens=100), (1,))
+    assert dict(client.requests_refused) == {"queue_blocks_full": 1}
+    first.close()
+    (await client.submit(generate(max_tokens=100), (1,))).close()
+
+
+async def test_the_blocks_of_an_encoders_input_are_bounded_likewise(worker: PlayedWorker) -> None:
+    client = worker.client
+    client.admission.tokens.limit = 10_000
+    first = await client.submit(generate(), (1,), encoder_token_ids=(5,) * 1680)  # 105 blocks, and one of the decoder
+    with pytest.raises(QueueFull, match=r"need 106 blocks .* this one's 7 .* exceed the 112"):
+        await client.submit(generate(), (1,), encoder_token_ids=(5,) * 90)
+    (await client.submit(generate(), (1,), encoder_token_ids=(5,) * 80)).close()
+    first.close()
+
+
+async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
+    client: EngineClient, worker: PlayedWorker
+) -> None:
+    client.check_room(3)
+    handles = [await client.submit(generate(), (1,)) for _ in range(2)]
+    client.check_room(1)
+    with pytest.raises(QueueFull, match="2 requests are unfinished"):
+        client.check_room(2)
+    for handle in handles:
+        handle.close()
+    client.begin_drain()
+    with pytest.raises(Unavailable):
+        client.check_room()
+
+
+async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: EngineClient, worker: PlayedWorker) -> None:
+    """It has one seat, and ends nothing: who comes second would wait for as long as the first did in vain."""
+    client.admission.max_queue_time = 0.02
+    first = await client.submit(generate(), (1,))
+    await asyncio.sleep(0.05)
+    with pytest.raises(QueueFull, match="--max-queue-time"):
+        await client.submit(generate(), (1,))
+    worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
+    await outputs_of(first)
+    (await client.submit(generate(), (1,))).close()
+
+
+@pytest.mark.parametrize(
+    ("seed", "values"),
+    [
+        (1 << 70, Array("float32", (4,), bytes(16))),  # no integer of the wire
+        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # no bytes that a socket takes
+    ],
+)
+async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
+    client: EngineClient, worker: PlayedWorker, seed: int, values: Array
+) -> None:
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
+    task = GenerateTask(sampling=SamplingParams(max_tokens=4, seed=seed))
+    record = RequestRecord("a")
+    token = current_record.set(record)
+    try:
+        with pytest.raises((OverflowError, TypeError)):
+            await client.submit(task, (1,), interventions=(change,), capture_bytes=900)
+    finally:
+        current_record.reset(token)
+    counted = admission_state(client.admission)
+    assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
+    assert (client.num_inflight, client.requests_submitted, record.prompt_tokens) == (0, 0, 0)
+    handle = await client.submit(generate(), (1,), capture_bytes=900)  # the link goes on, and there is room
+    while not isinstance(message := await worker.receive(), NewRequest):
+        pass
+    assert message.uid == handle.uid
+    handle.close()
+
+
+async def test_captured_bytes_are_free_although_the_abort_cannot_be_sent() -> None:
+    taken: list[RequestHandle] = []
+
+    def no_memory(handle: RequestHandle) -> None:
+        raise MemoryError
+
+    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), None, no_memory, taken.append, print)
+    with pytest.raises(MemoryError):
+        handle.close()
+    assert taken == [handle]
