@@ -11,8 +11,6 @@ from starlette.types import Receive, Scope, Send
 from server.http_protocol import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
 from tests.server.bare_server import app, exchange, serving
 
-__all__ = ["serving"]  # tests/server/routes/test_written_tokens.py takes it from here
-
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:

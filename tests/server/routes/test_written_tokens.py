@@ -7,9 +7,9 @@ import httpx
 import pytest
 
 from server.http_protocol import HttpProtocol
+from tests.server.bare_server import serving
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import events_of, site
-from tests.server.test_http_protocol import serving
 
 SCRIPT = tuple("Grüße, 世界! ".encode())
 COMPLETION = ("/v1/completions", {"prompt": "ab", "echo": True})
