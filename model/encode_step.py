@@ -19,9 +19,9 @@ from model.layers.norm import LayerNorm, Norm
 from model.layers.tile_weight import laid_dtype, num_parts, why_not_laid
 from model.sublayers import Feedforward, SelfAttention
 
-_MOST_ROWS = {torch.bfloat16: 256, torch.float32: 128}
-"""Of a group of texts that a thread takes at a time: what it computes then stays in its second cache, and the weights
-are read for many rows."""
+_MOST_ROWS = {1: 256, 3: 128}
+"""Of a group of texts that a thread takes at a time, by the parts of a number: what it computes then stays near, and the
+weights are read for many rows."""
 _MULTIPLE = 32
 _MOST_GROUPS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 4, 5e9
 """Of each thread: multiplications of some 40 ms, but at least those of a group."""
@@ -97,8 +97,9 @@ class EncodeStep:
         self._scale, self._eps = np.float32(config.attention_scale), np.float32(config.norm_eps)
         self._for_each, self._for_all = Workspace(config, dtype), Workspace(config, dtype)
         """For threads with groups of their own, and for one group that they share."""
+        self._most_rows = _MOST_ROWS[num_parts(dtype)]
         width, ff = config.hidden_size, config.intermediate_size
-        of_a_group = len(blocks) * width * (4 * width + 2 * ff) * _MOST_ROWS[dtype]
+        of_a_group = len(blocks) * width * (4 * width + 2 * ff) * self._most_rows
         self._groups_between_checks = min(_MOST_GROUPS_BETWEEN_CHECKS, max(1, int(_WORK_BETWEEN_CHECKS / of_a_group)))
 
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
@@ -111,7 +112,7 @@ class EncodeStep:
         threads = torch.get_num_threads()
         out = x[: batch.num_rows].clone()
         first_rows = np.array(batch.first_rows)
-        groups = _groups(first_rows, _MOST_ROWS[x.dtype], threads)
+        groups = _groups(first_rows, self._most_rows, threads)
         if len(groups) <= threads:  # fewer groups than threads, which share them
             groups, num_shares = np.array([0, len(batch.spans)]), _SHARES * threads
         else:

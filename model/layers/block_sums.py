@@ -18,7 +18,7 @@ from numba.core.errors import TypingError
 from model.layers import tiles
 from model.layers.attention_kernels import COMPILE
 from model.layers.tiles import TILE_INPUTS, TILE_ROWS, clear, multiply, read, write
-from model.layers.vector_code import FLOATS, INDEX, INT, PAIRS, multiply_add, plus, pointer, spread
+from model.layers.vector_code import BYTE, FLOATS, INDEX, INT, PAIRS, fetch_line, multiply_add, plus, pointer, spread
 from model.layers.vectors import LANES, intrinsic
 
 BLOCK = 2 * TILE_ROWS
@@ -27,6 +27,10 @@ TILE = TILE_ROWS * TILE_INPUTS
 """Numbers in a tile, of either type."""
 _ROWS = 8
 """Of a tile, whose sums over 32 columns stay in vectors' registers: 16 sums, enough not to wait for one another."""
+_SECOND_CACHE = 2
+"""LLVM's name of the one that columns fit in."""
+_LINE = 64
+"""Bytes that a cache fetches together."""
 
 _SHAPES = tiles.shapes([TILE_ROWS] * 8)
 """For `tiles.use`: all of them whole. What stands in rows behind the last one costs less than another pass over weights
@@ -97,16 +101,20 @@ def _write_sums(both, sums, o, stride):
 
 
 @intrinsic
-def _sum_rows(typingctx, num_rows, x, a, weight, b, num_steps, sums, o, stride):
-    """A constant number of rows of `sum_block`, of one tile: a sum is one chain over its inputs, from 0."""
+def _sum_rows(typingctx, num_rows, x, a, weight, b, num_steps, far, sums, o, stride):
+    """A constant number of rows of `sum_block`, of one tile: a sum is one chain over its inputs, from 0. Meanwhile
+    every other line from weight[far] on is fetched, over as many numbers as are read.
+    """
     if not isinstance(num_rows, types.IntegerLiteral):
         raise TypingError(f"how many rows stay in registers is a constant, not {num_rows}")
     rows, halves = range(num_rows.literal_value), (0, 1)
     together = 2 if isinstance(x.dtype, types.Integer) else 1
     word, words = (INT, PAIRS) if together == 2 else (ir.FloatType(), FLOATS)
 
-    def add_inputs(builder, x, from_x, weight, from_weight, k, totals):
+    def add_inputs(builder, x, from_x, weight, from_weight, from_far, k, totals):
         """Those from k on that are multiplied at once."""
+        line = plus(builder, from_far, builder.mul(k, ir.Constant(INDEX, 2 * LANES)))
+        fetch_line(builder, pointer(builder, weight, line, BYTE), _SECOND_CACHE)
         places = (plus(builder, from_weight, builder.mul(k, ir.Constant(INDEX, LANES)), half * TILE) for half in halves)
         w = [builder.load(pointer(builder, weight, place, words), align=4) for place in places]
         for r in rows:
@@ -117,34 +125,36 @@ def _sum_rows(typingctx, num_rows, x, a, weight, b, num_steps, sums, o, stride):
                 builder.store(multiply_add(builder, lanes, w[half], builder.load(total)), total)
 
     def codegen(context, builder, signature, args):
-        x, weight, sums = (context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 3, 6))
-        _, _, a, _, b, num_steps, _, o, stride = args
+        x, weight, sums = (context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 3, 7))
+        _, _, a, _, b, num_steps, far, _, o, stride = args
         nothing = ir.Constant(FLOATS, [0.0] * LANES)
         totals = {(r, half): cgutils.alloca_once_value(builder, nothing) for r in rows for half in halves}
         with cgutils.for_range(builder, num_steps) as step:
             from_x = plus(builder, a, builder.mul(step.index, ir.Constant(INDEX, TILE)))
-            from_weight = plus(builder, b, builder.mul(step.index, ir.Constant(INDEX, 2 * TILE)))
+            done = builder.mul(step.index, ir.Constant(INDEX, 2 * TILE))
+            from_weight, from_far = plus(builder, b, done), plus(builder, far, done)
             with cgutils.for_range(builder, ir.Constant(INDEX, TILE_INPUTS // together)) as loop:
                 k = builder.mul(loop.index, ir.Constant(INDEX, together))
-                add_inputs(builder, x, from_x, weight, from_weight, k, totals)
+                add_inputs(builder, x, from_x, weight, from_weight, from_far, k, totals)
         for (r, half), total in totals.items():
             to = plus(builder, o, builder.mul(stride, ir.Constant(INDEX, r)), LANES * half)
             builder.store(builder.load(total), pointer(builder, sums, to, FLOATS), align=4)
         return context.get_dummy_value()
 
     number = types.intp
-    return types.none(num_rows, x, number, weight, number, number, sums, number, number), codegen
+    return types.none(num_rows, x, number, weight, number, number, number, sums, number, number), codegen
 
 
 @numba.njit(**COMPILE)
-def _by_vectors(x, a, second, num_rows, weight, b, inputs, parts, sums, o, stride):
+def _by_vectors(x, a, second, num_rows, weight, b, ahead, inputs, parts, sums, o, stride):
     for r in range(0, num_rows, _ROWS):
         begin = a + r * TILE_INPUTS if r < TILE_ROWS else second + (r - TILE_ROWS) * TILE_INPUTS
-        _sum_rows(_ROWS, x, begin, weight, b, inputs // TILE_INPUTS, sums, o + r * stride, stride)
+        far = b + ahead + (r // _ROWS * _LINE) // weight.itemsize if r <= _ROWS else b  # two passes fetch all lines
+        _sum_rows(_ROWS, x, begin, weight, b, inputs // TILE_INPUTS, far, sums, o + r * stride, stride)
 
 
 @numba.njit(**COMPILE)
-def _by_tiles(x, a, second, num_rows, weight, b, inputs, parts, sums, o, stride):
+def _by_tiles(x, a, second, num_rows, weight, b, ahead, inputs, parts, sums, o, stride):
     both = num_rows > TILE_ROWS
     _clear_sums(both)
     for step in range(inputs // TILE_INPUTS):
@@ -169,9 +179,10 @@ def _do_nothing():
 
 
 sum_block = _by_tiles if tiles.is_made_for_tiles() else _by_vectors
-"""sum_block(x, a, second, num_rows, weight, b, inputs, parts, sums, o, stride): up to 32 rows of 32 sums from sums[o]
-on, `stride` apart: those at x[a] times the columns at weight[b]. second: where the second tile of rows begins. Sums of
-more rows than there are, up to the end of a tile, are written, too, and mean nothing.
+"""sum_block(x, a, second, num_rows, weight, b, ahead, inputs, parts, sums, o, stride): up to 32 rows of 32 sums from
+sums[o] on, `stride` apart: those at x[a] times the columns at weight[b]. second: where the second tile of rows begins.
+Sums of more rows than there are, up to the end of a tile, are written, too, and mean nothing. ahead: how much further
+the columns lie that are wanted next, 0 where none are; without tiles they are fetched meanwhile.
 """
 
 ready, done = (_take_tiles, _give_up_tiles) if tiles.is_made_for_tiles() else (_do_nothing, _do_nothing)

@@ -123,11 +123,11 @@ def attend_text(qkv, i, num_keys, shape, scale, z, tiled, row):
             a, b, second = (start * own + head * dim * TILE_ROWS) * parts, head * dim * size * parts, TILE_ROWS * parts
             for key in range(0, size, BLOCK):
                 at = b + key * dim * parts
-                sum_block(queries, a, a + second * own, num, keys, at, dim, parts, scores, key, size)
+                sum_block(queries, a, a + second * own, num, keys, at, 0, dim, parts, scores, key, size)
             _exponentiate(scores, num, size, num_keys, scale, unseen, parts, pattern, inverse)
             for d in range(0, dim, BLOCK):
                 at, column = b + d * size * parts, (first + head) * dim + d
-                sum_block(pattern, 0, second * size, num, values, at, size, parts, sums, 0, BLOCK)
+                sum_block(pattern, 0, second * size, num, values, at, 0, size, parts, sums, 0, BLOCK)
                 _finish_mix(sums, num, inverse, width, column, parts, z, start * width + column, tiled, row + start)
     done()
 

@@ -205,7 +205,8 @@ def multiply_tiles(x, num_rows, weight, bias, shape, columns, rows, tiled):
         for row in range(0, num_rows, BLOCK):
             num = min(BLOCK, num_rows - row)
             a, second = row * inputs * parts, (row + TILE_ROWS) * inputs * parts
-            sum_block(x, a, second, num, weight, column * inputs * parts, inputs, parts, sums, 0, BLOCK)
+            ahead = BLOCK * inputs * parts if row == 0 else 0
+            sum_block(x, a, second, num, weight, column * inputs * parts, ahead, inputs, parts, sums, 0, BLOCK)
             if len(tiled):
                 o = (row * outputs + column * TILE_ROWS) * parts
                 _finish_tiles(sums, num, bias, column, gelu, parts, tiled, o, outputs * TILE_ROWS * parts)

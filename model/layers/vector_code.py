@@ -47,8 +47,9 @@ def call(builder, name, result, *args):
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), args)
 
 
-def fetch_line(builder, pointer):
-    how = (ir.Constant(INT, value) for value in (0, 3, 1))  # to read, into the first cache, of data
+def fetch_line(builder, pointer, locality=3):
+    """locality: LLVM's, 3 for the first cache, 2 for the second."""
+    how = (ir.Constant(INT, value) for value in (0, locality, 1))  # to read, ..., data
     call(builder, "llvm.prefetch.p0", ir.VoidType(), pointer, *how)
 
 
