@@ -20,8 +20,8 @@ from model.layers.tile_weight import laid_dtype, num_parts, why_not_laid
 from model.sublayers import Feedforward, SelfAttention
 
 _MOST_ROWS = {1: 256, 3: 128}
-"""Of a group of texts that a thread takes at a time, by the parts of a number: what it computes then stays near, and the
-weights are read for many rows."""
+"""Of a group of texts that a thread takes at a time, by the parts of a number: what it computes then stays near, and
+the weights are read for many rows."""
 _MULTIPLE = 32
 _MOST_GROUPS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 4, 5e9
 """Of each thread: multiplications of some 40 ms, but at least those of a group."""
