@@ -48,9 +48,9 @@ BLOCK = 64
 MOST_ROWS = 128
 """Of a step in one call. From 65 on oneDNN's products are as fast, but not what stands between them."""
 
-_ROWS_OF_A_BLOCK = 6
-"""Rows of float32 whose sums over a block, four vectors each, stay in registers; of up to twice as many those over half
-a block do. So each weight is read once for 12 rows: to read it again from the second cache took a tenth more.
+_ROWS_TOGETHER = 6
+"""Rows whose sums over a block, four vectors each, stay in registers. Twice as many over half a block, which halve how
+often weights are read again, take a tenth longer: memory is then read two lines here and two lines there.
 """
 
 _AHEAD = 8192
@@ -78,39 +78,31 @@ def _add_chain(typingctx, num_rows, x, i, stride, weights, at, count, sums, s):
     rows = range(num_rows.literal_value)
     together = 2 if isinstance(x.dtype, types.Integer) else 1
     word, words = (INT, PAIRS) if together == 2 else (ir.FloatType(), FLOATS)
-    width = BLOCK if len(rows) <= _ROWS_OF_A_BLOCK else BLOCK // 2
-    places = range(0, width, LANES)
+    places = range(0, BLOCK, LANES)
 
     def codegen(context, builder, signature, args):
         x, weights, sums = (context.make_array(signature.args[n])(context, builder, args[n]).data for n in (1, 4, 7))
         _, _, i, stride, _, at, count, _, s = args
         starts = [plus(builder, i, builder.mul(stride, ir.Constant(INDEX, r))) for r in rows]
         nothing = ir.Constant(FLOATS, [0.0] * LANES)
-        columns = (ir.Constant(INDEX, each) for each in (0, BLOCK, width))  # from, to, so many at a time
-        with cgutils.for_range_slice(builder, *columns) as (column, _):
-            totals = {(r, place): cgutils.alloca_once_value(builder, nothing) for r in rows for place in places}
-            with cgutils.for_range(builder, count) as loop:
-                line = plus(builder, column, builder.mul(loop.index, ir.Constant(INDEX, BLOCK)))
-                line = plus(builder, at, builder.mul(line, ir.Constant(INDEX, together)))
-                k = builder.mul(loop.index, ir.Constant(INDEX, together))
-                for place in places:
-                    far = plus(builder, line, together * place, _AHEAD * together // 4)
-                    fetch_line(builder, pointer(builder, weights, far, BYTE))
-                w = {
-                    place: builder.load(
-                        pointer(builder, weights, plus(builder, line, together * place), words), align=4
-                    )
-                    for place in places
-                }
-                numbers = [
-                    builder.load(pointer(builder, x, plus(builder, start, k), word), align=4) for start in starts
-                ]
-                lanes = [spread(builder, number) for number in numbers]
-                for (r, place), total in totals.items():
-                    builder.store(multiply_add(builder, lanes[r], w[place], builder.load(total)), total)
+        totals = {(r, place): cgutils.alloca_once_value(builder, nothing) for r in rows for place in places}
+        with cgutils.for_range(builder, count) as loop:
+            line = plus(builder, at, builder.mul(loop.index, ir.Constant(INDEX, BLOCK * together)))
+            k = builder.mul(loop.index, ir.Constant(INDEX, together))
+            for place in places:
+                far = plus(builder, line, together * place, _AHEAD * together // 4)
+                fetch_line(builder, pointer(builder, weights, far, BYTE))
+            w = {
+                place: builder.load(pointer(builder, weights, plus(builder, line, together * place), words), align=4)
+                for place in places
+            }
+            numbers = [builder.load(pointer(builder, x, plus(builder, start, k), word), align=4) for start in starts]
+            lanes = [spread(builder, number) for number in numbers]
             for (r, place), total in totals.items():
-                to = pointer(builder, sums, plus(builder, s, column, BLOCK * r + place), FLOATS)
-                builder.store(builder.fadd(builder.load(to, align=4), builder.load(total)), to, align=4)
+                builder.store(multiply_add(builder, lanes[r], w[place], builder.load(total)), total)
+        for (r, place), total in totals.items():
+            to = pointer(builder, sums, plus(builder, s, BLOCK * r + place), FLOATS)
+            builder.store(builder.fadd(builder.load(to, align=4), builder.load(total)), to, align=4)
         return context.get_dummy_value()
 
     signature = types.none(num_rows, x, types.intp, types.intp, weights, types.intp, types.intp, sums, types.intp)
@@ -126,33 +118,20 @@ def _by_vectors(x, num_rows, weights, chain, num_inputs, block, sums):
     for first in range(0, num_inputs, chain):
         count = min(chain, num_inputs - first) // together
         at = (block * num_inputs + first) * BLOCK
-        r = 0
-        while r < num_rows:
+        for r in range(0, num_rows, _ROWS_TOGETHER):
             i, s, left = r * num_inputs + first, r * BLOCK, num_rows - r
-            if left >= 12:
-                _add_chain(12, x, i, num_inputs, weights, at, count, sums, s)
-                r += 12
-            elif left >= 8:
-                _add_chain(8, x, i, num_inputs, weights, at, count, sums, s)
-                r += 8
-            elif left >= 6:
-                _add_chain(6, x, i, num_inputs, weights, at, count, sums, s)
-                r += 6
+            if left >= _ROWS_TOGETHER:
+                _add_chain(_ROWS_TOGETHER, x, i, num_inputs, weights, at, count, sums, s)
             elif left == 5:
                 _add_chain(5, x, i, num_inputs, weights, at, count, sums, s)
-                r += 5
             elif left == 4:
                 _add_chain(4, x, i, num_inputs, weights, at, count, sums, s)
-                r += 4
             elif left == 3:
                 _add_chain(3, x, i, num_inputs, weights, at, count, sums, s)
-                r += 3
             elif left == 2:
                 _add_chain(2, x, i, num_inputs, weights, at, count, sums, s)
-                r += 2
             else:
                 _add_chain(1, x, i, num_inputs, weights, at, count, sums, s)
-                r += 1
 
 
 @numba.njit(**COMPILE)
