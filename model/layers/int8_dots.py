@@ -39,7 +39,6 @@ from model.layers.tiles import (
     use,
     write,
 )
-from model.layers.vectors import prefetch
 
 BLOCK = 32
 """Outputs that are computed together."""
@@ -155,7 +154,8 @@ def byte_dots(rows, first, num_rows, width, weights, block, sums):
         at = block * BLOCK * width
         for tile in range(0, width * TILE_ROWS, TILE):
             if is_first:  # later rows find the block in a cache
-                prefetch(weights, at + _AHEAD, 2 * TILE)
+                fetch(weights, at + _AHEAD, WIDTH)
+                fetch(weights, at + _AHEAD + TILE, WIDTH)
             for x in range(0, WIDTH, GROUP):
                 line = at + x * TILE_ROWS
                 w = without_sign(load_integers(weights, line)), without_sign(load_integers(weights, line + TILE))
