@@ -1,4 +1,5 @@
-"""All layers of an encoder like BERT's (Devlin et al. 2018, arXiv:1810.04805) in one call, on a CPU with tiles.
+"""All layers of an encoder like BERT's (Devlin et al. 2018, arXiv:1810.04805) in one call, on a CPU with
+tiles or with vectors in their stead (`block_sums`).
 
 Texts know nothing of each other. So they are dealt out in groups, and a thread takes a group through all layers: what
 lies between two products stays in its own cache, and nobody waits for anybody. Where there are fewer texts than threads
