@@ -74,6 +74,9 @@ class Decoder:
         self.model = load_model(folder, self.config, dtype, device, max_model_len=length, batch_invariant=True)
         self._per_row = KEYS // BLOCK + 1
         self._cache = KVCache(self.config, rows * self._per_row + 1, BLOCK, dtype, device)
+        for layer in self._cache.layers:  # of memory that was never written to the kernel gives one page for all of it
+            layer.keys.normal_()
+            layer.values.normal_()
         self._rows = rows
         decoder = self.model.decoder
         assert decoder is not None

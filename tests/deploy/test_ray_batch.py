@@ -246,7 +246,8 @@ def test_a_shard_that_is_there_is_not_made_again(site: Site, tmp_path: Path) -> 
     made = batch.make_shard(7, some_rows(site))
     before = shard_path(tmp_path, 7, "parquet").stat()
     assert batch.make_shard(7, iter(())) == made
-    assert shard_path(tmp_path, 7, "parquet").stat() == before
+    after = shard_path(tmp_path, 7, "parquet").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 @pytest.mark.parametrize(
