@@ -92,12 +92,15 @@ async def test_a_header_that_is_no_time_is_refused_by_its_name(tmp_path: Path, v
 
 
 async def test_an_answer_that_is_not_there_in_time_is_a_504_and_the_engine_is_told(tmp_path: Path) -> None:
-    engine = FakeEngine(gate=asyncio.Event())
-    async with site(tmp_path, engine) as lightwell:
-        error = await lightwell.error("/v1/completions", {"prompt": "abc", "timeout": 0.5}, 504)
+    for seconds in (0.5, 2, 8, 32):  # on a machine that is busy it may be over before the engine is asked
+        engine = FakeEngine(gate=asyncio.Event())
+        async with site(tmp_path, engine) as lightwell:
+            error = await lightwell.error("/v1/completions", {"prompt": "abc", "timeout": seconds}, 504)
         assert error["code"] == "deadline_exceeded"
-        assert "within 0.5 s" in error["message"]
-        assert engine.submitted[0].handle.was_aborted
+        assert f"within {seconds} s" in error["message"]
+        if engine.submitted:
+            break
+    assert [each.handle.was_aborted for each in engine.submitted] == [True]
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES.items())
