@@ -29,6 +29,8 @@ Piece = bytes | memoryview
 PIECE_VALUES = 1 << 16
 """Numbers that are turned into text between two chances for other requests: about 5 ms."""
 PIECE_BYTES = 1 << 20
+WRITE_BYTES = PIECE_BYTES // 4
+"""Of a body, worth a write of their own."""
 
 _SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int32": "I32"}
 
@@ -253,9 +255,9 @@ async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
     """The pieces, joined to sizes worth a write, with a chance for other requests after each."""
     waiting = bytearray()
     for piece in pieces:
-        if waiting or len(piece) < PIECE_BYTES // 4:
+        if waiting or len(piece) < WRITE_BYTES:
             waiting += piece
-        if len(waiting) >= PIECE_BYTES // 4:
+        if len(waiting) >= WRITE_BYTES:
             yield bytes(waiting)
             waiting.clear()
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ from server.request_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.tasks import Result, count_rejection
-from server.tensors import Format, NumpyArray, Piece, Wire, paced
+from server.tensors import WRITE_BYTES, Format, NumpyArray, Piece, Wire, paced
 
 TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """For the OpenAPI page: the other media types of an answer."""
@@ -27,15 +27,23 @@ def wire_of(wanted: Format, encoding_format: str) -> Wire:
 
 
 def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
-    """The pieces of a body that holds these arrays. A binary one says how long it is: then nothing is put between its
-    pieces, which need not be copied.
+    """The pieces of a body that holds these arrays: at once where they are worth one write, else as a stream.
+
+    A binary stream says how long it is too: then nothing is put between its pieces, which need not be copied.
     """
+    begin: list[Piece] = []
+    num_bytes = 0
+    for piece in pieces:
+        begin.append(piece)
+        num_bytes += len(piece)
+        if num_bytes >= WRITE_BYTES:
+            break
+    else:  # the task that watches a stream's client costs more than writing so little
+        return Response(b"".join(begin), media_type=wanted.value)
     headers = {}
     if wire_of(wanted, "") == "binary":
-        head = next(pieces)
-        headers["content-length"] = str(len(head) + sum(array.nbytes for array in arrays))
-        pieces = chain([head], pieces)
-    return StreamingResponse(paced(pieces), media_type=wanted.value, headers=headers)
+        headers["content-length"] = str(len(begin[0]) + sum(array.nbytes for array in arrays))
+    return StreamingResponse(paced(chain(begin, pieces)), media_type=wanted.value, headers=headers)
 
 
 def new_answer_id(kind: str) -> str:

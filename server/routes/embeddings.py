@@ -4,13 +4,13 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from model.point_names import stack_config
 from model.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask
 from server.errors import BadRequest, PayloadTooLarge, shown
-from server.routes.answers import TENSOR_CONTENT, input_usage, token_bytes, wire_of
+from server.routes.answers import TENSOR_CONTENT, input_usage, tensor_response, token_bytes, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, read_prompts
@@ -19,7 +19,7 @@ from server.routes.terms import accept
 from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
 from server.selectors import resolve
 from server.sse import unless_disconnected
-from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate, paced
+from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, negotiate
 
 _BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 """Of one float32 on the wire."""
@@ -53,7 +53,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             for index, parts in enumerate(zip(inputs, results, strict=True))
         ]
         head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
-        return StreamingResponse(paced(body_pieces(wanted, head, entries, encoding_format)), media_type=wanted.value)
+        pieces = body_pieces(wanted, head, entries, encoding_format)
+        return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
 
 
 def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from model.inside import spectra
 from model.inside.census import take_census
@@ -15,7 +15,7 @@ from model.point_names import stack_config
 from server.engine.request import WeightsTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_part
-from server.routes.answers import TENSOR_CONTENT, counted_refusals, wire_of
+from server.routes.answers import TENSOR_CONTENT, counted_refusals, tensor_response, wire_of
 from server.routes.context import AppContext
 from server.routes.looking import described, stack_of
 from server.routes.prompts import Prompt, check_model
@@ -24,7 +24,7 @@ from server.routes.terms import accept
 from server.schemas import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
 from server.selectors import resolve
 from server.sse import unless_disconnected
-from server.tensors import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate, paced
+from server.tensors import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.trace_body import DescribedArray, DescribedEntry, described_body
 
 MAX_COMPOSED_HEADS = 256
@@ -158,7 +158,8 @@ async def _ask(
 
 def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat) -> Response:
     head = {"object": "list", "model": context.model_id}
-    return StreamingResponse(paced(described_body(wanted, head, [entry], encoding_format)), media_type=wanted.value)
+    pieces = described_body(wanted, head, [entry], encoding_format)
+    return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
 
 def _check_size(
