@@ -72,8 +72,19 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
     values = max((value_bytes(work.interventions) for work in works), default=0)
     check_capture(context, captured + values)
     fitting = (context.capture_limit - captured) // max(1, values)  # or it would fill its own budget
-    places = asyncio.Semaphore(max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting)))
+    try:
+        if len(works) == 1:  # in the task that is here: one more would be a good part of what a short input costs
+            return [await _run_one(context, works[0], arrival)]
+        max_together = max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting))
+        return await _run_together(context, works, arrival, max_together)
+    except ApiError as error:
+        count_rejection(context, error)
+        raise
 
+
+async def _run_together(context: AppContext, works: Sequence[Work], arrival: float, max_together: int) -> list[Result]:
+    """The results of all works, of which so many are in the engine at once."""
+    places = asyncio.Semaphore(max_together)
     failures: list[ApiError] = []
 
     async def run(work: Work) -> Result:
@@ -89,9 +100,6 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
     tasks = [asyncio.create_task(run(work)) for work in works]
     try:
         return list(await asyncio.gather(*tasks))
-    except ApiError as error:
-        count_rejection(context, error)
-        raise
     finally:
         for task in tasks:
             task.cancel()
