@@ -100,7 +100,7 @@ def create_app(
 ) -> ASGIApp:
     """The application with every route, in plain ASGI wrappers: `receive` stays the server's own."""
     # Here: importing and building the routes takes half a second, in which the workers start already.
-    from server.routes import build_router
+    from server.routes import build_routes
     from server.routes.context import AppContext
 
     metrics.watch(client)
@@ -129,7 +129,7 @@ def create_app(
         max_model_len=settings.max_model_len or files.config.max_model_len,
     )
     install_error_handlers(app)
-    app.include_router(build_router(context))
+    app.router.routes += build_routes(context)
     on_end = [metrics.observe_exchange] if tracing is None else [metrics.observe_exchange, tracing.record]
     return RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, Security
 from fastapi.security import HTTPBearer
+from starlette.routing import BaseRoute
 
 from server.routes import (
     admin,
@@ -67,8 +68,12 @@ _BEARER = Security(HTTPBearer(auto_error=False, description="One of the server's
 """Says in the OpenAPI page that a key is sent; `guard` checks it, before the body is read."""
 
 
-def build_router(context: AppContext) -> APIRouter:
-    """All routes: the API behind its key, the operator's behind an admin key, health, metrics and pages open."""
+def build_routes(context: AppContext) -> list[BaseRoute]:
+    """All routes: the API behind its key, the operator's behind an admin key, health, metrics and pages open.
+
+    They are tried in turn. One list of them, for the application's own: routers within routers would try each route
+    once more at every level.
+    """
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
     bearer = [] if keys.is_open else [_BEARER]
@@ -91,12 +96,14 @@ def build_router(context: AppContext) -> APIRouter:
         part.add_routes(looking, context)
     for part in (tokenize, capabilities, models):
         part.add_routes(api, context)
-    router = APIRouter(route_class=OpenRoute)
-    router.include_router(running)  # first: routes are tried in turn, and these have the most to do
-    router.include_router(looking)
-    health.add_routes(router, context)
-    page.add_routes(router, context)
+    open_to_all = APIRouter(route_class=OpenRoute)
+    for part in (health, page):
+        part.add_routes(open_to_all, context)
     admin.add_routes(operators, context)
-    router.include_router(api)  # behind the others: its path of one model would take those of that model's weights
-    router.include_router(operators)
-    return router
+    return [
+        *running.routes,  # first: these have the most to do
+        *looking.routes,
+        *open_to_all.routes,
+        *api.routes,  # behind the others: its path of one model would take those of that model's weights
+        *operators.routes,
+    ]

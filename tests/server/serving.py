@@ -19,7 +19,7 @@ from server.errors import install_error_handlers
 from server.keys import Keyring, hash_of
 from server.metrics import Metrics
 from server.request_log import HttpExchange, RequestLog
-from server.routes import build_router
+from server.routes import build_routes
 from server.routes.context import AppContext
 from server.settings import Settings
 from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
@@ -189,7 +189,7 @@ def build_site(
     )
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
-    app.include_router(build_router(context))
+    app.router.routes += build_routes(context)
     wrapped = RequestLog(BrowserHeaders(app, context.settings.cors_origin), metrics.observe_exchange, *on_end)
     transport = httpx.ASGITransport(app=wrapped, raise_app_exceptions=False)
     return Site(wrapped, engine, context, httpx.AsyncClient(transport=transport, base_url="http://lightwell"))
