@@ -102,40 +102,42 @@ def _dots_of_four(q, i0, i1, i2, i3, keys, tile, dim, size, out, o, stride):
 
 
 @numba.njit(**INNER)
-def _dots_of_eight(q, i, keys, tile, dim, size, out, o, stride):
-    """`dots` of eight queries side by side, [D, 8] at q[i], a block of whole pairs of vectors: none is left over."""
+def _dots_of_eight(q, at, r, keys, tile, dim, size, out, o, stride):
+    """`dots` of the queries at[r] to at[r + 7], a block of whole pairs of vectors: none is left over."""
+    i0, i1, i2, i3 = at[r], at[r + 1], at[r + 2], at[r + 3]
+    i4, i5, i6, i7 = at[r + 4], at[r + 5], at[r + 6], at[r + 7]
     for b in range(0, size, 2 * LANES):
         a0, b0, c0, d0, e0, f0, g0, h0 = zeros(), zeros(), zeros(), zeros(), zeros(), zeros(), zeros(), zeros()
         a1, b1, c1, d1, e1, f1, g1, h1 = zeros(), zeros(), zeros(), zeros(), zeros(), zeros(), zeros(), zeros()
-        at = tile + b
-        for n in range(i, i + 8 * dim, 8):
-            left, right = load(keys, at), load(keys, at + LANES)
-            number = in_all_lanes(q, n)
+        k = tile + b
+        for d in range(dim):
+            left, right = load(keys, k), load(keys, k + LANES)
+            number = in_all_lanes(q, i0 + d)
             a0, a1 = fma(number, left, a0), fma(number, right, a1)
-            number = in_all_lanes(q, n + 1)
+            number = in_all_lanes(q, i1 + d)
             b0, b1 = fma(number, left, b0), fma(number, right, b1)
-            number = in_all_lanes(q, n + 2)
+            number = in_all_lanes(q, i2 + d)
             c0, c1 = fma(number, left, c0), fma(number, right, c1)
-            number = in_all_lanes(q, n + 3)
+            number = in_all_lanes(q, i3 + d)
             d0, d1 = fma(number, left, d0), fma(number, right, d1)
-            number = in_all_lanes(q, n + 4)
+            number = in_all_lanes(q, i4 + d)
             e0, e1 = fma(number, left, e0), fma(number, right, e1)
-            number = in_all_lanes(q, n + 5)
+            number = in_all_lanes(q, i5 + d)
             f0, f1 = fma(number, left, f0), fma(number, right, f1)
-            number = in_all_lanes(q, n + 6)
+            number = in_all_lanes(q, i6 + d)
             g0, g1 = fma(number, left, g0), fma(number, right, g1)
-            number = in_all_lanes(q, n + 7)
+            number = in_all_lanes(q, i7 + d)
             h0, h1 = fma(number, left, h0), fma(number, right, h1)
-            at += size
-        at = o + b
-        _store_pair(out, at, a0, a1)
-        _store_pair(out, at + stride, b0, b1)
-        _store_pair(out, at + 2 * stride, c0, c1)
-        _store_pair(out, at + 3 * stride, d0, d1)
-        _store_pair(out, at + 4 * stride, e0, e1)
-        _store_pair(out, at + 5 * stride, f0, f1)
-        _store_pair(out, at + 6 * stride, g0, g1)
-        _store_pair(out, at + 7 * stride, h0, h1)
+            k += size
+        p = o + b
+        _store_pair(out, p, a0, a1)
+        _store_pair(out, p + stride, b0, b1)
+        _store_pair(out, p + 2 * stride, c0, c1)
+        _store_pair(out, p + 3 * stride, d0, d1)
+        _store_pair(out, p + 4 * stride, e0, e1)
+        _store_pair(out, p + 5 * stride, f0, f1)
+        _store_pair(out, p + 6 * stride, g0, g1)
+        _store_pair(out, p + 7 * stride, h0, h1)
 
 
 @numba.njit(**INNER)
@@ -242,19 +244,9 @@ def _mix_of_four(weights, w, stride, num_keys, values, tile, dim, out, o):
 
 
 @numba.njit(**INNER)
-def side_by_side(q, at, dim):
-    """The queries that begin at q[at[r]], eight and eight side by side: [len(at) / 8, D, 8], flat; a rest is not."""
-    out = np.empty(len(at) // 8 * 8 * dim, np.float32)
-    for r in range(len(at) // 8 * 8):
-        for d in range(dim):
-            out[(r // 8 * dim + d) * 8 + r % 8] = q[at[r] + d]
-    return out
-
-
-@numba.njit(**INNER)
-def score_tile(q, at, eights, lo, hi, keys, tile, dim, size, scores, stride, start):
+def score_tile(q, at, lo, hi, keys, tile, dim, size, scores, stride, start):
     """Dots of the queries that begin at q[at[r]] with a block of keys, into row r of scores [len(at), stride] from
-    column `start` on. eights: of `side_by_side`.
+    column `start` on.
 
     Row r sees columns lo[r] <= k < hi[r]; neither falls from one row to the next.
     """
@@ -267,7 +259,7 @@ def score_tile(q, at, eights, lo, hi, keys, tile, dim, size, scores, stride, sta
             num = 4
         if start < hi[r + num - 1] and end > lo[r]:  # one of them may see it
             if num == 8:
-                _dots_of_eight(eights, r * dim, keys, tile, dim, size, scores, o, stride)
+                _dots_of_eight(q, at, r, keys, tile, dim, size, scores, o, stride)
             elif num == 4:
                 _dots_of_four(q, at[r], at[r + 1], at[r + 2], at[r + 3], keys, tile, dim, size, scores, o, stride)
             else:

@@ -21,7 +21,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from model.layers.attention_blocks import INNER, dots, mix, mix_tile, score_tile, side_by_side
+from model.layers.attention_blocks import INNER, dots, mix, mix_tile, score_tile
 from model.layers.told_kernels import lanes_up, tell_row
 from model.layers.vectors import (
     LANES,
@@ -29,6 +29,7 @@ from model.layers.vectors import (
     largest_lane,
     load,
     narrow,
+    only_lanes,
     prefetch,
     store,
     sum_of_lanes,
@@ -80,12 +81,34 @@ def _make_scores(row, first, last, position, scale, softcap, bias):
 
 
 @numba.njit(**COMPILE)
-def _softmax(row, i, num):
-    """In place, of row[i : i + num], a number of whole vectors; lane by lane, then over the lanes."""
+def _largest(row, i, num):
+    """Lane by lane, of row[i : i + num], a number of whole vectors."""
     top = load(row, i)
     for t in range(i + LANES, i + num, LANES):
         scores = load(row, t)
         top = where_greater(scores, top, scores, top)
+    return top
+
+
+@numba.njit(**COMPILE)
+def _largest_scaled(row, i, num, first, last, scale):
+    """The same of `_make_scores` without cap and bias, which it does on the way."""
+    top = only_lanes(load(row, i) * scale, first, last)
+    store(row, i, top)
+    for t in range(LANES, num, LANES):
+        scores = load(row, i + t) * scale
+        if last < t + LANES:
+            scores = only_lanes(scores, 0, last - t)
+        store(row, i + t, scores)
+        top = where_greater(scores, top, scores, top)
+    return top
+
+
+@numba.njit(**COMPILE)
+def _softmax(row, i, num, top):
+    """In place, of row[i : i + num], a number of whole vectors whose largest lanes are `top`; lane by lane, then over
+    the lanes.
+    """
     largest, total = largest_lane(top), zeros()
     for t in range(i, i + num, LANES):
         weights = exp(load(row, t) - largest)
@@ -112,8 +135,12 @@ def _weigh(row, i, lo, hi, position, scale, softcap, bias):
     in the others of their vectors. Its position is counted from the first column.
     """
     begin, end = lo // LANES * LANES, lanes_up(hi)
-    _make_scores(row[i + begin : i + end], lo - begin, hi - begin, position - begin, scale, softcap, bias)
-    _softmax(row, i + begin, end - begin)
+    if softcap > 0 or len(bias) > 0:
+        _make_scores(row[i + begin : i + end], lo - begin, hi - begin, position - begin, scale, softcap, bias)
+        top = _largest(row, i + begin, end - begin)
+    else:
+        top = _largest_scaled(row, i + begin, end - begin, lo - begin, hi - begin, scale)
+    _softmax(row, i + begin, end - begin, top)
 
 
 @numba.njit(**COMPILE)
@@ -190,21 +217,19 @@ def attend_item(
     for h in range(item[3], item[3] + item[4]):
         for r in range(num):
             at[r] = ((row + r // group) * num_heads + h * group + r % group) * dim
-        eights = side_by_side(q, at, dim)
         tile = first_tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
         for j in range(num_blocks):  # while one block is worked on, the next one is on its way
             after = first_tile
             if j + 1 < num_blocks:
                 after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
-                prefetch(keys, after, dim * size)
-            else:
-                prefetch(values, after, dim * size)
+            if num_rows == 1:  # of several, the next ones find it near
+                prefetch(keys if j + 1 < num_blocks else values, after, dim * size)
             if new >= 0 and j + 1 == num_blocks:
                 place = tile + positions[row] % size
                 for d in range(dim):
                     keys[place + d * size] = newest[new + h * dim + d]
             start = lead + j * size
-            score_tile(q, at, eights, lo, hi, keys, tile, dim, size, scores, stride, start)
+            score_tile(q, at, lo, hi, keys, tile, dim, size, scores, stride, start)
             tile = after
         for r in range(num):
             head, position = h * group + r % group, positions[row + r // group] - origin
@@ -217,8 +242,9 @@ def attend_item(
             after = tile
             if j + 1 < num_blocks:
                 after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
+            if num_rows == 1 and j + 1 < num_blocks:
                 prefetch(values, after, dim * size)
-            elif h + 1 < num_key_heads:
+            elif num_rows == 1 and h + 1 < num_key_heads:
                 prefetch(keys, first_tile + dim * size, dim * size)
             if new >= 0 and j + 1 == num_blocks:
                 place = tile + positions[row] % size * dim
@@ -271,11 +297,10 @@ def _rows_of_head(q, rows, head, keys, shape, table, rule, kind, out):
     stride = lanes_up(end_block * size - origin)
     scores = np.empty(len(rows) * stride, np.float32)
     at = (rows * num_heads + head) * dim
-    eights = side_by_side(q, at, dim)
     everywhere = np.zeros(len(rows), np.int64), np.full(len(rows), stride)
     for j in range(first_block, end_block):
         tile = (table[j] * num_key_heads + head // (num_heads // num_key_heads)) * dim * size
-        score_tile(q, at, eights, *everywhere, keys, tile, dim, size, scores, stride, j * size - origin)
+        score_tile(q, at, *everywhere, keys, tile, dim, size, scores, stride, j * size - origin)
     for r in range(len(rows)):
         lo, hi = first[rows[r]] - origin, last[rows[r]] - origin
         begin, end = lo // LANES * LANES, lanes_up(hi)
@@ -284,7 +309,8 @@ def _rows_of_head(q, rows, head, keys, shape, table, rule, kind, out):
             position = positions[rows[r]] - origin - begin
             _make_scores(seen, lo - begin, hi - begin, position, scale, softcap, bias[head])
         if kind == PATTERN:
-            _softmax(scores, r * stride + begin, end - begin)
+            i = r * stride + begin
+            _softmax(scores, i, end - begin, _largest(scores, i, end - begin))
         out[r] = np.float32(0) if kind == PATTERN else np.float32(-np.inf)
         out[r, origin + lo : origin + hi] = scores[r * stride + lo : r * stride + hi]
 
@@ -297,7 +323,7 @@ def softmax_rows(scores, out):
         h, r = item // num_rows, item % num_rows
         row = np.full(lanes_up(num_keys), -np.inf, np.float32)
         row[:num_keys] = scores[h, r]
-        _softmax(row, 0, len(row))
+        _softmax(row, 0, len(row), _largest(row, 0, len(row)))
         out[h, r] = row[:num_keys]
 
 

@@ -136,6 +136,19 @@ def where_greater(typingctx, a, b, yes, no):
 
 
 @intrinsic
+def only_lanes(typingctx, vector, low, high):
+    """The vector in its lanes low <= lane < high, minus infinity in the others."""
+
+    def codegen(context, builder, signature, args):
+        lanes = ir.Constant(_INTS, list(range(LANES)))
+        low, high = (_in_all_lanes(builder, builder.trunc(arg, _INT)) for arg in args[1:])
+        seen = builder.and_(builder.icmp_signed(">=", lanes, low), builder.icmp_signed("<", lanes, high))
+        return builder.select(seen, args[0], ir.Constant(_FLOATS, [float("-inf")] * LANES))
+
+    return VECTOR(vector, types.intp, types.intp), codegen
+
+
+@intrinsic
 def times_power_of_two(typingctx, a, exponent):
     """a * 2**exponent, of whole numbers -126 <= exponent <= 127."""
 
@@ -308,7 +321,7 @@ def _alike(builder, signature, args):
 
 
 def _in_all_lanes(builder, number):
-    undefined = ir.Constant(_FLOATS, ir.Undefined)
+    undefined = ir.Constant(ir.VectorType(number.type, LANES), ir.Undefined)
     first = builder.insert_element(undefined, number, ir.Constant(_INT, 0))
     return builder.shuffle_vector(first, undefined, _int_constant(VECTOR, 0))
 
