@@ -3,15 +3,18 @@
 Axes: T rows, d model width, e width of the token table.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from model.batch import Batch
 from model.capture import LayerLooks
 from model.config import ModelConfig
+from model.layers.arrays import bits, why_not_compiled
 from model.layers.linear import Linear
-from model.layers.norm import Norm, take_norm
+from model.layers.norm import LayerNorm, Norm, take_norm
 from model.layers.token_table import TokenTable
 
 
@@ -30,6 +33,8 @@ class Embedding:
     token_type: torch.Tensor | None
     """[d], of the first token type: a text is one segment."""
     norm: Norm | None
+    at_once: Callable[[Batch], torch.Tensor] | None
+    """All of it in one compiled pass, the same bits, where that can be."""
 
     @classmethod
     def take(
@@ -57,19 +62,26 @@ class Embedding:
         elif config.sinusoidal_positions:
             positions = sinusoids(context, config.hidden_size).to(tokens.device, tokens.dtype)
         types = weights.pop("token_type_embed.weight", None)
+        token_type = None if types is None else types[0].clone()
+        project = None
+        if "embed_in.weight" in weights:
+            project = Linear.take(weights, "embed_in", batch_invariant=batch_invariant)
+        norm = take_norm(weights, "embed_norm", config) if config.embedding_norm else None
+        is_plain = scale is None and project is None
         return cls(
             tokens=tokens,
             scale=scale,
-            project=Linear.take(weights, "embed_in", batch_invariant=batch_invariant)
-            if "embed_in.weight" in weights
-            else None,
+            project=project,
             positions=positions,
-            token_type=None if types is None else types[0].clone(),
-            norm=take_norm(weights, "embed_norm", config) if config.embedding_norm else None,
+            token_type=token_type,
+            norm=norm,
+            at_once=_at_once(tokens, token_type, positions, norm) if is_plain else None,
         )
 
     def __call__(self, batch: Batch, look: LayerLooks | None = None) -> torch.Tensor:
         """The batch's tokens at their positions -> [T, d]."""
+        if self.at_once is not None and look is None:
+            return self.at_once(batch)
         x = self.tokens(batch.token_ids)  # [T, e]
         if self.scale is not None:
             x = x * self.scale
@@ -91,6 +103,31 @@ class Embedding:
     @staticmethod
     def _at(look: LayerLooks | None, point: str, x: torch.Tensor) -> torch.Tensor:
         return x if look is None else look(point, x)
+
+
+def _at_once(
+    tokens: TokenTable, token_type: torch.Tensor | None, positions: torch.Tensor | None, norm: Norm | None
+) -> Callable[[Batch], torch.Tensor] | None:
+    """LayerNorm(token + token type + position) in one kernel; None where there is none for it."""
+    table = tokens.dense
+    if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
+        return None
+    if not isinstance(norm, LayerNorm) or why_not_compiled(table.dtype, table.device) is not None:
+        return None
+    from model.layers.embedding_kernels import embed  # here: a GPU server needs no compiler
+
+    type_row = table.new_empty(0) if token_type is None else token_type
+    rows = table.new_empty(0, table.shape[1]) if positions is None else positions
+    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
+    arguments = *(bits(each) for each in (table, type_row, rows, norm.weight, bias)), np.float32(norm.eps)
+    width, dtype = table.shape[1], table.dtype
+
+    def at_once(batch: Batch) -> torch.Tensor:
+        out = torch.empty(len(batch.token_ids), width, dtype=dtype)
+        embed(batch.token_ids.numpy(), batch.positions.numpy(), *arguments, bits(out))
+        return out
+
+    return at_once
 
 
 def sinusoids(num_positions: int, width: int) -> torch.Tensor:

@@ -108,9 +108,9 @@ class EncodeStep:
         return looks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """x [T', d] -> [T, d]. Raises what `batch.check` raises, between groups of texts."""
+        """x [T', d] -> [T, d] in the memory of x. Raises what `batch.check` raises, between groups of texts."""
         threads = torch.get_num_threads()
-        out = x[: batch.num_rows].clone()
+        out = x[: batch.num_rows]
         first_rows = np.array(batch.first_rows)
         groups = _groups(first_rows, self._most_rows, threads)
         if len(groups) <= threads:  # fewer groups than threads, which share them

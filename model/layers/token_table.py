@@ -42,6 +42,11 @@ class TokenTable:
         """ids [T] int64, each under vocab -> their rows [T, e]."""
         return self._rows[ids] if isinstance(self._rows, _PackedRows) else self._rows.index_select(0, ids)
 
+    @property
+    def dense(self) -> torch.Tensor | None:
+        """The whole table where it lies as it was given."""
+        return self._rows if isinstance(self._rows, torch.Tensor) else None
+
     def to_dense(self) -> torch.Tensor:
         """The whole table: a copy where it is read from a packed weight."""
         return self._rows if isinstance(self._rows, torch.Tensor) else self._rows.to_dense()

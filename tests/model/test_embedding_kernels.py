@@ -1,12 +1,50 @@
-"""Compiled kernels gather the rows that plain indexing does, bit for bit, alone and shared over threads."""
+"""Compiled kernels gather the rows that plain indexing does, and add up and normalise what torch's operators would, bit
+for bit, alone and shared over threads.
+"""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
+from model.batch import Batch
+from model.config import ModelConfig
+from model.embedding import Embedding
 from model.layers.embedding_kernels import unpack, unpack_and_widen
+from model.layers.token_table import TokenTable
+from tests.network import CPU
 
 BLOCKS, WORDS, BLOCK = 3, 10, 64
 IDS = torch.cat([torch.arange(BLOCKS * BLOCK), torch.tensor([7, 7, 191, 0])])
+
+
+def _config(width: int) -> ModelConfig:
+    """BERT's options, of what becomes of a token."""
+    return ModelConfig(
+        architecture="BertModel",
+        family="bert",
+        kind="encoder",
+        vocab_size=50,
+        hidden_size=width,
+        num_layers=1,
+        num_heads=1,
+        num_kv_heads=1,
+        head_dim=width,
+        intermediate_size=width,
+        max_model_len=200,
+        norm="layernorm",
+        norm_eps=1e-12,
+        embedding_norm=True,
+        activation="gelu",
+        gated_mlp=False,
+        attention_bias=True,
+        attention_out_bias=True,
+        mlp_bias=True,
+        learned_positions=True,
+        rope=None,
+        attention_scale=1.0,
+        tie_word_embeddings=True,
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, len(IDS)])
@@ -20,3 +58,28 @@ def test_rows_are_gathered_from_packed_words(count: int) -> None:
     wide = torch.empty(count, 2 * WORDS)
     unpack_and_widen(ids.numpy(), words.view(torch.uint32).numpy(), wide.view(torch.uint32).numpy())
     assert torch.equal(wide.view(torch.int32), expected.view(torch.bfloat16).float().view(torch.int32))
+
+
+@pytest.mark.parametrize("count", [1, 5, 130])
+@pytest.mark.parametrize("width", [64, 41])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("added", ["type and position", "type", "position", "nothing"])
+def test_an_embedding_in_one_pass_has_the_bits_of_its_parts(
+    added: str, dtype: torch.dtype, width: int, count: int
+) -> None:
+    generator = torch.Generator().manual_seed(count)
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    weights = {"embed_norm.weight": numbers(width), "embed_norm.bias": numbers(width)}
+    if "type" in added:
+        weights["token_type_embed.weight"] = numbers(2, width)
+    if "position" in added:
+        weights["pos_embed.weight"] = numbers(200, width)
+    tokens = TokenTable(numbers(50, width))
+    embedding = Embedding.take(weights, tokens, _config(width), context=200, batch_invariant=True)
+    assert embedding.at_once is not None
+    ids = torch.randint(50, (count,), generator=generator).tolist()
+    batch = Batch.unchunked([ids[:1], ids[-count:]], 16, CPU, [1, 1])
+    assert torch.equal(embedding(batch), replace(embedding, at_once=None)(batch))
