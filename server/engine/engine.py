@@ -167,8 +167,9 @@ class Engine:
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request. One that finds no memory for what it captures waits for it, or ends with the next step.
 
-        Raises ValueError when it cannot run: too long for the cache, an empty prompt, a uid in use, or an intervention
-        that makes no sense. The engine is then as it was, and so it is after any other exception.
+        Raises ValueError when it cannot run: too long for the cache, an empty prompt, a token that the network lacks, a
+        uid in use, or an intervention that makes no sense. The engine is then as it was, and so it is after any other
+        exception.
         """
         if request.uid in self._set_aside:
             raise ValueError(f"request uid {request.uid} is already in use")
@@ -186,6 +187,7 @@ class Engine:
             self._inspector.add(request)
             self._questions[request.uid] = request
             return
+        self._check_tokens(request)
         seq = Sequence(request, self._stacks)
         self._scheduler.add(seq)
         try:
@@ -198,6 +200,14 @@ class Engine:
             raise
         else:
             self._tracked[request.uid] = Tracked(seq, findings, Timing(request.arrival_time))
+
+    def _check_tokens(self, request: EngineRequest) -> None:
+        """Raise ValueError for a token that the network lacks: compiled kernels would read whatever lies there."""
+        size = self._model.config.vocab_size
+        for ids in (request.prompt_token_ids, request.encoder_token_ids):
+            if ids and not 0 <= min(ids) <= max(ids) < size:
+                wrong = next(token for token in ids if not 0 <= token < size)
+                raise ValueError(f"request {request.uid}: there is no token {wrong}; 0 to {size - 1} are accepted")
 
     def abort(self, uid: int) -> None:
         """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""

@@ -252,12 +252,13 @@ def test_a_request_whose_capture_finds_no_memory_ends_and_the_next_one_runs(mode
     assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
 
 
-def test_a_step_that_fails_ends_its_own_requests_and_the_engine_goes_on(model: Transformer) -> None:
+@pytest.mark.parametrize("beyond", [-1, 0, 1 << 40])
+def test_a_token_that_the_network_lacks_is_refused_and_the_next_request_runs(model: Transformer, beyond: int) -> None:
     engine = build(model)
-    engine.add_request(request(0, [model.config.vocab_size + 5], generate(3)))  # an id the embedding does not have
-    output = engine.step().outputs[0]
-    assert output.finish_reason == "error"
-    assert "IndexError" in (output.error or "")
+    token = beyond if beyond < 0 else model.config.vocab_size + beyond
+    with pytest.raises(ValueError, match=f"there is no token {token}; 0 to {model.config.vocab_size - 1} are accepted"):
+        engine.add_request(request(0, [*PROMPT, token], generate(3)))
+    assert not engine.has_work
     assert run(engine, [request(1, PROMPT, generate(3, ignore_eos=True))])[1].finish_reason == "length"
 
 
