@@ -92,7 +92,7 @@ def _largest(row, i, num):
 
 @numba.njit(**COMPILE)
 def _largest_scaled(row, i, num, first, last, scale):
-    """The same of `_make_scores` without cap and bias, which it does on the way."""
+    """The same of `_make_scores` without cap and bias, which it does on the way; first and last count from row[i]."""
     top = only_lanes(load(row, i) * scale, first, last)
     store(row, i, top)
     for t in range(LANES, num, LANES):
@@ -134,6 +134,8 @@ def _weigh(row, i, lo, hi, position, scale, softcap, bias):
     """In place, dots become weights: of the row that begins at row[i], in the columns lo <= k < hi that it sees, and 0
     in the others of their vectors. Its position is counted from the first column.
     """
+    if hi <= lo:  # it sees nothing: there is no vector to write to
+        return
     begin, end = lo // LANES * LANES, lanes_up(hi)
     if softcap > 0 or len(bias) > 0:
         _make_scores(row[i + begin : i + end], lo - begin, hi - begin, position - begin, scale, softcap, bias)
@@ -218,11 +220,11 @@ def attend_item(
         for r in range(num):
             at[r] = ((row + r // group) * num_heads + h * group + r % group) * dim
         tile = first_tile = (tables[sequence, first_block] * num_key_heads + h) * dim * size
-        for j in range(num_blocks):  # while one block is worked on, the next one is on its way
+        for j in range(num_blocks):  # while a single row works on one block, the next one is on its way
             after = first_tile
             if j + 1 < num_blocks:
                 after = (tables[sequence, first_block + j + 1] * num_key_heads + h) * dim * size
-            if num_rows == 1:  # of several, the next ones find it near
+            if num_rows == 1:  # several take longer over a block than it takes to come
                 prefetch(keys if j + 1 < num_blocks else values, after, dim * size)
             if new >= 0 and j + 1 == num_blocks:
                 place = tile + positions[row] % size

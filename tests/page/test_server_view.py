@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
+from threading import Event
 
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
@@ -106,8 +107,18 @@ def test_work_is_seen_while_it_is_done(open_view: Open, server: Server) -> None:
 def test_requests_are_seen_while_they_run(open_view: Open, server: Server) -> None:
     page = open_view("server")
     body = {"prompt": "Once upon a time", "max_tokens": 500, "ignore_eos": True}
-    with ThreadPoolExecutor(6) as clients:
-        for _ in range(6):
-            clients.submit(ask, server, "/v1/completions", body)
-        expect(gauge(page, "Running")).not_to_have_text("0")
+    is_seen = Event()
+
+    def keep_asking() -> None:
+        while not is_seen.is_set():  # a few requests alone may be over before the page looks again
+            ask(server, "/v1/completions", body)
+
+    with ThreadPoolExecutor(4) as clients:
+        asking = [clients.submit(keep_asking) for _ in range(4)]
+        try:
+            expect(gauge(page, "Running")).not_to_have_text("0")
+        finally:
+            is_seen.set()
+    for client in asking:
+        client.result()
     expect(gauge(page, "Running")).to_have_text("0")
