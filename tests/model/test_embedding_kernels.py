@@ -12,39 +12,17 @@ from model.config import ModelConfig
 from model.embedding import Embedding
 from model.layers.embedding_kernels import unpack, unpack_and_widen
 from model.layers.token_table import TokenTable
+from model.registry import read_config
+from tests import tiny
 from tests.network import CPU
 
 BLOCKS, WORDS, BLOCK = 3, 10, 64
 IDS = torch.cat([torch.arange(BLOCKS * BLOCK), torch.tensor([7, 7, 191, 0])])
 
 
-def _config(width: int) -> ModelConfig:
-    """BERT's options, of what becomes of a token."""
-    return ModelConfig(
-        architecture="BertModel",
-        family="bert",
-        kind="encoder",
-        vocab_size=50,
-        hidden_size=width,
-        num_layers=1,
-        num_heads=1,
-        num_kv_heads=1,
-        head_dim=width,
-        intermediate_size=width,
-        max_model_len=200,
-        norm="layernorm",
-        norm_eps=1e-12,
-        embedding_norm=True,
-        activation="gelu",
-        gated_mlp=False,
-        attention_bias=True,
-        attention_out_bias=True,
-        mlp_bias=True,
-        learned_positions=True,
-        rope=None,
-        attention_scale=1.0,
-        tie_word_embeddings=True,
-    )
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return read_config(tiny.make_variant("bert", tmp_path_factory.mktemp("bert")))
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, len(IDS)])
@@ -65,7 +43,7 @@ def test_rows_are_gathered_from_packed_words(count: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("added", ["type and position", "type", "position", "nothing"])
 def test_an_embedding_in_one_pass_has_the_bits_of_its_parts(
-    added: str, dtype: torch.dtype, width: int, count: int
+    bert: ModelConfig, added: str, dtype: torch.dtype, width: int, count: int
 ) -> None:
     generator = torch.Generator().manual_seed(count)
 
@@ -78,7 +56,7 @@ def test_an_embedding_in_one_pass_has_the_bits_of_its_parts(
     if "position" in added:
         weights["pos_embed.weight"] = numbers(200, width)
     tokens = TokenTable(numbers(50, width))
-    embedding = Embedding.take(weights, tokens, _config(width), context=200, batch_invariant=True)
+    embedding = Embedding.take(weights, tokens, replace(bert, hidden_size=width), context=200, batch_invariant=True)
     assert embedding.at_once is not None
     ids = torch.randint(50, (count,), generator=generator).tolist()
     batch = Batch.unchunked([ids[:1], ids[-count:]], 16, CPU, [1, 1])
