@@ -14,7 +14,7 @@ MINUTES ?= 30
 # One more than cores: tests wait for servers for a quarter of their time.
 JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS)
-SOURCES := model server clients tests benchmarks deploy
+SOURCES := lightwell_command.py model server clients tests benchmarks deploy
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
 BUILD_IMAGE ?=

@@ -2,7 +2,7 @@
 
 import sys
 
-from server.cli import main
+from lightwell_command import main
 
 if __name__ == "__main__":  # a spawned worker imports this module again, under another name
     sys.exit(main())

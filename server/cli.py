@@ -4,16 +4,11 @@ Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a c
 """
 
 import argparse
-import contextlib
-import ctypes
 import gc
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from threading import Thread
 
 from server.keys import KeyFileError, key_entry, new_key
 from server.settings import ENV_PREFIX, Settings, SettingsError, add_arguments, from_arguments, unknown_variables
@@ -167,16 +162,3 @@ def say(level: str, message: str, log_format: str) -> None:
     message = " ".join(message.split())
     is_text = log_format == "text"
     print(f"lightwell: {level}: {message}" if is_text else logs.as_json(level, message), file=sys.stderr, flush=True)
-
-
-def read_torch() -> None:
-    """Load torch's largest library, as `import torch` would: a sixth of a worker's start, without Python's lock."""
-    torch = importlib.util.find_spec("torch")
-    if torch is not None and torch.origin is not None:
-        with contextlib.suppress(OSError):  # another system's name: then torch loads it by itself, later
-            ctypes.CDLL(str(Path(torch.origin).parent / "lib" / "libtorch_cpu.so"))
-
-
-if "--multiprocessing-fork" in sys.orig_argv:
-    # A worker, which imports its parent's main module before all others: what else it needs loads beside.
-    Thread(target=read_torch, name="read-torch", daemon=True).start()

@@ -128,7 +128,7 @@ def own_imports(tree: ast.AST, itself: str) -> set[str]:
 
 
 def libraries(tree: ast.AST) -> set[str]:
-    return {name.split(".")[0] for name in imported_names(tree)} - {"model", "server", "__future__"}
+    return {name.split(".")[0] for name in imported_names(tree)} - {"lightwell_command", "model", "server", "__future__"}
 
 
 def layer_of(module: str) -> int | None:
@@ -369,7 +369,7 @@ def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(tmp_path)],
         cwd=ROOT, check=True, capture_output=True,
     )  # fmt: skip
-    needed = {str(path.relative_to(ROOT)) for path in MODULES.values()}
+    needed = {"lightwell_command.py", *(str(path.relative_to(ROOT)) for path in MODULES.values())}
     needed |= {f"model/fables/{name}" for name in FABLES}
     needed |= {f"server/web/docs/{name}" for name in DOCS_PAGE}
     needed |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "server" / "web" / "page").rglob("*.*")}

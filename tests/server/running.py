@@ -118,15 +118,24 @@ class RunningServer:
 
 @contextmanager
 def running_server(
-    *arguments: str, module: str = "tests.server.fake_server", stderr: int = subprocess.STDOUT, **env: str
+    *arguments: str,
+    module: str = "tests.server.fake_server",
+    script: Path | None = None,
+    cwd: Path = ROOT,
+    stderr: int = subprocess.STDOUT,
+    **env: str,
 ) -> Iterator[RunningServer]:
-    """A server on a free loopback port; everything it started is gone afterwards. `stderr` as in subprocess."""
+    """A server on a free loopback port; everything it started is gone afterwards. `stderr` as in subprocess.
+
+    It is `module`, or `script` where there is one, run in the folder `cwd`.
+    """
+    command = ["-m", module] if script is None else [str(script)]
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
         with output.open("wb") as sink:
             process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments, "--port", "0"],
-                cwd=ROOT,
+                [sys.executable, *command, *arguments, "--port", "0"],
+                cwd=cwd,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
                 stdout=sink,
                 stderr=stderr,

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,7 @@ MAIN = """
 import multiprocessing
 import sys
 import threading
-from server.cli import main
+from lightwell_command import main
 
 def tell():
     for thread in threading.enumerate():
@@ -149,3 +150,45 @@ def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_d
     command = [sys.executable, str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
+
+
+CONSOLE_SCRIPT = """
+import sys
+from lightwell_command import main
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+"""What pip makes of the entry point."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("installed", ["editable", "wheel"])
+def test_no_code_of_the_working_directory_runs_and_no_foreign_package_stands_in_for_ours(
+    installed: str, folder: Path, tmp_path: Path
+) -> None:
+    """`cd folder && lightwell serve .` ran the folder's socket.py in the worker and in multiprocessing's helper."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    mark = f"open({str(marks)!r} + '/' + __name__, 'w').close()\n"
+    for name in ("socket", "signal", "numpy", "torch", "sitecustomize"):
+        (folder / f"{name}.py").write_text(mark)
+    foreign = tmp_path / "foreign"
+    for package in (folder / "server", folder / "model", foreign / "server", foreign / "model"):
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(mark)
+    path = [foreign]
+    if installed == "wheel":
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        path.append(tmp_path / "installed")
+        with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+            wheel.extractall(path[-1])
+    script = tmp_path / "bin" / "lightwell"
+    script.parent.mkdir()
+    script.write_text(CONSOLE_SCRIPT)
+    with running_server(
+        "serve", ".", "--no-compile", script=script, cwd=folder, PYTHONPATH=os.pathsep.join(map(str, path))
+    ) as server:
+        server.wait_ready()
+        assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).status_code == 200
+    assert not [mark.name for mark in marks.iterdir()]
