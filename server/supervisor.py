@@ -199,8 +199,8 @@ def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None
     In huge pages, where the kernel has them for who asks, large weights are read 5 to 14 % faster, and a start takes a
     third of a second longer (glibc from 2.35 on; an older one passes over a name that it does not know).
 
-    multiprocessing starts its processes as `python -c ...`, which looks for modules in the working directory first. That
-    may be a model's folder, of which no code is run: the variable makes Python leave it out (3.11 and later).
+    multiprocessing starts its processes as `python -c ...`, which looks for modules in the working directory first.
+    That may be a model's folder, of which no code is run: the variable makes Python leave it out (3.11 and later).
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
