@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from server.engine.cgroups import within_quota
+
 logger = logging.getLogger(__name__)
 
 Devices = int | Literal["all"] | tuple[int, ...]
@@ -60,9 +62,12 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
         why = "--device is cpu" if device == "cpu" else "torch finds none here"
         raise ValueError(f"GPUs are asked for, but {why}; a number of workers is accepted")
     cores = sorted(os.sched_getaffinity(0), key=_neighbourhood)
-    most = _MOST_WORKERS_PER_CORE * len(cores)
+    num_usable = within_quota(len(cores))
+    most = _MOST_WORKERS_PER_CORE * num_usable
     if devices > most:
-        raise ValueError(f"so many workers cannot share {len(cores)} CPU cores; at most {most} are accepted")
+        raise ValueError(f"so many workers cannot share {num_usable} CPU cores; at most {most} are accepted")
+    if devices > num_usable:
+        logger.warning("%d workers share %d CPU cores, of which each would need one", devices, num_usable)
     return Places("cpu", core_groups=core_groups(cores, devices))
 
 
@@ -75,11 +80,10 @@ def as_text(devices: Devices) -> str:
 
 def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
     """The cores in so many groups of neighbours, as even as can be. Where there are fewer cores than groups, several
-    groups are the same core, which is logged.
+    groups are the same core.
     """
     num_cores = len(cores)
     if num_groups > num_cores:
-        logger.warning("%d workers share %d CPU cores, of which each would need one", num_groups, num_cores)
         return tuple((cores[i % num_cores],) for i in range(num_groups))
     bounds = [i * num_cores // num_groups for i in range(num_groups + 1)]
     return tuple(tuple(cores[start:end]) for start, end in itertools.pairwise(bounds))

@@ -256,12 +256,13 @@ def run(
 
 
 def at_places(config: EngineConfig, found: Places) -> EngineConfig:
-    """The workers' configuration. Several share the memory that is free before the first of them begins."""
+    """The workers' configuration. Several share the CPU quota, and the memory that is free before the first begins."""
     free = free_host_memory() if found.num_workers > 1 else None
     return replace(
         config,
         device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
         memory_share=None if free is None else free // found.num_workers,
+        num_workers=found.num_workers,
     )
 
 

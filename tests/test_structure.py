@@ -128,7 +128,12 @@ def own_imports(tree: ast.AST, itself: str) -> set[str]:
 
 
 def libraries(tree: ast.AST) -> set[str]:
-    return {name.split(".")[0] for name in imported_names(tree)} - {"lightwell_command", "model", "server", "__future__"}
+    return {name.split(".")[0] for name in imported_names(tree)} - {
+        "lightwell_command",
+        "model",
+        "server",
+        "__future__",
+    }
 
 
 def layer_of(module: str) -> int | None:

@@ -31,6 +31,8 @@ class EngineConfig:
     """On each of the worker's devices; None lets the engine choose from the memory that is free."""
     memory_share: int | None = None
     """Bytes of the machine's memory that are this worker's, where others begin beside it; None: all that is free."""
+    num_workers: int = 1
+    """Workers of the server, which share what a container's CPU quota gives."""
     worker_memory: int | None = None
     """Most bytes of each of the worker's processes; None is what a container leaves it, if there is one."""
     block_size: int = 32

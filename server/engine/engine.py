@@ -110,7 +110,7 @@ class Engine:
             compile_once()
             do_without_blas()
         kept_answers.keep_in(kept_answers.default_folder())
-        use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel)
+        use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel, config.num_workers)
         device = resolve_device(config.device)
         if device.index is not None:  # one of several cards: compiled kernels run on the current one
             torch.cuda.set_device(device)

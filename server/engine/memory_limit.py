@@ -10,9 +10,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from server.engine import cgroups
+
 logger = logging.getLogger(__name__)
 
-_CGROUP, _MEMINFO = Path("/sys/fs/cgroup"), Path("/proc/meminfo")
+_ROOT = Path("/")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """Looked up now, not when memory is short; None in a C library that keeps nothing."""
 _SHARE = 0.9
@@ -113,16 +115,16 @@ def _status_bytes(wanted: str, pid: int | None = None) -> int:
     raise ValueError(f"/proc/{pid or 'self'}/status has no {wanted}")
 
 
-def free_host_memory(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None:
+def free_host_memory(root: Path = _ROOT) -> int | None:
     """Bytes of this machine that could be taken now, within the container's limit if there is one; None where the
     kernel does not tell.
     """
     try:
-        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
         free = int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, ValueError, KeyError):
         return None
-    in_container = free_in_container(cgroup)
+    in_container = cgroups.free_memory(root)
     return free if in_container is None else min(free, in_container)
 
 
@@ -132,26 +134,3 @@ def free_in_share(share: int | None) -> int | None:
     """
     free = free_host_memory()
     return free if free is None or share is None else min(free, max(0, share - _status_bytes("RssAnon")))
-
-
-def free_in_container(folder: Path = _CGROUP) -> int | None:
-    """Bytes that the container's limit leaves, files that are only cached counted as free; None without a limit."""
-    limit, used = (_read_int(folder / name) for name in ("memory.max", "memory.current"))
-    if limit is None or used is None:
-        return None
-    return max(0, limit - used + _cached(folder / "memory.stat"))
-
-
-def _cached(path: Path) -> int:
-    try:
-        lines = dict(line.split() for line in path.read_text().splitlines())
-        return max(0, int(lines["file"]) - int(lines["shmem"]))
-    except (OSError, ValueError, KeyError):
-        return 0
-
-
-def _read_int(path: Path) -> int | None:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):  # no such file, or "max"
-        return None

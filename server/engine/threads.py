@@ -1,10 +1,14 @@
 """Compute threads: how many, for torch and for the compiled attention alike."""
 
+import logging
 import os
 
 import torch
 
 from model.layers.arrays import why_not_compiled
+from server.engine.cgroups import cpu_quota, within_quota
+
+logger = logging.getLogger(__name__)
 
 SMALL_MODEL, _MOST_FOR_SMALL = 16_000_000, 2
 """Weights below which more threads do not compute, and how many do. A step of the built-in model waits for its threads
@@ -13,11 +17,12 @@ busy process half to two thirds of them. More than two were not measured.
 """
 
 
-def use_threads(count: int | None, num_parameters: int, num_ranks: int = 1) -> None:
+def use_threads(count: int | None, num_parameters: int, num_ranks: int = 1, num_workers: int = 1) -> None:
     """Use `count` threads within an operation; None is what OMP_NUM_THREADS says, else one for each core this process
-    may run on, two at most for a small model. `num_ranks` processes that compute together share them.
+    may run on and has the time of, two at most for a small model. `num_ranks` processes that compute together share
+    them; `num_workers` share the time that a container's CPU quota gives.
     """
-    count = max(1, (count or _num_threads(num_parameters)) // num_ranks)
+    count = max(1, (count or _num_threads(num_parameters, num_workers)) // num_ranks)
     if why_not_compiled(torch.float32, torch.device("cpu")) is None:
         import numba  # here: loading it takes a fifth of a second
 
@@ -26,7 +31,13 @@ def use_threads(count: int | None, num_parameters: int, num_ranks: int = 1) -> N
     torch.set_num_threads(count)  # last: numba's threads begin with its call, and then OpenMP's number is all cores
 
 
-def _num_threads(num_parameters: int) -> int:
+def _num_threads(num_parameters: int, num_workers: int) -> int:
     told = os.environ.get("OMP_NUM_THREADS", "")
-    count = int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+    if told.isdecimal() and int(told):
+        count = int(told)
+    else:
+        cores = len(os.sched_getaffinity(0))
+        count = within_quota(cores, num_workers)
+        if count < cores:
+            logger.info("%d of %d cores compute: the container's quota is %g CPUs", count, cores, cpu_quota())
     return min(count, _MOST_FOR_SMALL) if num_parameters < SMALL_MODEL else count

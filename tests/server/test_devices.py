@@ -99,12 +99,27 @@ def test_cores_are_shared_out_evenly_and_each_once(cores: list[int], num_groups:
         assert max(shared) - min(shared) <= 1
 
 
-def test_more_workers_than_cores_are_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_more_workers_than_cores_are_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     with caplog.at_level(logging.WARNING):
-        core_groups([0, 1], 2)
+        places(2, "cpu")
         assert not caplog.messages
-        core_groups([0, 1], 4)
+        places(4, "cpu")
     assert caplog.messages == ["4 workers share 2 CPU cores, of which each would need one"]
+
+
+def test_workers_are_counted_against_the_time_that_a_quota_gives(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr("server.engine.cgroups.cpu_quota", lambda _: 2.0)
+    found = places(2, "cpu")
+    assert [len(group) for group in found.core_groups] == [4, 4], "all cores: others of the machine may use them too"
+    assert not caplog.messages
+    places(3, "cpu")
+    assert caplog.messages == ["3 workers share 2 CPU cores, of which each would need one"]
+    with pytest.raises(ValueError, match="cannot share 2 CPU cores; at most 8"):
+        places(9, "cpu")
 
 
 def test_more_workers_than_a_cpu_could_carry_are_refused() -> None:

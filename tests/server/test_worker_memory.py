@@ -6,14 +6,13 @@ import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.fault_subject import leave_room
 from benchmarks.processes import worker_pid
-from server.engine.memory_limit import _status_bytes, free_host_memory, free_in_container, free_in_share
+from server.engine.memory_limit import _status_bytes, free_in_share
 from tests.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.slow
@@ -110,13 +109,6 @@ def test_who_is_tried_again_may_take_what_was_kept_back() -> None:
     assert done.stdout.split() == ["True"] * 3
 
 
-def test_what_a_container_only_caches_counts_as_free(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("900\n")
-    (tmp_path / "memory.stat").write_text("anon 300\nfile 600\nshmem 100\n")
-    assert free_in_container(tmp_path) == 600
-
-
 def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free() -> None:
     free = free_in_share(None)
     assert free is not None
@@ -130,19 +122,3 @@ def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than
     held[:: 1 << 12] = bytes(len(held) >> 12)
     less = free_in_share(share)
     assert less == pytest.approx(left - len(held), abs=8 << 20)
-
-
-def test_a_container_without_a_limit_sets_none(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("900\n")
-    assert free_in_container(tmp_path) is None
-
-
-def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:        9000 kB\nMemFree:         1 kB\nMemAvailable:    2000 kB\n")
-    assert free_host_memory(meminfo, tmp_path) == 2000 * 1024
-    (tmp_path / "memory.max").write_text("1000\n")
-    (tmp_path / "memory.current").write_text("400\n")
-    assert free_host_memory(meminfo, tmp_path) == 600
-    assert free_host_memory(tmp_path / "none", tmp_path) is None

@@ -1,5 +1,6 @@
 """How many threads compute."""
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,3 +55,21 @@ def test_a_small_model_is_not_spread_over_many_cores(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64))
     use_threads(None, SMALL_MODEL - 1)
     assert torch.get_num_threads() == 2
+
+
+def test_a_containers_cpu_quota_bounds_the_threads_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A quota hides no cores: with as many threads as cores, all waited for the one whose time was used up."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    for module in ("cgroups", "threads"):
+        monkeypatch.setattr(f"server.engine.{module}.cpu_quota", lambda *_: 4.5)
+    with caplog.at_level(logging.INFO):
+        use_threads(None, SMALL_MODEL)
+    assert torch.get_num_threads() == 4
+    assert caplog.messages == ["4 of 8 cores compute: the container's quota is 4.5 CPUs"]
+    use_threads(None, SMALL_MODEL, num_workers=2)
+    assert torch.get_num_threads() == 2
+    use_threads(7, SMALL_MODEL)
+    assert torch.get_num_threads() == 7, "what is asked for counts before the quota"

@@ -1,0 +1,95 @@
+"""What the control groups of a container leave this process: CPU time and memory. Both versions of Linux's control
+groups (cgroups(7)), and all groups above the process's own, of which each may have a limit. Standard library only.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_ROOT = Path("/")
+_UNLIMITED = 1 << 60
+"""Bytes. Version 1 tells no limit as the largest number of whole pages."""
+
+
+def within_quota(num_cores: int, num_workers: int = 1, root: Path = _ROOT) -> int:
+    """How many of `num_cores` CPU cores a worker should compute on: no more than it has the time of, where
+    `num_workers` share what a quota gives; 1 at least.
+
+    Part of a CPU is left out: threads wait for one another, and so for the one whose time is used up. The processes
+    beside take it.
+    """
+    quota = cpu_quota(root)
+    return num_cores if quota is None else max(1, min(num_cores, int(quota / num_workers)))
+
+
+def cpu_quota(root: Path = _ROOT) -> float | None:
+    """CPUs whose time this process and those in its groups may use together; None without a limit."""
+    quotas = []
+    for folder in _groups("cpu", root):
+        quota, period = _cpu_max(folder)
+        if quota is not None and quota > 0 and period:
+            quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def free_memory(root: Path = _ROOT) -> int | None:
+    """Bytes that the groups' limits leave, files that are only cached counted as free; None without a limit."""
+    left = []
+    for folder in _groups("memory", root):
+        if (folder / "memory.max").exists():
+            limit, used = (_read_int(folder / name) for name in ("memory.max", "memory.current"))
+            cached, shared = "file", "shmem"
+        else:
+            limit, used = (_read_int(folder / f"memory.{name}_in_bytes") for name in ("limit", "usage"))
+            cached, shared = "total_cache", "total_shmem"
+        if limit is not None and used is not None and limit < _UNLIMITED:
+            numbers = _numbers(folder / "memory.stat")
+            files = numbers.get(cached, 0) - numbers.get(shared, 0)
+            left.append(max(0, limit - used + max(0, files)))
+    return min(left, default=None)
+
+
+def _groups(controller: str, root: Path) -> Iterator[Path]:
+    """The folder of the process's own group, in which the controller is, then of each group above it."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:  # another system
+        return
+    groups = {name: group for _, names, group in (line.split(":", 2) for line in lines) for name in names.split(",")}
+    for mount in mounts:
+        left, _, right = mount.partition(" - ")
+        top, point = left.split()[3:5]
+        kind, *_, options = right.split()
+        # Version 2 has one tree, whose line in the list of groups names no controller.
+        group = groups.get("") if kind == "cgroup2" else groups.get(controller)
+        if group is None or not (kind == "cgroup2" or (kind == "cgroup" and controller in options.split(","))):
+            continue
+        # A container sees its own group as the top of the tree, whatever the list calls it.
+        path = PurePosixPath(group)
+        inside = path.relative_to(top) if path.is_relative_to(top) else PurePosixPath()
+        for part in (inside, *inside.parents) if inside.parts else (inside,):
+            yield root / point.lstrip("/") / part
+
+
+def _cpu_max(folder: Path) -> tuple[int | None, int | None]:
+    """The quota and its period, in microseconds."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return _read_int(folder / "cpu.cfs_quota_us"), _read_int(folder / "cpu.cfs_period_us")
+    return (int(quota) if quota.isdecimal() else None), int(period)
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The lines "name number" of a file."""
+    try:
+        return {name: int(number) for name, number in (line.split() for line in path.read_text().splitlines())}
+    except (OSError, ValueError):
+        return {}
+
+
+def _read_int(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # no such file, or "max"
+        return None
