@@ -51,5 +51,5 @@ WORKDIR /var/lib/lightwell
 EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
-    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ['LIGHTWELL_PORT']}/health/ready\", timeout=4)"]
+    CMD ["lightwell", "health"]
 ENTRYPOINT ["lightwell", "serve"]

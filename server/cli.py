@@ -52,6 +52,13 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     key.add_argument("name", metavar="NAME", help="how logs, metrics and GET /admin/keys name it")
+    commands.add_parser(
+        "health",
+        help="tell whether the server is ready",
+        description="Ask the `lightwell serve` that runs in this container or on this machine whether it is ready, at "
+        "the address that its flags or variables name. The exit status is 0 if it is, else 1.",
+        allow_abbrev=False,
+    )
     key.add_argument("--admin", action="store_true", help="may use /admin/...")
     return parser
 
@@ -64,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return census(arguments.config, as_json=arguments.json)
     if arguments.command == "key":
         return make_key(arguments.name, is_admin=arguments.admin)
+    if arguments.command == "health":
+        return health()
     try:
         settings = from_arguments(arguments, os.environ)
     except SettingsError as error:
@@ -125,6 +134,15 @@ def make_key(name: str, *, is_admin: bool) -> int:
         return fail(str(error), 2)
     print(f"The key of {name}, shown this once:\n{key}", file=sys.stderr, flush=True)
     return tell(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
+
+
+def health() -> int:
+    """Ask the server whether it is ready; the exit status, with one line on stderr if it is not."""
+    from server.health_check import serve_arguments, why_not_ready
+
+    settings = from_arguments(build_parser().parse_args(["serve", *serve_arguments()]), os.environ)
+    problem = why_not_ready(settings.host, settings.port)
+    return 0 if problem is None else fail(problem, 1)
 
 
 def forget_keys() -> None:

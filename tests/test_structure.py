@@ -45,7 +45,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",
             "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol",
-            "server.model_fingerprint", "server.devices",
+            "server.model_fingerprint", "server.devices", "server.health_check",
         ),
     ),
     ("server", ("server",)),
@@ -128,12 +128,8 @@ def own_imports(tree: ast.AST, itself: str) -> set[str]:
 
 
 def libraries(tree: ast.AST) -> set[str]:
-    return {name.split(".")[0] for name in imported_names(tree)} - {
-        "lightwell_command",
-        "model",
-        "server",
-        "__future__",
-    }
+    ours = {"lightwell_command", "model", "server", "__future__"}
+    return {name.split(".")[0] for name in imported_names(tree)} - ours
 
 
 def layer_of(module: str) -> int | None:

@@ -11,7 +11,9 @@ import pytest
 
 from model.folder import PACKAGED
 from server.cli import forget_keys, main
+from server.health_check import serve_arguments
 from server.keys import Keyring
+from tests.server.running import running_server
 
 
 def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,3 +140,32 @@ def test_workers_are_not_told_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_keys()
     assert "LIGHTWELL_API_KEY" not in os.environ
     assert sys.argv == ["lightwell", "serve", "--api-key", "...", "--api-key=...", "--port", "0"]
+
+
+def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:
+    arguments = ["--host", "0.0.0.0", "--port", "9000", "--api-key", "k"]
+    commands = {
+        "12": ["python", "-c", "x"],
+        "7": ["python", "/opt/bin/lightwell", "serve", *arguments],
+        "31": ["python", "-m", "server", "serve"],
+    }
+    for pid, words in commands.items():
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_text("\0".join([*words, ""]))
+    assert serve_arguments(tmp_path) == arguments
+    assert serve_arguments(tmp_path / "7") == []
+
+
+def test_health_asks_the_server_where_its_flags_say_it_listens(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The image's health check knew the variable alone: with --port 9000 a container was unhealthy for ever."""
+    with running_server("--host", "0.0.0.0", module="tests.server.fake_lightwell") as server:
+        server.wait_ready()
+        port = server.url.rpartition(":")[2]
+        arguments = ["--host", "0.0.0.0", "--port", port]
+        monkeypatch.setattr("server.health_check.serve_arguments", lambda: arguments)
+        monkeypatch.setenv("LIGHTWELL_PORT", "1")
+        assert main(["health"]) == 0
+    assert main(["health"]) == 1
+    assert capsys.readouterr().err.startswith(f"lightwell: error: 0.0.0.0:{port} does not answer")

@@ -1,6 +1,6 @@
 """Runs inside the image: serves the default model, asks for one completion, ends the server with SIGTERM.
 
-The last line printed is JSON: the model, the text, the server's exit status, the user and the capabilities it ran with,
+The last line printed is JSON: the model, the text, the exit status of the server and of its health check, the user and the capabilities it ran with,
 whether the root is read-only, and else which files were written outside /tmp. Standard library only.
 """
 
@@ -62,13 +62,13 @@ def written_since(begin: float) -> list[str]:
 
 
 def main() -> None:
-    environment = {**os.environ, "LIGHTWELL_PORT": str(PORT), "LIGHTWELL_HOST": "127.0.0.1"}
     begin = time.time()
-    server = subprocess.Popen(["lightwell", "serve"], env=environment)
+    server = subprocess.Popen(["lightwell", "serve", "--host", "127.0.0.1", "--port", str(PORT)])
     try:
         wait_until_ready(server, 180)
         answer = complete()
         capabilities = rights(server.pid)
+        health = subprocess.run(["lightwell", "health"], check=False).returncode  # as the image's health check does
         server.terminate()
         status = server.wait(60)
     finally:
@@ -78,6 +78,7 @@ def main() -> None:
             {
                 **answer,
                 "status": status,
+                "health": health,
                 "user": pwd.getpwuid(os.getuid()).pw_name,
                 "capabilities": capabilities,
                 "is_read_only": is_read_only(),

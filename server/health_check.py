@@ -1,0 +1,39 @@
+"""Whether the server of this container is ready, as its health check asks: `lightwell health`.
+
+A health check is told nothing of how the server was started, so it reads that from the list of processes.
+"""
+
+import http.client
+from pathlib import Path
+
+_TIMEOUT = 4.0
+"""Seconds, less than those after which a health check is given up."""
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a server that listens on all addresses is reached."""
+
+
+def serve_arguments(proc: Path = Path("/proc")) -> list[str]:
+    """What stands behind `lightwell serve` on the command line of the oldest server here; empty if none is seen."""
+    for folder in sorted((path for path in proc.glob("[0-9]*")), key=lambda path: int(path.name)):
+        try:
+            words = (folder / "cmdline").read_text().rstrip("\0").split("\0")
+        except OSError:  # it has ended
+            continue
+        for i, word in enumerate(words[1:], 1):
+            if word == "serve" and Path(words[i - 1]).name in ("lightwell", "server"):
+                return words[i + 1 :]
+    return []
+
+
+def why_not_ready(host: str, port: int) -> str | None:
+    """What is wrong with the server at this address, or None if it is ready."""
+    connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", "/health/ready")
+        answer = connection.getresponse()
+        text = answer.read().decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        return f"{host}:{port} does not answer: {error}"
+    finally:
+        connection.close()
+    return None if answer.status == http.client.OK else f"{host}:{port} is not ready: {text}"
