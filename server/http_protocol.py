@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from server.errors import ApiError, BadRequest, Unavailable, error_json
@@ -94,6 +95,25 @@ class BodyWriter:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
+def _end_body_by_closing(cycle: RequestResponseCycle) -> None:
+    """Send a body of unknown length as it is, as HTTP/1.0 needs: its clients know no chunks, which uvicorn sends to
+    all, and take the end of the connection for the body's (RFC 9112, 6.3). uvicorn closes it after every such answer.
+    """
+    send, is_plain = cycle.send, False
+
+    async def send_plain(message: ASGISendEvent) -> None:
+        nonlocal is_plain
+        if message["type"] == "http.response.start":
+            is_plain = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if is_plain:
+                cycle.chunked_encoding = False
+        elif is_plain and message["type"] == "http.response.body":
+            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn holds each piece against it
+        await send(message)
+
+    cycle.send = send_plain  # type: ignore[method-assign]
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection. A head that is too large is answered 431, also while it still comes; what is no HTTP, 400.
 
@@ -140,6 +160,8 @@ class HttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:  # the application runs only after this
             self.scope["extensions"] = {BODY_WRITER: {"writer": BodyWriter(self.cycle)}}
+            if self.scope["http_version"] == "1.0":
+                _end_body_by_closing(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._wrapping_bytes -= MAX_WRAPPING * len(body)

@@ -35,13 +35,13 @@ async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., H
 
 
 async def exchange(port: int, *parts: bytes) -> tuple[bytes, bytes]:
-    """Head and body of the answer to what is sent."""
+    """Head and body of the answer to what is sent; a body without a length ends with the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for part in parts:
         writer.write(part)
         await asyncio.sleep(0)
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-    body = await asyncio.wait_for(reader.readexactly(length), 10)
+    length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+    body = await asyncio.wait_for(reader.readexactly(int(length)) if length else reader.read(), 10)
     writer.close()
     return head, body

@@ -54,6 +54,29 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("connection", ["", "connection: keep-alive\r\n"])
+async def test_an_http_1_0_client_gets_a_stream_as_it_is_and_its_end_with_the_connections(connection: str) -> None:
+    """It knows no chunks: it would take their sizes for a part of the answer."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one ", "more_body": True})
+        assert not scope["extensions"][BODY_WRITER]["writer"].is_ready
+        await send({"type": "http.response.body", "body": b"", "more_body": True})
+        await send({"type": "http.response.body", "body": b"two", "more_body": False})
+
+    async with serving(answer, HttpProtocol) as port:
+        head, body = await exchange(port, f"GET / HTTP/1.0\r\n{connection}\r\n".encode())
+        assert body == b"one two"
+        assert b"transfer-encoding" not in head
+        assert b"connection: close" in head
+
+
+async def test_an_http_1_0_client_is_told_a_length_that_is_known(port: int) -> None:
+    head, body = await exchange(port, b"POST / HTTP/1.0\r\ncontent-length: 1\r\n\r\nx")
+    assert (b"content-length: 2" in head, b"transfer-encoding" in head, body) == (True, False, b"ok")
+
+
 async def test_pieces_written_past_the_application_stand_between_its_own() -> None:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         writer = scope["extensions"][BODY_WRITER]["writer"]

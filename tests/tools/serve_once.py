@@ -1,6 +1,7 @@
 """Runs inside the image: serves the default model, asks for one completion, ends the server with SIGTERM.
 
-The last line printed is JSON: the model, the text, the exit status of the server and of its health check, the user and the capabilities it ran with,
+The last line printed is JSON: the model, the text, the exit status of the server and of its health check, the user and
+the capabilities it ran with,
 whether the root is read-only, and else which files were written outside /tmp. Standard library only.
 """
 
