@@ -38,11 +38,17 @@ class ChatTemplate:
         except Exception as error:
             raise ChatTemplateError(f"chat template: {_one_line(error)}") from error
 
-    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-        """The prompt text of a conversation.
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Write the prompt text of a conversation.
 
         `messages` hold plain JSON values; entries that are None are left out, as if the key were missing. With
-        `add_generation_prompt` the text ends where the assistant's answer begins.
+        `add_generation_prompt` the text ends where the assistant's answer begins. `arguments` are further variables of
+        the template, plain JSON values too; they may not be named like those that are there.
 
         Raises `ChatTemplateError` when there is no message, when the template raises (`raise_exception`), fails on
         these messages, or exceeds its budget.
@@ -50,6 +56,7 @@ class ChatTemplate:
         if not messages:
             raise ChatTemplateError("messages is empty; a chat needs at least one message")
         variables = {
+            **(arguments or {}),
             **self._tokenizer.special_tokens,
             "messages": [{key: value for key, value in row.items() if value is not None} for row in messages],
             "tools": None,

@@ -210,16 +210,24 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN_VALUE else text[:MAX_SHOWN_VALUE] + "..."
 
 
-def _field(error: Mapping[str, Any]) -> str:
-    """The field the user wrote, dotted: ("body", "stop", "list[str]", 0) -> "stop"; union branches are left out."""
-    location: Sequence[int | str] = error["loc"]
-    names = [str(part) for part in location[1:] if isinstance(part, str)]
-    unknown = names[-1:] if error["type"] == "extra_forbidden" else []  # as the user wrote it, whatever it is
-    names = [name for name in names[: len(names) - len(unknown)] if name.isidentifier() and name not in _BRANCHES]
-    names += unknown
+def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """The way to the field as the user wrote it; the branches of unions that pydantic tried are left out."""
+    location: Sequence[int | str] = error["loc"][1:]
+    unknown = location[-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it, whatever it is
+    known = location[: len(location) - len(unknown)]
+    path = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+    path += unknown
     if error["type"] == "wrong_field":
-        names.append(error["ctx"]["field"])
-    return ".".join(name if name.isprintable() else ascii(name) for name in names)[:MAX_SHOWN_VALUE]
+        path.append(error["ctx"]["field"])
+    return tuple(path)
+
+
+def _field(path: Sequence[int | str]) -> str:
+    """A path as a name: ("messages", 1, "content") is messages[1].content."""
+    parts = [
+        f"[{part}]" if isinstance(part, int) else "." + (part if part.isprintable() else ascii(part)) for part in path
+    ]
+    return "".join(parts).removeprefix(".")[:MAX_SHOWN_VALUE]
 
 
 def _problem(error: Mapping[str, Any]) -> str:
@@ -232,9 +240,7 @@ def _problem(error: Mapping[str, Any]) -> str:
     if error["type"] == "wrong_field":
         return message
     message = message[:1].lower() + message[1:]
-    where = [str(part) for part in error["loc"][2:] if isinstance(part, int)]
-    place = f" (at index {', '.join(where)})" if where else ""
-    return f"{message}, got {shown(error.get('input'))}{place}"
+    return f"{message}, got {shown(error.get('input'))}"
 
 
 def _is_mismatch(error: Mapping[str, Any]) -> bool:
@@ -245,18 +251,22 @@ def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Without the branches of a union that the value was never meant for.
 
     A list of ids is no text and no list of lists either: when one branch has more to say of the value than its type,
-    the others' complaints about the type are noise.
+    or looked further into it, the others' complaints about the type are noise.
     """
 
     def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(error["loc"][1:3])
 
     telling = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
-    return [
-        error
-        for error in errors
-        if not _is_mismatch(error) or not any(b[:1] == branch(error)[:1] and b != branch(error) for b in telling)
-    ]
+    paths = {_path(error) for error in errors}
+
+    def is_noise(error: Mapping[str, Any]) -> bool:
+        path = _path(error)
+        if any(len(other) > len(path) and other[: len(path)] == path for other in paths):
+            return True
+        return any(other[:1] == branch(error)[:1] and other != branch(error) for other in telling)
+
+    return [error for error in errors if not _is_mismatch(error) or not is_noise(error)]
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
@@ -270,12 +280,14 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
         reason = (first.get("ctx") or {}).get("error", "syntax error")
         place = f"at character {first['loc'][-1]}"
         return BadRequest(f"The body is not valid JSON: {reason} ({place}).", code="json_invalid")
-    field = _field(first)
+    path = _path(first)
     problems: list[str] = []
     for error in errors:
-        problem = _problem(error)
-        if _field(error).partition(".")[0] == field.partition(".")[0] and problem not in problems:
+        other, problem = _path(error), _problem(error)
+        if other[:1] == path[:1] and problem not in problems:
             problems.append(problem)
+            path = tuple(part for part, same in zip(path, other, strict=False) if part == same)
+    field = _field(path)
     message = "; or ".join(problems[:MAX_SHOWN_PROBLEMS])
     if not field:
         return BadRequest(f"The body is wrong: {message}. A JSON object is accepted.", code="invalid_body")

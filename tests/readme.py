@@ -84,6 +84,37 @@ def routes_table(openapi: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def fields_table() -> str:
+    """Every field of the requests that other servers have too: what is honoured, ignored and refused, and where."""
+    from server import schemas
+    from server.schemas.base import ChatMessage, RequestModel, TextPart
+    from server.schemas.generation import StreamOptions
+
+    objects: dict[str, type[RequestModel]] = {
+        "completions": schemas.CompletionRequest,
+        "chat": schemas.ChatCompletionRequest,
+        "embeddings": schemas.EmbeddingRequest,
+        "tokenize": schemas.TokenizeRequest,
+        "a message": ChatMessage,
+        "a part": TextPart,
+        "stream_options": StreamOptions,
+    }
+    told: dict[tuple[str, str], list[str]] = {}
+    for where, model in objects.items():
+        for name in model.model_fields:
+            told.setdefault((name, "honoured"), []).append(where)
+        for name, why in model.IGNORED.items():
+            told.setdefault((name, f"ignored: {why}"), []).append(where)
+        for name, refused in model.REFUSED.items():
+            neutral = ", ".join(f"`{json.dumps(value)}`" for value in refused.neutral)
+            but = f", but for {neutral}" if neutral else ""
+            told.setdefault((name, f"refused{but}: {refused.why}"), []).append(where)
+    lines = ["| field | in | |", "|---|---|---|"]
+    return "\n".join(
+        [*lines, *(f"| `{name}` | {', '.join(told[name, what])} | {what} |" for name, what in sorted(told))]
+    )
+
+
 def table(name: str) -> str:
     """What stands between the two marks of `name`."""
     found = re.search(marks(name), REFERENCE.read_text(encoding="utf-8"), re.DOTALL)
@@ -224,6 +255,7 @@ def rewrite_tables(text: str, server: Server) -> str:
     tables: dict[str, Callable[[], str]] = {
         "settings": settings_table,
         "metrics": metrics_table,
+        "fields": fields_table,
         "routes": lambda: routes_table(openapi(server)),
     }
     for name, make in tables.items():

@@ -32,6 +32,10 @@ def test_every_metric_is_documented() -> None:
     assert readme.table("metrics") == readme.metrics_table()
 
 
+def test_every_field_of_other_servers_is_documented() -> None:
+    assert readme.table("fields") == readme.fields_table()
+
+
 def test_every_route_is_documented(server: Server) -> None:
     assert readme.table("routes") == readme.routes_table(readme.openapi(server))
 

@@ -27,7 +27,7 @@ from server.routes.generation import (
 )
 from server.routes.inputs import between_stacks
 from server.routes.logprobs import chat_entries, prompt_entries
-from server.routes.prompts import fit_generation, read_chat
+from server.routes.prompts import fit_generation, keep_end, read_chat
 from server.routes.sampling import sampling_params
 from server.routes.terms import accept
 from server.schemas import ChatCompletionAnswer, ChatCompletionRequest
@@ -59,7 +59,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
-    conversation = await read_chat(context, body.messages, body.add_generation_prompt)
+    conversation = await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
     (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
@@ -127,8 +128,12 @@ class _Writer:
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """One chunk of a stream."""
-        unknown = {"usage": None} if self.body.include_usage else {}  # until the last one
-        return {**self.head("chat.completion.chunk"), **unknown, "choices": choices}
+        return {**self.head("chat.completion.chunk"), **self._usage_so_far(), "choices": choices}
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        if self.body.counts_as_it_goes:
+            return {"usage": usage([self.job], sum(self._num_tokens.values()), self.started.runs)}
+        return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def choice(self, index: int, piece: Piece) -> dict[str, Any]:
         """The fields that every chunk of a choice has."""

@@ -26,7 +26,7 @@ from server.routes.generation import (
 )
 from server.routes.inputs import between_stacks
 from server.routes.logprobs import LegacyLogprobs, prompt_entries
-from server.routes.prompts import Keep, Prompt, fit_generation, read_prompts
+from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.rows import prompt_rows
 from server.routes.sampling import sampling_params
 from server.routes.terms import accept
@@ -63,6 +63,8 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
     prompts = await read_prompts(
         context, body.prompt, "prompt", body.add_special_tokens, keep if body.truncate else None
     )
+    most = encoder_limit(context) if keep == "start" else context.context_limit - 1
+    prompts = [keep_end(prompt, body.truncate_prompt_tokens, most) for prompt in prompts]
     prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
     field = "prompt" if context.config.kind == "decoder" else "decoder_input"
     is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
@@ -142,8 +144,12 @@ class _Writer:
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """One chunk of a stream."""
-        unknown = {"usage": None} if self.body.include_usage else {}  # until the last one
-        return {**self.head(), **unknown, "choices": choices}
+        return {**self.head(), **self._usage_so_far(), "choices": choices}
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        if self.body.counts_as_it_goes:
+            return {"usage": usage(self.jobs, self.num_completion_tokens, self.started.runs)}
+        return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def choice(self, index: int, piece: Piece) -> dict[str, Any]:
         """The fields that every chunk of a choice has."""

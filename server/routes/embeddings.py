@@ -13,7 +13,7 @@ from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.answers import TENSOR_CONTENT, input_usage, tensor_response, token_bytes, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
-from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, read_prompts
+from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
 from server.routes.tasks import Result, Work, run_all
 from server.routes.terms import accept
 from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
@@ -95,6 +95,7 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest) -> list[Prom
     limit = encoder_limit(context)
     if defaults.max_length is not None:
         limit = min(limit, defaults.max_length)
+    prompts = [keep_end(prompt, body.truncate_prompt_tokens, limit) for prompt in prompts]
     fitted = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]
     return await between_stacks(context, fitted, None, truncate, "input")
 

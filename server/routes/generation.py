@@ -207,6 +207,8 @@ def token_writer(
     """
     if len(started.runs) > 1 or started.rows is not None or body.return_token_ids or body.stop_strings:
         return None
+    if body.counts_as_it_goes:
+        return None
     return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT)))
 
 

@@ -1,9 +1,9 @@
 """From the forms a prompt may take on the wire to token ids that fit the model. Knows no engine and no answer."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from model.chat import ChatTemplateError
 from model.tokenizer import Encoding
@@ -92,7 +92,7 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
     """The prompt; raises BadRequest if it has no token."""
     if not prompt.ids:
         got = "" if prompt.text is None else f", got {prompt.text!r}"
-        raise BadRequest(f"{field}: the prompt is empty; at least one token is accepted{got}.", param=_name(field))
+        raise BadRequest(f"{field}: the prompt is empty; at least one token is accepted{got}.", param=field)
     return prompt
 
 
@@ -103,7 +103,7 @@ def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int,
         wrong = next(i for i in ids if not 0 <= i < context.config.vocab_size)
         raise BadRequest(
             f"{field}: there is no token {wrong}; accepted are 0 to {context.config.vocab_size - 1}.",
-            param=_name(field),
+            param=field,
             code="invalid_token_id",
         )
     return tuple(ids)
@@ -121,14 +121,10 @@ def _check_text(context: AppContext, prompt: Prompt, field: str) -> Prompt:
         raise BadRequest(
             f"{field}: the text holds {shown(text)}, token {wrong}, which the network lacks; "
             f"tokens 0 to {size - 1} are accepted.",
-            param=_name(field),
+            param=field,
             code="invalid_token_id",
         )
     return prompt
-
-
-def _name(field: str) -> str:
-    return field.partition("[")[0]
 
 
 def _bounded(context: AppContext, text: str, field: str, keep: Keep | None = None) -> str:
@@ -139,7 +135,7 @@ def _bounded(context: AppContext, text: str, field: str, keep: Keep | None = Non
         raise BadRequest(
             f"{field}: the text has {len(text)} characters; at most {limit} are accepted, and {context.context_limit} "
             "tokens of them.",
-            param=_name(field),
+            param=field,
             code="context_length_exceeded",
         )
     return text[:limit] if keep == "start" else text[-limit:]
@@ -195,7 +191,12 @@ def _groups(texts: list[str]) -> Iterator[list[str]]:
     yield group
 
 
-def render_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool) -> str:
+def render_chat(
+    context: AppContext,
+    messages: Sequence[ChatMessage],
+    add_generation_prompt: bool,
+    arguments: Mapping[str, Any] | None = None,
+) -> str:
     """The conversation as the model's template writes it. Raises BadRequest when there is none, or it refuses."""
     if context.chat_template is None:
         raise BadRequest(
@@ -205,15 +206,34 @@ def render_chat(context: AppContext, messages: Sequence[ChatMessage], add_genera
             code="no_chat_template",
         )
     try:
-        return context.chat_template.render([m.as_template_input() for m in messages], add_generation_prompt)
+        return context.chat_template.render([m.as_template_input() for m in messages], add_generation_prompt, arguments)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
 
 
-async def read_chat(context: AppContext, messages: Sequence[ChatMessage], add_generation_prompt: bool = True) -> Prompt:
-    """A conversation as one prompt. The template writes the special tokens itself: none are added."""
-    text = render_chat(context, messages, add_generation_prompt)
+async def read_chat(
+    context: AppContext,
+    messages: Sequence[ChatMessage],
+    add_generation_prompt: bool = True,
+    arguments: Mapping[str, Any] | None = None,
+) -> Prompt:
+    """Write a conversation as one prompt. The template writes the special tokens itself: none are added."""
+    text = render_chat(context, messages, add_generation_prompt, arguments)
     return _check_text(context, await encode(context, text, False, "messages"), "messages")
+
+
+def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
+    """Cut a prompt to its last `num_tokens` tokens, among which those that the tokenizer added stay; -1 is `limit`, and
+    None keeps all.
+    """
+    num_kept = limit if num_tokens == -1 else num_tokens
+    if num_kept is None or len(prompt.ids) <= num_kept:
+        return prompt
+    added = (0, 0)  # the span of a token that stands for no character
+    num_beginning = next((i for i, span in enumerate(prompt.offsets or ()) if span != added), 0)
+    num_beginning = num_beginning if num_beginning + prompt.num_ending <= num_kept else 0
+    begin = len(prompt.ids) - (num_kept - num_beginning)
+    return Prompt(prompt.ids[:num_beginning] + prompt.ids[begin:], num_ending=prompt.num_ending)
 
 
 def encoder_limit(context: AppContext) -> int:

@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from hashlib import sha256
 
 from server.engine.sampling_params import SamplingParams
 from server.errors import BadRequest
@@ -54,8 +55,13 @@ def sampling_params(
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """Each choice of a prompt draws its own numbers; the first has the seed that was asked for."""
-    return (seed + choice) % _SEEDS
+    """Derive the seed of one of a prompt's choices; the first has the seed that was asked for.
+
+    It is a hash of both numbers: with seed + choice, requests with neighbouring seeds would share answers.
+    """
+    if choice == 0:
+        return seed
+    return int.from_bytes(sha256(b"%d %d" % (seed, choice)).digest()[:8], "little") % _SEEDS
 
 
 def _or(value: float | None, default: float) -> float:

@@ -1,11 +1,20 @@
 """What every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
 
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from server.key_limits import PRIORITIES
+from server.schemas.known_fields import (
+    IGNORED_IN_MESSAGES,
+    IGNORED_IN_PARTS,
+    REFUSED_IN_MESSAGES,
+    Ignored,
+    RefusedFields,
+)
 
 MAX_TOKEN_ID = 2**31 - 1
 """A bound for the type only; the vocabulary's own is checked where it is known."""
@@ -45,20 +54,58 @@ MAX_FIELDS = 256
 MAX_MESSAGES = 4096
 MAX_PARTS = 256
 """Of one message's content."""
+MAX_TEMPLATE_ARGUMENTS = 32
 
 
 class RequestModel(BaseModel):
-    """Base of request bodies: JSON types as they are ("1" is no number, NaN is none either), unknown fields refused."""
+    """Base of request bodies: JSON types as they are ("1" is no number, NaN is none either), unknown fields refused.
+
+    Null is no value where a field takes none: the field is then absent, as in other servers. Their fields that are none
+    of ours are left out, or refused where they would change the answer (`server.schemas.known_fields`).
+    """
+
+    IGNORED: ClassVar[Ignored] = {}
+    REFUSED: ClassVar[RefusedFields] = {}
+    _NULLABLE: ClassVar[frozenset[str]] = frozenset()
+    """Fields for which null is a value."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        fields = cls.model_fields.items()
+        cls._NULLABLE = frozenset(
+            name for name, field in fields if field.annotation is Any or NoneType in get_args(field.annotation)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core_schema)
+        properties = handler.resolve_ref_schema(schema).setdefault("properties", {})
+        properties.update({name: {"description": f"Accepted and ignored: {why}."} for name, why in cls.IGNORED.items()})
+        return schema
+
     @model_validator(mode="before")
     @classmethod
-    def _no_object_has_that_many_fields(cls, data: Any) -> Any:
-        """Or each unknown one of a million would be named."""
-        if isinstance(data, dict) and len(data) > MAX_FIELDS:
+    def _leave_out_what_asks_for_nothing(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if len(data) > MAX_FIELDS:  # or each unknown one of a million would be named
             raise ValueError(f"an object of {len(data)} fields; at most {MAX_FIELDS} are accepted")
-        return data
+        fields = cls.__pydantic_fields__
+        if fields.keys() >= data.keys() and None not in data.values():
+            return data
+        return {name: value for name, value in data.items() if cls._asks_for_something(name, value)}
+
+    @classmethod
+    def _asks_for_something(cls, name: str, value: Any) -> bool:
+        """Whether the field says anything of the answer. Raises PydanticCustomError for one that is refused."""
+        if name in cls.__pydantic_fields__:
+            return value is not None or name in cls._NULLABLE
+        refused = cls.REFUSED.get(name)
+        if refused is not None and not refused.asks_for_nothing(value):
+            raise wrong(name, f"not supported: {refused.why}; leave it out")
+        return refused is None and name not in cls.IGNORED  # then it is a name that nobody knows
 
 
 class AnswerModel(BaseModel):
@@ -94,20 +141,10 @@ class RunFields(ModelField):
     )
 
 
-class Ignored(RequestModel):
-    """Fields OpenAI defines that cannot change the answer here: accepted, so that its clients work unchanged."""
-
-    user: Any = Field(None, description="Accepted and ignored.")
-    store: Any = Field(None, description="Accepted and ignored: nothing is stored.")
-    metadata: Any = Field(None, description="Accepted and ignored.")
-    service_tier: Any = Field(None, description="Accepted and ignored: there is one tier.")
-    safety_identifier: Any = Field(None, description="Accepted and ignored.")
-    prompt_cache_key: Any = Field(None, description="Accepted and ignored: the prefix cache needs no key.")
-    prompt_cache_retention: Any = Field(None, description="Accepted and ignored.")
-
-
 class TextPart(RequestModel):
     """One part of a message's content."""
+
+    IGNORED = IGNORED_IN_PARTS
 
     type: Literal["text"] = Field(description='"text"; this server reads no images and no audio.')
     text: Text = Field(description="The text.")
@@ -116,23 +153,56 @@ class TextPart(RequestModel):
 class ChatMessage(RequestModel):
     """One message of a conversation."""
 
+    IGNORED = IGNORED_IN_MESSAGES
+    REFUSED = REFUSED_IN_MESSAGES
+
     role: Text = Field(min_length=1, description="Who speaks: the roles are those the model's chat template knows.")
     content: Text | Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
         None, description="The text, or a list of text parts."
     )
     name: Text | None = Field(None, description="Name of the speaker, for templates that use it.")
+    reasoning_content: Text | None = Field(
+        None, description="What the assistant thought before it answered, for templates that use it."
+    )
 
     def as_template_input(self) -> dict[str, str]:
         """The message as chat templates expect it: content is one string."""
         parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content or []]
         message = {"role": self.role, "content": "".join(parts)}
-        if self.name is not None:
-            message["name"] = self.name
-        return message
+        others = {"name": self.name, "reasoning_content": self.reasoning_content}
+        return message | {key: text for key, text in others.items() if text is not None}
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
 """A conversation."""
+
+
+def _not_zero(number: int) -> int:
+    if number == 0:
+        raise ValueError("no token would be left; -1, or 1 and more, are accepted")
+    return number
+
+
+PromptTokens = Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID), AfterValidator(_not_zero)]
+TRUNCATE_PROMPT_TOKENS = (
+    "Keep the last so many tokens of a prompt, those that the tokenizer adds among them; -1 is the most that the model "
+    "reads."
+)
+
+
+def _check_template_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    taken = sorted(arguments.keys() & {"messages", "tools", "documents", "add_generation_prompt"})
+    if taken:
+        raise ValueError(f"{taken[0]} is no argument of the client's; names of the model's own chat template are")
+    return arguments
+
+
+TemplateArguments = Annotated[
+    dict[Text, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS), AfterValidator(_check_template_arguments)
+]
+TEMPLATE_ARGUMENTS = (
+    "Further variables of the model's chat template, such as enable_thinking; the model's card says which there are."
+)
 
 
 class Usage(AnswerModel):

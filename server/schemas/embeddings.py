@@ -5,11 +5,15 @@ from typing import Any, Literal
 from pydantic import Field
 
 from server.engine.request import Pooling
-from server.schemas.base import AnswerModel, Ignored, PromptInput, RunFields, Text, Usage
+from server.schemas.base import TRUNCATE_PROMPT_TOKENS, AnswerModel, PromptInput, PromptTokens, RunFields, Text, Usage
+from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_BY_EMBEDDINGS
 
 
-class EmbeddingRequest(Ignored, RunFields):
+class EmbeddingRequest(RunFields):
     """Body of POST /v1/embeddings: OpenAI's, and where in the network the vector is taken."""
+
+    IGNORED = IGNORED_EVERYWHERE
+    REFUSED = REFUSED_BY_EMBEDDINGS
 
     input: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")
     encoding_format: Literal["float", "base64"] | None = Field(
@@ -37,6 +41,7 @@ class EmbeddingRequest(Ignored, RunFields):
         "/v1/capabilities lists them). Null is their default prompt, if they name one.",
     )
     add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
+    truncate_prompt_tokens: PromptTokens | None = Field(None, description=TRUNCATE_PROMPT_TOKENS)
     truncate: bool | None = Field(
         None,
         description="Cut the end of an input that is over the limit, instead of refusing it. Null is true for "

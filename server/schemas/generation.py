@@ -1,24 +1,33 @@
 """Bodies of POST /v1/completions and POST /v1/chat/completions, and what their answers look like."""
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from server.schemas.attention import AttentionFields
 from server.schemas.base import (
+    TEMPLATE_ARGUMENTS,
+    TRUNCATE_PROMPT_TOKENS,
     AnswerModel,
-    Ignored,
     Messages,
     PromptInput,
+    PromptTokens,
     RequestModel,
     RunFields,
+    TemplateArguments,
     TokenId,
     Usage,
     encodable,
     wrong,
 )
 from server.schemas.interventions import CanIntervene
+from server.schemas.known_fields import (
+    IGNORED_BY_GENERATION,
+    IGNORED_IN_STREAM_OPTIONS,
+    REFUSED_BY_CHAT,
+    REFUSED_BY_COMPLETIONS,
+)
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_TOKEN_IDS = 128
@@ -35,8 +44,12 @@ Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 class StreamOptions(RequestModel):
     """Options of a stream."""
 
+    IGNORED = IGNORED_IN_STREAM_OPTIONS
+
     include_usage: bool = Field(False, description="Send the usage in a last chunk with no choices.")
-    include_obfuscation: bool | None = Field(None, description="Accepted and ignored: chunks are never padded.")
+    continuous_usage_stats: bool = Field(
+        False, description="With include_usage: send the usage so far with every chunk, as vLLM does."
+    )
 
 
 class GenerationAttention(AttentionFields):
@@ -48,11 +61,10 @@ class GenerationAttention(AttentionFields):
     prompt: bool = Field(False, description="Also the prompt's rows, once, with the first token.")
 
 
-class GenerationFields(Ignored, CanIntervene, RunFields):
+class GenerationFields(CanIntervene, RunFields):
     """Fields that both generation routes have."""
 
-    REFUSED: ClassVar[dict[str, str]] = {}
-    """Fields that OpenAI defines and that would change the answer."""
+    IGNORED = IGNORED_BY_GENERATION
 
     stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
@@ -76,7 +88,11 @@ class GenerationFields(Ignored, CanIntervene, RunFields):
         None, description="Token id to a number from -100 to 100 that is added to its logit."
     )
     seed: int | None = Field(
-        None, ge=-(2**63), le=2**63 - 1, description="Same seed, same tokens, whatever else runs; null draws one."
+        None,
+        ge=-(2**63),
+        le=2**63 - 1,
+        description="Same seed, same tokens, whatever else runs; null draws one. Of n choices the first is that of n = 1, "
+        "and each other draws its own numbers.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
         None, description="Strings that end the answer; they are not part of it."
@@ -100,19 +116,11 @@ class GenerationFields(Ignored, CanIntervene, RunFields):
         False,
         description="Drop the beginning of a prompt that does not fit (an encoder's: the end), instead of refusing it.",
     )
+    truncate_prompt_tokens: PromptTokens | None = Field(None, description=TRUNCATE_PROMPT_TOKENS)
     return_token_ids: bool = Field(False, description="Add the token ids to each choice.")
     attention: GenerationAttention | None = Field(
         None, description="Attention rows that come with each token, from inside the running batch."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_what_would_change_the_answer(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            for field, why in cls.REFUSED.items():
-                if data.get(field) is not None:
-                    raise wrong(field, f"not supported: {why}")
-        return data
 
     @field_validator("logit_bias")
     @classmethod
@@ -124,7 +132,8 @@ class GenerationFields(Ignored, CanIntervene, RunFields):
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> "GenerationFields":
-        if self.stream_options is not None and not self.stream:
+        options = self.stream_options
+        if options is not None and (options.include_usage or options.continuous_usage_stats) and not self.stream:
             raise wrong("stream_options", "stream_options is accepted with stream true only")
         return self
 
@@ -140,13 +149,16 @@ class GenerationFields(Ignored, CanIntervene, RunFields):
         """Whether a stream ends with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def counts_as_it_goes(self) -> bool:
+        """Whether every chunk of a stream has the usage so far."""
+        return self.include_usage and self.stream_options is not None and self.stream_options.continuous_usage_stats
+
 
 class CompletionRequest(GenerationFields):
     """Body of POST /v1/completions."""
 
-    REFUSED: ClassVar[dict[str, str]] = {
-        "suffix": "this model cannot fill in the middle; leave it out",
-    }
+    REFUSED = REFUSED_BY_COMPLETIONS
 
     prompt: PromptInput = Field(
         description="A text, a list of texts, token ids, or a list of token id lists. An encoder-decoder's encoder "
@@ -166,7 +178,6 @@ class CompletionRequest(GenerationFields):
     )
     add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text prompt.")
     best_of: int | None = Field(None, description="Accepted when it equals n, which changes nothing.")
-    suffix: Any = Field(None, description="Refused: this server does not fill in the middle.")
 
     @model_validator(mode="after")
     def _best_of_is_n(self) -> "CompletionRequest":
@@ -182,24 +193,10 @@ class CompletionRequest(GenerationFields):
         return self.logprobs
 
 
-class ResponseFormat(RequestModel):
-    """Format of the answer."""
-
-    type: Literal["text"] = Field(description='Only "text".')
-
-
 class ChatCompletionRequest(GenerationFields):
     """Body of POST /v1/chat/completions."""
 
-    REFUSED: ClassVar[dict[str, str]] = {
-        "tools": "this server calls no tools; leave it out",
-        "functions": "this server calls no functions; leave it out",
-        "function_call": "this server calls no functions; leave it out",
-        "audio": "this server makes no audio; leave it out",
-        "web_search_options": "this server does not search; leave it out",
-        "reasoning_effort": "this model has no reasoning mode; leave it out",
-        "verbosity": "this model has no such setting; leave it out",
-    }
+    REFUSED = REFUSED_BY_CHAT
 
     messages: Messages = Field(description="The conversation so far.")
     max_tokens: int | None = Field(
@@ -213,22 +210,11 @@ class ChatCompletionRequest(GenerationFields):
         None, ge=0, le=MAX_LOGPROBS, description="This many alternatives with each token; needs logprobs."
     )
     add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
-    response_format: ResponseFormat | None = Field(None, description="Only text.")
-    modalities: list[Literal["text"]] | None = Field(None, description='Only ["text"].')
-    tool_choice: Literal["none", "auto"] | None = Field(None, description="Accepted and ignored: there are no tools.")
-    parallel_tool_calls: Any = Field(None, description="Accepted and ignored: there are no tools.")
-    prediction: Any = Field(None, description="Accepted and ignored: it would only change the speed.")
-    tools: Any = Field(None, description="Refused: this server calls no tools.")
-    functions: Any = Field(None, description="Refused: this server calls no functions.")
-    function_call: Any = Field(None, description="Refused: this server calls no functions.")
-    audio: Any = Field(None, description="Refused: this server makes no audio.")
-    web_search_options: Any = Field(None, description="Refused: this server does not search.")
-    reasoning_effort: Any = Field(None, description="Refused: this model has no reasoning mode.")
-    verbosity: Any = Field(None, description="Refused: this model has no such setting.")
+    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ChatCompletionRequest":
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
         limits = {limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None}
         if len(limits) > 1:

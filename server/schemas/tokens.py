@@ -2,11 +2,24 @@
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import AnswerModel, Messages, ModelField, Text, TokenIds, wrong
+from server.schemas.base import (
+    TEMPLATE_ARGUMENTS,
+    AnswerModel,
+    Messages,
+    ModelField,
+    TemplateArguments,
+    Text,
+    TokenIds,
+    wrong,
+)
+from server.schemas.known_fields import IGNORED_BY_TOKENIZE, REFUSED_BY_TOKENIZE
 
 
 class TokenizeRequest(ModelField):
     """Body of POST /tokenize: a prompt, or chat messages."""
+
+    IGNORED = IGNORED_BY_TOKENIZE
+    REFUSED = REFUSED_BY_TOKENIZE
 
     prompt: Text | None = Field(None, description="The text.")
     messages: Messages | None = Field(
@@ -16,6 +29,7 @@ class TokenizeRequest(ModelField):
         None, description="Let the tokenizer add its special tokens; null is true for a prompt, false for messages."
     )
     add_generation_prompt: bool = Field(True, description="Let the template open the assistant's answer.")
+    chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
     return_token_strs: bool | None = Field(False, description="Also give each token decoded alone.")
     return_offsets: bool = Field(False, description="Also give each token's span in the text.")
 

@@ -1,5 +1,6 @@
 """What request bodies accept, and what their refusals say."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from server.schemas import (
     TokenizeRequest,
     TraceRequest,
 )
+from server.schemas.base import ChatMessage, RequestModel, TextPart
+from server.schemas.generation import StreamOptions
 
 REQUESTS = (
     CompletionRequest,
@@ -68,8 +71,8 @@ def test_a_prompt_may_have_any_of_openais_forms(prompt: Any) -> None:
         ("repetition_penalty", 0, "greater than 0"),
         ("seed", 2**63, str(2**63)),
         ("stop", ["x"] * 17, "16"),
-        ("stop", [""], "''"),
-        ("stop_token_ids", [-1], "-1"),
+        ("stop[0]", [""], "''"),
+        ("stop_token_ids[1]", [3, -1], "-1"),
         ("logit_bias", {"5": 101}, "101"),
         ("logit_bias", {"word": 1}, "'word' is no token id"),
         ("logit_bias", {"5": 1, "05": 2}, "'05' is no token id"),
@@ -83,12 +86,13 @@ def test_a_prompt_may_have_any_of_openais_forms(prompt: Any) -> None:
         ("prompt", "\ud800", "surrogate"),
         ("prompt", {}, "string"),
         ("prompt", [1, "a"], "'a'"),
-        ("prompt", [-1], "-1"),
+        ("prompt[1]", [5, -1], "-1"),
+        ("prompt[1][2]", [[1], [1, 2, 2**31]], str(2**31)),
         ("model", 5, "5"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_what_is_accepted(field: str, value: Any, said: str) -> None:
-    error = refusal(CompletionRequest, {"prompt": "x", field: value})
+    error = refusal(CompletionRequest, {"prompt": "x", field.partition("[")[0]: value})
     assert error.param == field
     assert said in error.message
 
@@ -99,14 +103,14 @@ def test_a_wrong_value_is_refused_with_its_field_and_what_is_accepted(field: str
         (
             CompletionRequest,
             {"prompt": [-1]},
-            "prompt: input should be greater than or equal to 0, got -1 (at index 0).",
+            "prompt[0]: input should be greater than or equal to 0, got -1.",
         ),
         (
             AttentionRequest,
             {"input": [{"role": "user", "content": "x", "mood": 1}]},
-            "input.mood: no such field; GET /openapi.json lists those that are accepted.",
+            "input[0].mood: no such field; GET /openapi.json lists those that are accepted.",
         ),
-        (AttentionRequest, {"input": [{"content": "x"}]}, "input.role: this field is required."),
+        (AttentionRequest, {"input": [{"content": "x"}]}, "input[0].role: this field is required."),
     ],
 )
 def test_of_the_forms_of_a_field_the_one_that_was_meant_tells_what_is_wrong(
@@ -125,23 +129,81 @@ def test_a_missing_field_is_named() -> None:
     assert refusal(CompletionRequest, {}).message == "prompt: this field is required."
 
 
-@pytest.mark.parametrize("field", ["user", "store", "metadata", "service_tier", "safety_identifier"])
-def test_openai_fields_that_cannot_change_the_answer_are_accepted(field: str) -> None:
-    CompletionRequest.model_validate({"prompt": "x", field: "anything"})
-    ChatCompletionRequest.model_validate({"messages": MESSAGES, field: {"a": 1}})
+BODIES: list[tuple[type[RequestModel], Callable[[dict[str, Any]], dict[str, Any]]]] = [
+    (CompletionRequest, lambda fields: {"prompt": "x", **fields}),
+    (ChatCompletionRequest, lambda fields: {"messages": MESSAGES, **fields}),
+    (EmbeddingRequest, lambda fields: {"input": "x", **fields}),
+    (TokenizeRequest, lambda fields: {"prompt": "x", **fields}),
+]
+"""Each request with further fields."""
+INNER: list[tuple[type[RequestModel], Callable[[dict[str, Any]], dict[str, Any]]]] = [
+    (ChatMessage, lambda fields: {"role": "user", "content": "x", **fields}),
+    (TextPart, lambda fields: {"type": "text", "text": "x", **fields}),
+    (StreamOptions, lambda fields: fields),
+]
 
 
-@pytest.mark.parametrize("field", ["tools", "functions", "function_call", "audio", "web_search_options"])
-def test_openai_fields_that_would_change_the_answer_are_refused(field: str) -> None:
-    error = refusal(ChatCompletionRequest, {"messages": MESSAGES, field: [{}]})
-    assert error.param == field
-    assert "not supported" in error.message
+@pytest.mark.parametrize(("model", "body"), [*BODIES, *INNER], ids=lambda value: getattr(value, "__name__", ""))
+def test_what_other_servers_requests_hold_is_known_by_name(
+    model: type[RequestModel], body: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Unmodified clients were refused for fields that change nothing, and for nulls."""
+    plain = model.model_validate(body({}))
+    for name in model.IGNORED:
+        assert model.model_validate(body({name: [{"a": 1}]})) == plain
+    for name, refused in model.REFUSED.items():
+        for value in (None, False, "", [], {}, *refused.neutral):
+            assert model.model_validate(body({name: value})) == plain, f"{name}={value!r} asks for nothing"
+        error = refusal(model, body({name: "asked for"}))
+        assert error.param == name
+        assert f"not supported: {refused.why}; leave it out" in error.message
+    not_ours = {*model.IGNORED, *model.REFUSED}
+    assert not not_ours & model.model_fields.keys()
+    nulls = {name: None for name in [*not_ours, *model.model_fields] if name not in body({})}
+    assert model.model_validate(body(nulls)).model_dump() == plain.model_dump() | {
+        name: None for name in nulls if name in model._NULLABLE
+    }
+
+
+def test_a_field_that_nobody_knows_is_a_typing_error_even_when_it_is_null() -> None:
+    for value in (None, [], 1):
+        error = refusal(ChatCompletionRequest, {"messages": MESSAGES, "temprature": value})
+        assert (error.param, error.code) == ("temprature", "unknown_field")
+
+
+def test_values_that_ask_for_nothing_are_accepted() -> None:
+    empty = {"logit_bias": {}, "stop": [], "tools": [], "top_logprobs": 0, "stream_options": {"include_usage": False}}
+    ChatCompletionRequest.model_validate({"messages": MESSAGES, **empty})
+    assert refusal(ChatCompletionRequest, {"messages": []}).param == "messages"
 
 
 def test_only_text_can_be_asked_for_as_response_format() -> None:
     ChatCompletionRequest.model_validate({"messages": MESSAGES, "response_format": {"type": "text"}})
     error = refusal(ChatCompletionRequest, {"messages": MESSAGES, "response_format": {"type": "json_object"}})
-    assert error.param == "response_format.type"
+    assert error.param == "response_format"
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "user", "content": 5}, "messages[1].content"),
+        ({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text"}]}, "messages[1].content[1].text"),
+        ({"content": "x"}, "messages[1].role"),
+        ({"role": "user", "content": "x", "mood": 1}, "messages[1].mood"),
+        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[1].tool_calls"),
+    ],
+)
+def test_an_error_inside_messages_names_the_message(message: dict[str, Any], param: str) -> None:
+    error = refusal(ChatCompletionRequest, {"messages": [*MESSAGES, message]})
+    assert error.param == param
+    assert error.message.startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize("taken", ["messages", "tools", "add_generation_prompt"])
+def test_arguments_of_the_template_may_not_be_named_like_the_servers_own(taken: str) -> None:
+    error = refusal(ChatCompletionRequest, {"messages": MESSAGES, "chat_template_kwargs": {taken: 1}})
+    assert error.param == "chat_template_kwargs"
+    assert taken in error.message
 
 
 def test_content_may_be_a_list_of_text_parts() -> None:
@@ -174,7 +236,7 @@ def test_nothing_can_be_generated_only_with_echo() -> None:
     ("fields", "param"),
     [
         ({"pairs": [[0, 0]], "layers": 1}, "pairs"),
-        ({"pairs": [[0]]}, "pairs"),
+        ({"pairs": [[0, 0], [0]]}, "pairs[1]"),
         ({"dtype": "uint8", "kind": "scores"}, "dtype"),
         ({"top_k": 2, "orientation": "columns"}, "top_k"),
         ({"top_k": 2, "resize": 4}, "top_k"),

@@ -172,8 +172,8 @@ async def test_an_unknown_route_is_404_in_the_same_shape(tmp_path: Path) -> None
     [
         ({"prompt": ""}, "prompt", "empty"),
         ({"prompt": []}, "prompt", "empty"),
-        ({"prompt": ["a", ""]}, "prompt", "prompt[1]"),
-        ({"prompt": [[]]}, "prompt", "empty"),
+        ({"prompt": ["a", ""]}, "prompt[1]", "prompt[1]"),
+        ({"prompt": [[]]}, "prompt[0]", "empty"),
         ({"prompt": [257]}, "prompt", "no token 257; accepted are 0 to 256"),
         ({"prompt": "x" * 64}, "prompt", "64 tokens"),
         ({"prompt": "x" * 60, "max_tokens": 5}, "max_tokens", "at most 4"),

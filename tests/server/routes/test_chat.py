@@ -29,6 +29,25 @@ async def test_messages_become_the_prompt_that_the_template_writes(tmp_path: Pat
     assert prompts == [b"<system>S<user>U<A>", b"<system>S<user>U"]
 
 
+async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None:
+    """So is the thinking of a Qwen3 turned off; it was refused as an unknown field."""
+    template = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}|quiet{% endif %}"
+    body = {"messages": MESSAGES[1:], "max_tokens": 1}
+    async with site(tmp_path, template=template) as at:
+        for more in ({}, {"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs": {}}):
+            assert (await at.post(PATH, {**body, **more})).status_code == 200
+        prompts = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
+        asked = {"messages": MESSAGES[1:], "chat_template_kwargs": {"enable_thinking": False}}
+        assert bytes((await at.post("/tokenize", asked)).json()["tokens"]) == b"U|quiet"
+    assert prompts == [b"U", b"U|quiet", b"U"]
+
+
+async def test_of_a_conversation_the_last_tokens_are_kept(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        await at.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "truncate_prompt_tokens": 4})
+        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"U<A>"
+
+
 async def test_an_answer_has_openais_shape(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         answer = (await at.post(PATH, {"messages": MESSAGES, "max_completion_tokens": 2})).json()

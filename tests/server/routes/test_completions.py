@@ -1,6 +1,7 @@
 """POST /v1/completions."""
 
 import base64
+import random
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +65,52 @@ async def test_choices_are_numbered_prompt_by_prompt_and_draw_their_own_numbers(
         answer = await complete(at, prompt=["a", "b"], n=3, seed=7)
         seeds = [sampling(at, i).seed for i in range(6)]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3, 4, 5]
-    assert seeds == [7, 8, 9, 7, 8, 9]
+    assert seeds[:3] == seeds[3:], "prompts do not change each other's answers"
+    assert seeds[0] == 7, "the first choice is that of n = 1"
     assert answer["usage"]["prompt_tokens"] == 2
     assert answer["usage"]["completion_tokens"] == 24
+
+
+async def test_the_usage_so_far_comes_with_every_chunk_that_was_asked_for_it(tmp_path: Path) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with site(tmp_path) as at:
+        *found, last = await chunks(at, stream=True, stream_options=options)
+    assert last == "[DONE]"
+    counts = [chunk["usage"]["completion_tokens"] for chunk in found]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (1, 4)
+    assert {chunk["usage"]["prompt_tokens"] for chunk in found} == {2}
+    assert found[-1]["choices"] == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "number", "ids"),
+    [
+        ("abc", 2, [(98, 99)]),
+        (["abc", "d"], 1, [(99,), (100,)]),
+        ([1, 2, 3, 4], 3, [(2, 3, 4)]),
+        ([1, 2], 3, [(1, 2)]),
+    ],
+)
+async def test_of_a_prompt_the_last_tokens_are_kept(prompt: Any, number: int, ids: Any, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        answer = await complete(at, prompt=prompt, truncate_prompt_tokens=number, echo=True)
+        assert [each.prompt_token_ids for each in at.engine.submitted] == ids
+        assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
+        limit = at.context.context_limit - 1
+        longest = await complete(at, prompt=[7] * (limit + 50), truncate_prompt_tokens=-1, max_tokens=1)
+        assert longest["usage"]["prompt_tokens"] == limit
+
+
+async def test_requests_with_neighbouring_seeds_share_no_choice(tmp_path: Path) -> None:
+    """Choice k had the seed that choice 0 of seed + k has."""
+    async with site(tmp_path) as at:
+        first = random.randrange(2**63 - 16)
+        for seed in range(first, first + 8):
+            await complete(at, prompt="a", n=8, seed=seed)
+        seeds = [sampling(at, i).seed for i in range(64)]
+    assert seeds[::8] == list(range(first, first + 8))
+    assert len(set(seeds)) == 64
 
 
 async def test_sampling_fields_arrive_as_they_were_sent(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_what_is_asked_of_the_weights_counts_before_anything_runs(route: s
     [
         ("next", {"position": 5}, "position"),
         ("next", {"temperatures": []}, "temperatures"),
-        ("next", {"temperatures": [-1]}, "temperatures"),
+        ("next", {"temperatures": [1, -1]}, "temperatures[1]"),
         ("lens", {"layers": LAYERS + 1}, "layers"),
         ("lens", {"positions": [9]}, "positions"),
         ("explain", {"layer": LAYERS}, "layer"),

@@ -44,6 +44,19 @@ async def test_models(tmp_path: Path) -> None:
         assert (await api.models.retrieve(MODEL)).owned_by == "lightwell"
 
 
+async def test_an_answer_goes_back_as_it_came_for_a_second_turn(tmp_path: Path) -> None:
+    """Refused for `refusal: null` and its like; litellm adds provider_specific_fields, others cache_control."""
+    async with client(tmp_path) as api:
+        answer = await api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=4)
+        told = answer.choices[0].message.model_dump()
+        litellms = {**told, "provider_specific_fields": {"refusal": None}, "images": [], "thinking_blocks": []}
+        part: Any = {"type": "text", "text": "and then?", "cache_control": {"type": "ephemeral"}}
+        for message in (told, litellms):
+            turns = [*MESSAGES, message, {"role": "user", "content": [part]}]
+            again = await api.chat.completions.create(model=MODEL, messages=turns, max_tokens=4, tools=[])
+            assert again.choices[0].message.content
+
+
 async def test_completions(tmp_path: Path) -> None:
     async with client(tmp_path) as api:
         answer = await api.completions.create(model=MODEL, prompt="ab", max_tokens=4, logprobs=1, user="somebody")

@@ -1,0 +1,238 @@
+"""The fields of other servers' requests that are no fields of ours: what is ignored, since it cannot change the answer,
+and what is refused, since it would.
+
+OpenAI's, vLLM's, SGLang's and llama.cpp's requests are known by name, so that their clients work unchanged, and so that
+a name that nobody knows is told as the typing error that it is. `docs/reference.md` shows these tables.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A field that would change the answer, but for the values that ask for nothing."""
+
+    why: str
+    """What a client is told."""
+    neutral: tuple[Any, ...] = ()
+    """Values that ask for nothing, beside null, false, and what is empty."""
+
+    def asks_for_nothing(self, value: Any) -> bool:
+        """Whether the answer is the same without it."""
+        return value is None or value is False or value in ("", [], {}) or value in self.neutral
+
+
+Ignored = Mapping[str, str]
+"""Name of a field to why it changes nothing."""
+RefusedFields = Mapping[str, Refused]
+
+_ACCOUNT = "a label of the client's own"
+_ID = "the header X-Request-Id names a request"
+
+IGNORED_EVERYWHERE: Ignored = {
+    "user": _ACCOUNT,
+    "metadata": _ACCOUNT,
+    "safety_identifier": _ACCOUNT,
+    "store": "nothing is stored",
+    "service_tier": "there is one tier",
+    "prompt_cache_key": "the prefix cache needs no key",
+    "prompt_cache_retention": "the prefix cache keeps what it can",
+    "request_id": _ID,
+    "rid": _ID,
+    "kv_transfer_params": "the KV cache stays on this server",
+    "data_parallel_rank": "the server chooses the worker",
+    "bootstrap_host": "the KV cache stays on this server",
+    "bootstrap_port": "the KV cache stays on this server",
+    "bootstrap_room": "the KV cache stays on this server",
+    "mm_processor_kwargs": "nothing but text is read",
+    "media_io_kwargs": "nothing but text is read",
+    "stream_interval": "each token is sent at once",
+}
+
+_NO_TOOLS = Refused("this server calls no tools")
+_NO_GRAMMAR = Refused("this server does not constrain its answers")
+_NO_BEAMS = "this server searches no beams"
+_NO_SUCH_SAMPLER = "this sampler is not there; temperature, top_k, top_p, min_p and the penalties are"
+_NO_ADAPTERS = Refused("this server has no adapters")
+_NO_FREE_CODE = Refused("nothing that a client sends runs as code")
+
+REFUSED_EVERYWHERE: RefusedFields = {
+    "lora_path": _NO_ADAPTERS,
+    "lora": _NO_ADAPTERS,
+    "cache_salt": Refused("the prefix cache is shared by all clients, or off (--no-prefix-caching)"),
+    "extra_key": Refused("the prefix cache is shared by all clients, or off (--no-prefix-caching)"),
+    "truncation_side": Refused("truncate_prompt_tokens keeps the end of a prompt", ("left",)),
+    "image_data": Refused("this server reads no images"),
+    "prompt_embeds": Refused("a prompt is text or token ids"),
+    "input_embeds": Refused("a prompt is text or token ids"),
+}
+
+IGNORED_BY_GENERATION: Ignored = {
+    **IGNORED_EVERYWHERE,
+    "cache_prompt": "the prefix cache is the server's",
+    "n_cache_reuse": "the prefix cache is the server's",
+    "id_slot": "the server chooses the slot",
+    "slot_id": "the server chooses the slot",
+    "samplers": "the order of samplers is fixed",
+    "min_keep": "one token at least is always kept",
+    "penalize_nl": "a newline is a token like any other",
+    "timings_per_token": "GET /metrics tells how long tokens take",
+    "return_progress": "GET /metrics tells how long prompts take",
+    "return_cached_tokens_details": "usage tells the cached tokens",
+    "backend_sampling": "the server chooses where it samples",
+    "spaces_between_special_tokens": "text is decoded as the tokenizer decodes it",
+    "no_stop_trim": "include_stop_str_in_output keeps a stop string",
+    "sse_ping_interval": "a stream is not pinged",
+    "prediction": "it would change the speed alone",
+    "parallel_tool_calls": "there are no tools",
+    "separate_reasoning": "reasoning is not told apart from text",
+    "stream_reasoning": "reasoning is not told apart from text",
+    "include_reasoning": "reasoning is not told apart from text",
+    "reasoning_format": "reasoning is not told apart from text",
+    "parse_tool_calls": "there are no tools",
+    "chat_format": "the chat template is the model's",
+}
+
+REFUSED_BY_GENERATION: RefusedFields = {
+    **REFUSED_EVERYWHERE,
+    "use_beam_search": Refused(_NO_BEAMS),
+    "length_penalty": Refused(_NO_BEAMS, (1,)),
+    "early_stopping": Refused(_NO_BEAMS),
+    "structured_outputs": _NO_GRAMMAR,
+    "guided_json": _NO_GRAMMAR,
+    "guided_regex": _NO_GRAMMAR,
+    "guided_choice": _NO_GRAMMAR,
+    "guided_grammar": _NO_GRAMMAR,
+    "guided_decoding_backend": _NO_GRAMMAR,
+    "guided_whitespace_pattern": _NO_GRAMMAR,
+    "structural_tag": _NO_GRAMMAR,
+    "response_format": Refused(
+        'this server does not constrain its answers; {"type": "text"} is accepted', ({"type": "text"},)
+    ),
+    "grammar": _NO_GRAMMAR,
+    "grammar_lazy": _NO_GRAMMAR,
+    "grammar_triggers": _NO_GRAMMAR,
+    "json_schema": _NO_GRAMMAR,
+    "ebnf": _NO_GRAMMAR,
+    "regex": _NO_GRAMMAR,
+    "stop_regex": Refused("stop takes strings"),
+    "bad_words": Refused("logit_bias of -100 forbids a token"),
+    "allowed_token_ids": Refused("logit_bias of -100 forbids a token"),
+    "logits_processors": _NO_FREE_CODE,
+    "custom_logit_processor": _NO_FREE_CODE,
+    "custom_params": _NO_FREE_CODE,
+    "vllm_xargs": Refused("there are no plugins here"),
+    "session_params": Refused("there are no sessions: send the whole prompt"),
+    "n_predict": Refused("max_tokens says how many tokens are generated", (-1,)),
+    "n_cmpl": Refused("n says how many choices there are", (1,)),
+    "n_probs": Refused("logprobs asks for the likeliest tokens", (0,)),
+    "post_sampling_probs": Refused("logprobs are those of the model's own distribution"),
+    "n_keep": Refused("truncate_prompt_tokens and truncate cut a prompt", (0, -1)),
+    "n_discard": Refused("the context does not shift", (0,)),
+    "n_indent": Refused("text is not indented", (0,)),
+    "t_max_predict_ms": Refused("timeout bounds the time, in seconds", (0, -1)),
+    "repeat_penalty": Refused("repetition_penalty is its name", (1,)),
+    "repeat_last_n": Refused("penalties are of the whole text", (-1,)),
+    "typical_p": Refused(_NO_SUCH_SAMPLER, (1,)),
+    "top_n_sigma": Refused(_NO_SUCH_SAMPLER, (-1,)),
+    "xtc_probability": Refused(_NO_SUCH_SAMPLER, (0,)),
+    "xtc_threshold": Refused(_NO_SUCH_SAMPLER, (0.1,)),
+    "dynatemp_range": Refused(_NO_SUCH_SAMPLER, (0,)),
+    "dynatemp_exponent": Refused(_NO_SUCH_SAMPLER, (1,)),
+    "dry_multiplier": Refused(_NO_SUCH_SAMPLER, (0,)),
+    "dry_base": Refused(_NO_SUCH_SAMPLER, (1.75,)),
+    "dry_allowed_length": Refused(_NO_SUCH_SAMPLER, (2,)),
+    "dry_penalty_last_n": Refused(_NO_SUCH_SAMPLER, (-1, 0)),
+    "dry_sequence_breakers": Refused(_NO_SUCH_SAMPLER, (["\n", ":", '"', "*"],)),
+    "mirostat": Refused(_NO_SUCH_SAMPLER, (0,)),
+    "mirostat_tau": Refused(_NO_SUCH_SAMPLER, (5,)),
+    "mirostat_eta": Refused(_NO_SUCH_SAMPLER, (0.1,)),
+    "adaptive_target": Refused(_NO_SUCH_SAMPLER, (-1,)),
+    "adaptive_decay": Refused(_NO_SUCH_SAMPLER, (0.9,)),
+    "response_fields": Refused("an answer has all of its fields"),
+    "return_tokens": Refused("return_token_ids is its name"),
+    "return_hidden_states": Refused("POST /v1/trace gives hidden states"),
+    "return_routed_experts": Refused("this model has no experts"),
+    "repetition_detection": Refused("nothing but stop strings, tokens and limits ends an answer"),
+    "thinking_token_budget": Refused("reasoning is not told apart from text"),
+}
+
+REFUSED_BY_COMPLETIONS: RefusedFields = {
+    **REFUSED_BY_GENERATION,
+    "suffix": Refused("this model cannot fill in the middle"),
+    "input_prefix": Refused("this model cannot fill in the middle"),
+    "input_suffix": Refused("this model cannot fill in the middle"),
+}
+
+REFUSED_BY_CHAT: RefusedFields = {
+    **REFUSED_BY_GENERATION,
+    "tools": _NO_TOOLS,
+    "tool_choice": Refused("this server calls no tools", ("none", "auto")),
+    "functions": Refused("this server calls no functions"),
+    "function_call": Refused("this server calls no functions", ("none", "auto")),
+    "audio": Refused("this server makes no audio"),
+    "modalities": Refused('this server makes text alone; ["text"] is accepted', (["text"],)),
+    "web_search_options": Refused("this server does not search"),
+    "moderation": Refused("this server does not moderate"),
+    "reasoning_effort": Refused("chat_template_kwargs tells a template how to reason"),
+    "reasoning": Refused("chat_template_kwargs tells a template how to reason"),
+    "verbosity": Refused("this model has no such setting", ("medium",)),
+    "continue_final_message": Refused("an answer begins a message; POST /v1/completions continues a text"),
+    "echo": Refused("POST /v1/completions repeats its prompt"),
+    "documents": Refused("this server retrieves nothing: write them into a message"),
+    "chat_template": Refused("the chat template is the model's, or --chat-template's"),
+    "thinking_forced_open": Refused("chat_template_kwargs tells a template how to reason"),
+}
+
+REFUSED_BY_EMBEDDINGS: RefusedFields = {
+    **REFUSED_EVERYWHERE,
+    "messages": Refused("an embedding is of input"),
+    "content": Refused("input is its name"),
+    "embd_normalize": Refused("normalize says whether vectors have length 1", (2,)),
+    "embed_dtype": Refused("vectors are float32", ("float32",)),
+    "endianness": Refused("base64 is little-endian", ("native", "little")),
+    "use_activation": Refused("normalize says whether vectors have length 1"),
+    "chat_template": Refused("an embedding is of input"),
+    "chat_template_kwargs": Refused("an embedding is of input"),
+}
+
+IGNORED_BY_TOKENIZE: Ignored = {"mm_processor_kwargs": "nothing but text is read"}
+
+REFUSED_BY_TOKENIZE: RefusedFields = {
+    "content": Refused("prompt is its name"),
+    "with_pieces": Refused("return_token_strs is its name"),
+    "parse_special": Refused("special tokens in a text are always read as such", (True,)),
+    "tools": _NO_TOOLS,
+    "continue_final_message": REFUSED_BY_CHAT["continue_final_message"],
+    "chat_template": REFUSED_BY_CHAT["chat_template"],
+}
+
+IGNORED_IN_MESSAGES: Ignored = {
+    "provider_specific_fields": "of litellm's answers",
+    "annotations": "links of an answer, which no template reads",
+    "thinking_blocks": "of litellm's answers",
+    "images": "of litellm's answers",
+    "cache_control": "the prefix cache keeps what it can",
+    "weight": "of training data",
+    "id": _ACCOUNT,
+    "token_ids": "of answers; the template writes text",
+}
+
+_NO_TOOL_MESSAGES = Refused("this server calls no tools, so that no message speaks of them")
+
+REFUSED_IN_MESSAGES: RefusedFields = {
+    "refusal": Refused("write it as content"),
+    "audio": Refused("this server reads no audio"),
+    "function_call": _NO_TOOL_MESSAGES,
+    "tool_calls": _NO_TOOL_MESSAGES,
+    "tool_call_id": _NO_TOOL_MESSAGES,
+    "tools": _NO_TOOL_MESSAGES,
+    "prefix": Refused("an answer begins a message; POST /v1/completions continues a text"),
+    "partial": Refused("an answer begins a message; POST /v1/completions continues a text"),
+}
+
+IGNORED_IN_PARTS: Ignored = {"cache_control": "the prefix cache keeps what it can", "annotations": _ACCOUNT, "id": _ID}
+
+IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never padded"}
