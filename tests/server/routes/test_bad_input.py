@@ -152,7 +152,7 @@ async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(tmp_
         for read, field in (
             (read_prompts(small, "xyz", "prompt"), "prompt"),
             (read_prompts(small, ["x", "xyz"], "prompt"), r"prompt\[1\]"),
-            (read_chat(small, [ChatMessage(role="user", content="xyz", name=None)]), "messages"),
+            (read_chat(small, [ChatMessage.model_validate({"role": "user", "content": "xyz"})]), "messages"),
             (read_following(small, "xyz", "completion"), "completion"),
         ):
             with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:

@@ -1,6 +1,7 @@
 // What all views look at: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
-import { html, useEffect, useRef, useState } from "../core/html.js";
+import { useDraft } from "../core/draft.js";
+import { html, useEffect, useRef } from "../core/html.js";
 import { clamp, useCapabilities, useHead, useTokens } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
 import { PairTokens } from "./pair_tokens.js";
@@ -58,21 +59,19 @@ function TextFields({ isPair }) {
  * Enter starts a line.
  */
 export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
-  const [typed, setTyped] = useState(value);
-  useEffect(() => setTyped(value), [value]);
+  const { text, write, take } = useDraft(value, onText);
   useEffect(() => {
-    if (typed === value) return undefined;
-    const timer = setTimeout(() => onText(typed), 400);
+    const timer = setTimeout(take, 400);
     return () => clearTimeout(timer);
-  }, [typed, value]);
+  }, [text]);
   const onKeyDown = (event) => {
-    if (event.key !== "Enter" || event.shiftKey || keepsLines) return;
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || keepsLines) return;
     event.preventDefault();
-    onText(typed);
+    take();
   };
   return html`<label class="text-field"><span>${label}</span>
-    <textarea rows=${rows} spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.target.value)}
-      onKeyDown=${onKeyDown} onBlur=${() => typed !== value && onText(typed)}></textarea>
+    <textarea rows=${rows} spellcheck=${false} value=${text} onInput=${(event) => write(event.target.value)}
+      onKeyDown=${onKeyDown} onBlur=${take}></textarea>
   </label>`;
 }
 

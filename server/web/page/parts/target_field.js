@@ -3,6 +3,7 @@ import { html } from "../core/html.js";
 import { shownToken } from "../core/model.js";
 import { percent } from "../core/numbers.js";
 import { select } from "../core/state.js";
+import { Field } from "./field.js";
 import { Problem } from "./problem.js";
 
 /** A token as request bodies have it: "#421" is an id, any other text is itself, "" is none. */
@@ -25,9 +26,8 @@ export function TargetField({ field, typed, label, token, empty, suggestions = [
   const isMeant = (one) => one.token_id === token?.token_id;
   const change = (value) => select({ [field]: value });
   return html`<div class="target-field">
-    <label>${label} <input type="text" size="12" spellcheck=${false} value=${typed} placeholder=${empty}
-      title="A text that is one token (many begin with a space), or # and its id"
-      onChange=${(event) => change(event.target.value)} /></label>
+    <label>${label} <${Field} type="text" size="12" spellcheck=${false} value=${typed} placeholder=${empty}
+      title="A text that is one token (many begin with a space), or # and its id" onTake=${change} /></label>
     ${token && !suggestions.some(isMeant) && html`<code class="found"
       title="the token that is meant; · is a space">${spaced(token.token)}</code>`}
     ${suggestions.length > 0 && html`<span class="suggestions" role="group"

@@ -3,6 +3,7 @@ import { html, useMemo } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
+import { Field } from "../../parts/field.js";
 import { Temperature, TopK, TopP } from "../../parts/slider.js";
 
 /** The options as story.js takes them; seed is null where the user gives none. */
@@ -28,11 +29,10 @@ export function Options() {
     <${Temperature} value=${selection.write_temperature} high=${2} onPick=${(value) => select({ write_temperature: value })} />
     <${TopP} value=${selection.write_top_p} onPick=${(value) => select({ write_top_p: value })} />
     <${TopK} value=${selection.write_top_k} onPick=${(value) => select({ write_top_k: value })} />
-    <label class="small-field">tokens <input type="number" min="1" value=${selection.write_max_tokens}
-      onChange=${(event) => select({ write_max_tokens: Number(event.target.value) || 60 })} /></label>
-    <label class="small-field" title="The same seed writes the same text">seed <input type="number"
-      value=${selection.write_seed} placeholder="random"
-      onChange=${(event) => select({ write_seed: event.target.value })} /></label>
+    <label class="small-field">tokens <${Field} type="number" min="1" value=${selection.write_max_tokens}
+      onTake=${(text) => select({ write_max_tokens: Number(text) || 60 })} /></label>
+    <label class="small-field" title="The same seed writes the same text">seed <${Field} type="number"
+      value=${selection.write_seed} placeholder="random" onTake=${(text) => select({ write_seed: text })} /></label>
     ${chat && html`<label title="The prompt is put into the model's chat template, as /v1/chat/completions does"><input
       type="checkbox" checked=${selection.write_chat}
       onChange=${(event) => select({ write_chat: event.target.checked })} /> chat</label>`}
