@@ -87,7 +87,7 @@ def routes_table(openapi: dict[str, Any]) -> str:
 def fields_table() -> str:
     """Every field of the requests that other servers have too: what is honoured, ignored and refused, and where."""
     from server import schemas
-    from server.schemas.base import ChatMessage, RequestModel, TextPart
+    from server.schemas.base import ChatMessage, RequestModel
     from server.schemas.generation import StreamOptions
 
     objects: dict[str, type[RequestModel]] = {
@@ -96,7 +96,6 @@ def fields_table() -> str:
         "embeddings": schemas.EmbeddingRequest,
         "tokenize": schemas.TokenizeRequest,
         "a message": ChatMessage,
-        "a part": TextPart,
         "stream_options": StreamOptions,
     }
     told: dict[tuple[str, str], list[str]] = {}

@@ -5,6 +5,7 @@ A route class rather than a middleware, so that it knows which routes are open, 
 own for those who watch it for a disconnect.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -33,6 +34,11 @@ from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
 """Commas of a body: parsing takes about a second of the event loop for so many lists, and no request needs them."""
+
+MAX_BODY_BRACKETS = 1 << 14
+"""Lists and objects of a body: reading a million of them took seconds of the event loop, and no request needs them."""
+_SCANNED_AT_ONCE = 1 << 18
+"""Bytes."""
 
 KEY_IN_SCOPE = "lightwell.key"
 """Where an ASGI scope holds the request's ApiKey; it is not there while the server is open to all."""
@@ -152,7 +158,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(int(announced), max_bytes)
-    chunks, size, num_commas = [], 0, 0
+    chunks, size, num_commas, num_brackets = [], 0, 0, 0
     try:
         async for chunk in request.stream():
             chunks.append(chunk)
@@ -166,6 +172,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
                     "or shorter inputs, and arrays as base64.",
                     code="body_too_large",
                 )
+            num_brackets += chunk.count(b"[") + chunk.count(b"{")
     except ClientDisconnect:
         message = f"The client left after {size} bytes of its request's body."
         raise ApiError(CLIENT_CLOSED_REQUEST, message, "invalid_request_error", code="client_left") from None
@@ -179,9 +186,36 @@ async def read_body(request: Request, max_bytes: int) -> None:
             f"The body is not UTF-8: byte {body[error.start]:#04x} at {error.start}; JSON in UTF-8 is accepted.",
             code="json_invalid",
         ) from None
+    if num_brackets > MAX_BODY_BRACKETS:  # or a text holds some of them
+        num_brackets = await count_brackets(body)
+        if num_brackets > MAX_BODY_BRACKETS:
+            raise PayloadTooLarge(
+                f"The body holds {num_brackets} lists and objects; at most {MAX_BODY_BRACKETS} are accepted. "
+                "Send fewer messages, parts or inputs at once.",
+                code="body_too_large",
+            )
     request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
     if num_commas >= MAX_LIST_NUMBERS:
         check_value_lists(body)
+
+
+async def count_brackets(body: bytes) -> int:
+    """Count the lists and objects that begin in JSON which nobody has parsed, those in texts left out, a piece at a
+    time.
+    """
+    count, in_text, end = 0, False, 0
+    while end < len(body):
+        begin, end = end, end + _SCANNED_AT_ONCE
+        while body[end - 1 : end] == b"\\":  # which belongs to what follows
+            end += 1
+        # Every second part is a text, once no quotation mark is left that a text holds.
+        for part in body[begin:end].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"'):
+            if not in_text:
+                count += part.count(b"[") + part.count(b"{")
+            in_text = not in_text
+        in_text = not in_text  # the last part goes on in the next piece
+        await asyncio.sleep(0)
+    return count
 
 
 def _too_large(size: int, limit: int) -> PayloadTooLarge:

@@ -91,8 +91,8 @@ class GenerationFields(CanIntervene, RunFields):
         None,
         ge=-(2**63),
         le=2**63 - 1,
-        description="Same seed, same tokens, whatever else runs; null draws one. Of n choices the first is that of n = 1, "
-        "and each other draws its own numbers.",
+        description="Same seed, same tokens, whatever else runs; null draws one. Of n choices the first is that of "
+        "n = 1, and each other draws its own numbers.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
         None, description="Strings that end the answer; they are not part of it."

@@ -233,6 +233,4 @@ REFUSED_IN_MESSAGES: RefusedFields = {
     "partial": Refused("an answer begins a message; POST /v1/completions continues a text"),
 }
 
-IGNORED_IN_PARTS: Ignored = {"cache_control": "the prefix cache keeps what it can", "annotations": _ACCOUNT, "id": _ID}
-
 IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never padded"}
