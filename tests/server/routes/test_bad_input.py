@@ -297,7 +297,5 @@ def num_brackets(value: Any) -> int:
 def test_brackets_are_counted_as_a_parser_would(value: Any, size: int, is_ascii: bool) -> None:
     body = json.dumps(value, ensure_ascii=is_ascii).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            guard, "_SCANNED_AT_ONCE", size
-        )  # texts and escapes go over the ends of pieces
+        patch.setattr(guard, "_SCANNED_AT_ONCE", size)  # texts and escapes go over the ends of pieces
         assert asyncio.run(count_brackets(body)) == num_brackets(value)
