@@ -40,6 +40,26 @@ def test_every_route_is_documented(server: Server) -> None:
     assert readme.table("routes") == readme.routes_table(readme.openapi(server))
 
 
+ROUTE = re.compile(
+    r"(?:\b(GET|POST|PUT|DELETE|HEAD) |`)(/(?:v1/|health|metrics|version|tokenize|detokenize|admin/\w|docs\b)[\w/{}-]*)"
+)
+CLIENTS_README = ROOT / "clients" / "python" / "README.md"
+NOT_DESCRIBED = {("GET", "/docs"), ("GET", "/admin/keys"), ("POST", "/admin/keys/reload"), ("GET", "/admin/state")}
+"""Routes that the API's description leaves out: its own page, and those that are there for admin keys alone."""
+
+
+def test_every_route_that_a_document_names_is_there(server: Server) -> None:
+    """docs/inside.md named one that had been given another path."""
+    described = readme.openapi(server)["paths"]
+    there = NOT_DESCRIBED | {(method.upper(), path) for path, methods in described.items() for method in methods}
+    known = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in there}
+    known |= {("", path) for _, path in known} | {("HEAD", path) for method, path in known if method == "GET"}
+    text = TEXT + CLIENTS_README.read_text(encoding="utf-8")
+    named = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in ROUTE.findall(text)}
+    assert len(named) > len(described)
+    assert not named - known
+
+
 def test_the_tree_names_every_file_of_model_and_server_and_no_other() -> None:
     listed = {path for path in FILES if re.match(r"(model|server)/.*\.(py|js)$", path)}
     assert listed == readme.speaking_files("model") | readme.speaking_files("server")
