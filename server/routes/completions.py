@@ -1,13 +1,14 @@
 """POST /v1/completions: text that continues a prompt, whole or as a stream, with log-probabilities and attention."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from model.detokenizer import Detokenizer
 from server.routes.abilities import check_route
 from server.routes.answers import new_answer_id
 from server.routes.choices import Piece
@@ -130,11 +131,7 @@ class _Writer:
         self.num_completion_tokens = 0
         self._id = new_answer_id("cmpl")
         self._created = int(time.time())
-        self._legacy = {
-            run.index: LegacyLogprobs(context.tokenizer, body.logprobs or 0)
-            for run in started.runs
-            if body.logprobs is not None
-        }
+        self._legacy: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
         self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
 
@@ -217,11 +214,19 @@ class _Writer:
         return choice
 
     async def _logprobs(self, index: int, piece: Piece, echoes: bool) -> dict[str, Any] | None:
-        legacy = self._legacy.get(index)
-        if legacy is None:
+        if self.body.logprobs is None:
             return None
+        prompt = self._prompt(index)
+        if index not in self._legacy:
+            self._legacy[index] = self._written(prompt.ids, len(self._echo(index)) if echoes else 0)
+        generated = await self._legacy[index].entries(piece.token_ids, piece.logprobs)
         if not echoes or piece.prompt_logprobs is None:
-            return await legacy.entries(piece.token_ids, piece.logprobs)
-        prompt = await legacy.entries(self._prompt(index).ids, piece.prompt_logprobs)
-        generated = await legacy.entries(piece.token_ids, piece.logprobs)
-        return {name: [*prompt[name], *generated[name]] for name in prompt}
+            return generated
+        echoed = await self._written().entries(prompt.ids, piece.prompt_logprobs)
+        return {name: [*echoed[name], *generated[name]] for name in echoed}
+
+    def _written(self, before: Sequence[int] = (), offset: int = 0) -> LegacyLogprobs:
+        """Log-probabilities of tokens that are written behind others, at this offset of the choice's text."""
+        tokenizer = self.context.tokenizer
+        text = Detokenizer(tokenizer, before, self.body.skip_special_tokens)
+        return LegacyLogprobs(tokenizer, self.body.logprobs or 0, text, offset)

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from model.detokenizer import Detokenizer
 from model.tokenizer import Tokenizer
 from server.engine.outputs import TokenLogprobs
 from server.messages import LOGPROBS_PIECE
@@ -36,12 +37,14 @@ def _items(values: list[Any]) -> orjson.Fragment:
 
 
 class LegacyLogprobs:
-    """The `logprobs` object of completions. Offsets count characters from the beginning of the choice's text."""
+    """The `logprobs` object of completions."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer, offset: int = 0) -> None:
+        """`text` writes the tokens as the choice's text does, whose first of them stands at `offset`, in characters."""
         self._tokenizer = tokenizer
         self._num_top = num_top
-        self._offset = 0
+        self._text = text
+        self._offset = offset
 
     async def entries(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
@@ -61,9 +64,9 @@ class LegacyLogprobs:
     def _piece(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
         strings = self._tokenizer.token_strings(token_ids)
         offsets = []
-        for string in strings:
+        for token_id in token_ids:  # one within a character stands where that begins
             offsets.append(self._offset)
-            self._offset += len(string)
+            self._offset += len(self._text.push(token_id))
         return {
             "tokens": strings,
             "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in logprobs],
@@ -75,13 +78,19 @@ class LegacyLogprobs:
         }
 
     def _top(self, entry: TokenLogprobs, string: str) -> dict[str, float]:
-        """Alternatives by their text, most likely first; the chosen token is always among them."""
+        """Alternatives by their text, most likely first; the chosen token is always among them.
+
+        Another token of a text that is taken, as parts of characters all have U+FFFD, stands under "token_id:N", as
+        vLLM writes tokens where their texts would not do.
+        """
         top = entry.top[: self._num_top]
-        by_text: dict[str, float] = {}
-        for name, (_, logprob) in zip(self._tokenizer.token_strings([i for i, _ in top]), top, strict=True):
-            by_text.setdefault(name, _finite(logprob))  # of two tokens with one text, the likelier
-        by_text.setdefault(string, _finite(entry.logprob))
-        return by_text
+        names = self._tokenizer.token_strings([token_id for token_id, _ in top])
+        named: dict[str, float] = {}
+        for name, (token_id, logprob) in zip(names, top, strict=True):
+            is_taken = name in named or (name == string and token_id != entry.token_id)
+            named[f"token_id:{token_id}" if is_taken else name] = _finite(logprob)
+        named.setdefault(string, _finite(entry.logprob))
+        return named
 
 
 async def chat_entries(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> list[orjson.Fragment]:

@@ -237,7 +237,10 @@ class CompletionChoice(AnswerModel):
     text: str = Field(description="The text, or what is new of it.")
     finish_reason: Literal["stop", "length"] | None = Field(description="Why it ended; null while it goes on.")
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
-    logprobs: dict[str, Any] | None = Field(description="tokens, token_logprobs, top_logprobs and text_offset.")
+    logprobs: dict[str, Any] | None = Field(
+        description="tokens, token_logprobs, top_logprobs and text_offset; of two tokens with one text the second is "
+        "named token_id:N."
+    )
     prompt_logprobs: list[Any] | None = Field(None, description="One entry a prompt token, the first null.")
     attention: dict[str, Any] | None = Field(None, description="The rows that chose these tokens, when asked for.")
 

@@ -242,6 +242,20 @@ async def test_streamed_logprobs_joined_are_those_of_one_piece(tmp_path: Path) -
         assert joined == values
 
 
+@pytest.mark.parametrize("echo", [False, True])
+async def test_the_offset_of_a_token_is_where_its_character_begins(echo: bool, tmp_path: Path) -> None:
+    """Offsets ran ahead behind each character of several tokens, which were counted as so many characters."""
+    prompt, answer = ("".join(random.choices("aü世🎉 ", k=10)) for _ in range(2))
+    num_bytes = len(answer.encode())
+    async with site(tmp_path, FakeEngine(script=tuple(answer.encode()))) as at:
+        max_tokens = min(num_bytes, 64 - len(prompt.encode()))
+        (choice,) = (await complete(at, prompt=prompt, max_tokens=max_tokens, logprobs=1, echo=echo))["choices"]
+    logprobs, text = choice["logprobs"], (prompt if echo else "") + answer
+    begins = [i for i, character in enumerate(text) for _ in character.encode()]
+    assert logprobs["text_offset"] == begins[: len(logprobs["tokens"])]
+    assert len(logprobs["tokens"]) >= max_tokens
+
+
 async def test_echo_puts_the_prompt_before_text_and_logprobs(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         (choice,) = (await complete(at, max_tokens=1, logprobs=0, echo=True))["choices"]

@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from model.detokenizer import Detokenizer
 from model.tokenizer import Tokenizer
 from server.engine.outputs import TokenLogprobs
 from server.routes.logprobs import LegacyLogprobs, chat_entries, prompt_entries
@@ -43,9 +44,15 @@ async def turns_during(work: Awaitable[Any]) -> tuple[int, Any]:
     return turns, orjson.loads(orjson.dumps(result))
 
 
+async def legacy(tokenizer: Tokenizer, length: int) -> Any:
+    return await LegacyLogprobs(tokenizer, 2, Detokenizer(tokenizer)).entries(IDS[:length], SCORED[:length])
+
+
 Write = Callable[[Tokenizer, int], Awaitable[Any]]
 FORMS: dict[str, Write] = {
-    "legacy": lambda tokenizer, length: LegacyLogprobs(tokenizer, 2).entries(IDS[:length], SCORED[:length]),
+    "legacy": lambda tokenizer, length: LegacyLogprobs(tokenizer, 2, Detokenizer(tokenizer)).entries(
+        IDS[:length], SCORED[:length]
+    ),
     "chat": lambda tokenizer, length: chat_entries(tokenizer, SCORED[:length], 2),
     "prompt": lambda tokenizer, length: prompt_entries(tokenizer, [None, *SCORED[1:length]], 2),
 }
@@ -90,3 +97,15 @@ async def test_the_pieces_of_the_prompt_entries_join_without_a_seam(tokenizer: T
 async def test_nothing_to_write_is_an_empty_list(form: str, tokenizer: Tokenizer) -> None:
     _, written = await turns_during(FORMS[form](tokenizer, 0))
     assert written in ([], {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []})
+
+
+async def test_two_tokens_of_one_text_are_both_among_the_likeliest(tokenizer: Tokenizer) -> None:
+    """Parts of characters all have U+FFFD for a text; one of them was lost."""
+    top = ((0xC3, -0.5), (0xE4, -1.0), (97, -1.5))
+    entries = [TokenLogprobs(token_id, logprob, 1, top) for token_id, logprob in top]
+    written = LegacyLogprobs(tokenizer, 3, Detokenizer(tokenizer))
+    fields = orjson.loads(orjson.dumps(await written.entries([0xC3, 0xE4, 97], entries)))
+    first, second, letter = fields["top_logprobs"]
+    assert first == {"\ufffd": -0.5, "token_id:228": -1.0, "a": -1.5}
+    assert second == {"token_id:195": -0.5, "\ufffd": -1.0, "a": -1.5}, "the chosen token has its text's name"
+    assert letter == first
