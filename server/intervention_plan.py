@@ -233,8 +233,13 @@ def _tells_positions(value: NumpyArray, place: Place) -> bool:
     return any(axis >= -value.ndim and value.shape[axis] == lengths[axis] > 1 for axis in along)
 
 
-def read_value(value: float | Sequence[Any] | EncodedArray, field: str) -> float | NumpyArray:
-    """The numbers of a body's value. Raises BadRequest for what is no number or array finite in float32."""
+def read_value(
+    value: float | Sequence[Any] | EncodedArray, field: str, *, may_mask: bool = False
+) -> float | NumpyArray:
+    """Read the numbers of a body's value. Raises BadRequest for what is no number or array finite in float32.
+
+    `may_mask`: minus infinity is accepted too, which in lists is null: a masked score is so in answers.
+    """
     if isinstance(value, int | float):
         if abs(value) > float(np.finfo(np.float32).max):
             raise _wrong(f"{field}.value: {shown(value)} is not finite in float32; a number that is, is accepted.")
@@ -246,16 +251,56 @@ def read_value(value: float | Sequence[Any] | EncodedArray, field: str) -> float
             array = np.array(value)
         except (ValueError, OverflowError):  # lists of different lengths, or integers of more than 64 bits
             array = np.array(None)
+        if may_mask and array.dtype == object and array.ndim:
+            array = _without_nulls(array)
         if array.dtype.kind not in "iuf" or array.size == 0:
             raise _wrong(f"{field}.value: {shown(value)} is no array; nested lists of numbers, of equal lengths, are "
                          "accepted.")  # fmt: skip
     with np.errstate(over="ignore"):
         array = array.astype("<f4", copy=False)
-    if not np.isfinite(array).all():
-        raise _wrong(
-            f"{field}.value: the array holds numbers that are not finite in float32; finite ones are accepted."
-        )
+    is_accepted = np.isfinite(array) | (may_mask & np.isneginf(array))
+    if not is_accepted.all():
+        accepted = "finite ones and minus infinity (null in lists)" if may_mask else "finite ones"
+        raise _wrong(f"{field}.value: the array holds numbers that are not finite in float32; {accepted} are accepted.")
     return array
+
+
+def _without_nulls(array: NumpyArray) -> NumpyArray:
+    """Numbers among which nulls are minus infinity; the array as it is where it holds anything else."""
+    is_null = np.array([number is None for number in array.flat]).reshape(array.shape)
+    if all(type(number) in (int, float) for number in array[~is_null]):
+        return np.where(is_null, -np.inf, array).astype(np.float64)
+    return array
+
+
+def check_masked(config: ModelConfig, place: Place, op: str, value: NumpyArray, field: str) -> None:
+    """Raise BadRequest when numbers for each query and key would change what the mask hides, and so be lost.
+
+    An array that is the same for all queries, or for all keys, is meant for those that see each other.
+    """
+    if not place.is_map or op not in ("patch", "add") or is_cross(place.point):
+        return
+    own, (num_queries, num_keys) = stack_config(config, place.stack), place.shape[-2:]
+    if value.ndim < 2 or value.shape[-2:] != (num_queries, num_keys):
+        return
+    is_scores = place.point.name.endswith("hook_attn_scores")
+    hidden_number = -math.inf if is_scores else 0.0
+    is_lost = value != hidden_number if op == "patch" else (value != 0.0) & (value != hidden_number)
+    queries = np.arange(num_queries) if place.positions is None else np.array(place.positions)
+    distance = np.arange(num_keys) - queries[:, None]
+    for layer in place.layers:
+        assert layer is not None
+        window = own.window_of(layer)
+        hidden = np.zeros_like(distance, bool) if window is None else np.abs(distance) >= window
+        if own.causal:
+            hidden |= distance > 0
+        if (is_lost & hidden).any():
+            *_, row, key = np.argwhere(is_lost & hidden)[0]
+            accepted = "null, minus infinity," if is_scores else "0"
+            raise _wrong(
+                f"{field}.value: in layer {layer} the query {queries[row]} does not see the key {key}, where a number "
+                f"is put; {accepted} is accepted there."
+            )
 
 
 def _decoded(value: EncodedArray, field: str) -> NumpyArray:

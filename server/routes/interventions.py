@@ -19,6 +19,7 @@ from server.intervention_plan import (
     Place,
     check_fits,
     check_map_changes,
+    check_masked,
     check_operation,
     intervention,
     mean_place,
@@ -73,6 +74,7 @@ async def read_all_interventions(
     placed = [[_placed(context, item, i, prompt, given) for i, item in enumerate(items)] for prompt in prompts]
     for places, prompt in zip(placed, prompts, strict=True):
         check_map_changes(context.config, places, _lengths(prompt))
+        await asyncio.to_thread(_check_masked, context, items, places, given)
     sources = await _all_sources(context, items, prompts, placed)
     for index, places in enumerate(placed):
         _check_value_bytes(places, given, sources, index)
@@ -83,7 +85,15 @@ async def read_all_interventions(
 def _given(items: Sequence[InterventionField]) -> dict[_Key, _Values]:
     """The values that the items bring with them. Raises BadRequest."""
     return {
-        (number, None): [0.0 if item.value is None else read_value(item.value, f"interventions[{number}]")]
+        (number, None): [
+            0.0
+            if item.value is None
+            else read_value(
+                item.value,
+                f"interventions[{number}]",
+                may_mask=item.op in ("patch", "add") and item.point.endswith("hook_attn_scores"),
+            )
+        ]
         for number, item in enumerate(items)
         if item.value is not None or item.op == "zero"
     }
@@ -100,6 +110,16 @@ def _placed(
         if not isinstance(value, float):
             check_fits(value.shape, place, f"{field}.value")
     return place
+
+
+def _check_masked(
+    context: AppContext, items: Sequence[InterventionField], places: Sequence[Place], given: Mapping[_Key, _Values]
+) -> None:
+    """Raise BadRequest for numbers of one input's interventions that no query would see."""
+    for number, (item, place) in enumerate(zip(items, places, strict=True)):
+        for value in given.get((number, None), ()):
+            if not isinstance(value, float):
+                check_masked(context.config, place, item.op, value, f"interventions[{number}]")
 
 
 def _lengths(prompt: Prompt) -> Lengths:

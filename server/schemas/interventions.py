@@ -106,7 +106,8 @@ class InterventionField(RequestModel):
     value: float | list[Any] | EncodedArray | None = Field(
         None,
         description=f"A number, nested lists of at most {MAX_LIST_NUMBERS} numbers, or {{data, shape, dtype}}; "
-        "broadcasts to [positions, heads, ...] as the point's axes are (scores and patterns: [heads, queries, keys]).",
+        "broadcasts to [positions, heads, ...] as the point's axes are (scores and patterns: [heads, queries, keys]). "
+        "A score may be null, minus infinity, and is where the mask hides a key; a weight is 0 there.",
     )
     source: InterventionSource | None = Field(
         None, alias="from", description="Take the numbers from another input instead, by a clean pass over it."

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lightwell_client import AsyncClient, BadRequest, Client, NotFound, TooLarge
-from lightwell_client.interventions import temperature, zero
+from lightwell_client.interventions import patch, temperature, zero
 from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
 from tests.server.running import running_server
@@ -152,6 +152,17 @@ def test_attention_at_temperature_zero_looks_at_one_key(client: Client) -> None:
     pattern = client.attention(PROMPT, layers=0, interventions=[temperature(0, layer=0)]).attention
     assert set(np.unique(pattern)) == {0.0, 1.0}
     np.testing.assert_array_equal(pattern.sum(-1), 1)
+
+
+@pytest.mark.parametrize("point", ["attn.hook_attn_scores", "attn.hook_pattern"])
+def test_what_a_trace_tells_of_attention_can_be_put_back(point: str, client: Client) -> None:
+    """Masked scores were refused by the server, and a few of them by the client's own JSON."""
+    for text in (PROMPT, "The fox"):
+        told = client.trace(text, [point, "logits"], layers=2)
+        again = client.trace(text, ["logits"], interventions=[patch(point, told.point(point, 2).array, layer=2)])
+        np.testing.assert_allclose(again["logits"], told["logits"], atol=1e-5)
+        other = client.trace(text, ["logits"], interventions=[zero(point, layer=2)])
+        assert not np.allclose(other["logits"], told["logits"], atol=1e-3), "the change is seen"
 
 
 def test_an_explanation_ends_in_the_heads_output(client: Client) -> None:

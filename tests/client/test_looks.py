@@ -315,6 +315,40 @@ def test_parameters_are_counted_row_by_row(ask: Asker, server: WireServer) -> No
     pyplot.close(found.plot().figure)
 
 
+class Tensor:
+    """What a torch tensor offers, which this environment of the client need not have."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+
+    def detach(self) -> "Tensor":
+        return self
+
+    def float(self) -> "Tensor":
+        return Tensor(self._array.astype("<f4"))
+
+    def cpu(self) -> "Tensor":
+        return self
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        return self._array
+
+
+def test_tensors_and_masked_scores_are_values() -> None:
+    scores = np.array([[0.5, -np.inf], [1.0, 2.0]], "<f4")
+    value = patch("attn.hook_attn_scores", scores, layer=0)["value"]
+    assert (np.frombuffer(base64.b64decode(value["data"]), "<f4").reshape(2, 2) == scores).all()
+    assert patch("hook_embed", Tensor(np.ones(3, "<f8")))["value"] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "value", [np.nan, np.inf, np.array([1, np.nan]), [1.0, np.inf], ["a"], [[1], [1, 2]], object()]
+)
+def test_what_is_no_value_is_refused_before_anything_is_sent(value: Any) -> None:
+    with pytest.raises(ValueError, match="value"):
+        patch("hook_embed", value)
+
+
 def test_interventions_are_plain_data(ask: Asker, server: WireServer) -> None:
     vector = draw(512)
     asked = [

@@ -98,6 +98,51 @@ async def test_numbers_come_as_lists_or_base64(tmp_path: Path) -> None:
     assert decoded.positions is None  # one vector for every position, those of generated tokens too
 
 
+SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
+
+
+@pytest.mark.parametrize("is_encoded", [False, True])
+async def test_masked_scores_are_put_back_as_they_were_told(is_encoded: bool, tmp_path: Path) -> None:
+    """Minus infinity, which is null in lists, was refused as a number that is not finite."""
+    scores = np.where(np.tri(4, dtype=bool), np.arange(16, dtype="<f4").reshape(4, 4), -np.inf)
+    value: Any = [[None if number == -np.inf else number for number in row] for row in scores.tolist()]
+    if is_encoded:
+        data = base64.b64encode(scores.astype("<f4").tobytes()).decode()
+        value = {"data": data, "shape": [4, 4], "dtype": "float32"}
+    async with site(tmp_path) as at:
+        (change,) = await sent(at, {**SCORES, "value": value})
+    np.testing.assert_array_equal(numbers(change), scores)
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({**SCORES, "value": np.zeros((4, 4)).tolist()}, "query 0 does not see the key 1"),
+        ({**SCORES, "value": np.zeros((2, 4)).tolist(), "positions": [2, 1]}, "query 2 does not see the key 3"),
+        ({**SCORES, "point": "attn.hook_pattern", "value": np.full((4, 4), 0.25).tolist()}, "0 is accepted there"),
+        ({**SCORES, "op": "add", "value": np.ones((4, 4)).tolist()}, "minus infinity, is accepted there"),
+        ({**SCORES, "point": "attn.hook_pattern", "value": [[None] * 4] * 4}, "is no array"),
+        ({**SCORES, "op": "scale", "value": [None]}, "is no array"),
+        ({**SCORES, "value": [None, "1"]}, "is no array"),
+    ],
+)
+async def test_numbers_that_the_mask_would_drop_are_refused_by_their_place(
+    item: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
+        assert (error["param"], at.engine.submitted) == ("interventions", [])
+        assert said in error["message"]
+
+
+@pytest.mark.parametrize("value", [1.0, [[1.0]], [1.0, 0.0, 0.0, 0.0], [[1.0], [2.0], [0.5], [0.0]]])
+async def test_numbers_that_are_the_same_for_all_queries_or_keys_are_meant_for_those_that_see_each_other(
+    value: Any, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        assert len(await sent(at, {**SCORES, "op": "add", "value": value})) == 1
+
+
 async def test_a_list_may_hold_as_many_numbers_as_are_said(tmp_path: Path) -> None:
     config = replace(tiny_config(), vocab_size=MAX_LIST_NUMBERS)
     async with site(tmp_path, config=config) as at:
