@@ -97,6 +97,36 @@ def test_a_trace_brings_each_point_exactly_with_its_axes(ask: Asker, server: Wir
     assert trace.usage.prompt_tokens == 3
 
 
+def test_heads_layers_and_stacks_of_a_trace_go_by_their_own_names(client: Client, server: WireServer) -> None:
+    """plot(head=5) drew place 5 of what was asked for, and stacked() mixed encoder and decoder."""
+    q, own, cross = draw(3, 2, 4), draw(3, 4), draw(3, 4)
+    arrays: Arrays = {
+        "decoder.blocks.1.attn.hook_q": (("position", "head", "d_head"), q),
+        "encoder.blocks.0.hook_resid_pre": (("position", "d_model"), own),
+        "decoder.blocks.0.hook_resid_pre": (("position", "d_model"), cross),
+    }
+    reply = as_json("points", (fields_of(0), arrays))
+    reply.body["data"][0]["points"]["decoder.blocks.1.attn.hook_q"]["heads"] = [5, 2]
+    server.will(reply)
+    trace = client.trace("The fox", "all")
+    drawn = trace.plot("attn.hook_q", layer=1, head=2)
+    assert (np.asarray(drawn.images[0].get_array()) == q[:, 1]).all()
+    pyplot.close(drawn.figure)
+    with pytest.raises(ValueError, match=r"head is 0; this answer has \[5, 2\]"):
+        trace.plot("attn.hook_q", layer=1, head=0)
+    with pytest.raises(ValueError, match="say which head"):
+        trace.plot("attn.hook_q", layer=1)
+    assert (trace["attn.hook_q"] == q).all()
+    with pytest.raises(KeyError, match="2 times"):
+        trace["hook_resid_pre"]
+    with pytest.raises(ValueError, match="in both stacks"):
+        trace.stacked("hook_resid_pre")
+    assert (trace.stacked("hook_resid_pre", "encoder") == own[None]).all()
+    assert (trace.stacked("hook_resid_pre", "decoder") == cross[None]).all()
+    with pytest.raises(KeyError, match="of the encoder"):
+        trace.stacked("attn.hook_q", "encoder")
+
+
 def test_several_inputs_come_in_their_order(ask: Asker, server: WireServer) -> None:
     answers: list[tuple[dict[str, Any], Arrays]] = [
         (fields_of(index), {"hook_embed": (("position", "d_model"), draw(3, 4))}) for index in (1, 0)

@@ -78,9 +78,9 @@ class AttentionResult:
         if "pair" in self.axes:
             one: Array = self._dense()[self._pair_index(layer, head)]
             return one
-        place = [_place("layer", layer, self.layers)]
+        place = [place_of("layer", layer, self.layers)]
         if "head" in self.axes:
-            place.append(_place("head", head, self.heads))
+            place.append(place_of("head", head, self.heads))
         elif head is not None:
             raise ValueError(f"head is {head}, and this answer is reduced over heads")
         chosen: Array = self._dense()[tuple(place)]
@@ -170,7 +170,8 @@ class AttentionResult:
         return rows
 
 
-def _place(name: str, wanted: int | None, present: tuple[int, ...]) -> int:
+def place_of(name: str, wanted: int | None, present: tuple[int, ...]) -> int:
+    """The place of a layer or head in an answer that holds those `present`; None is the only one. Raises ValueError."""
     if wanted is None:
         if len(present) != 1:
             raise ValueError(f"this answer has {len(present)} {name}s, {list(present)}: say which {name}")
