@@ -20,6 +20,7 @@ class ComponentCount(AnswerModel):
     count: int = Field(description="How many matrices or vectors.")
     parameters: int = Field(description="Their numbers, tied ones included.")
     share: float = Field(description="Of `total`; tied ones add nothing.")
+    share_of_matrices: float | None = Field(description="Of `matrices_untied`; null for what is no matrix.")
 
 
 class CensusRow(AnswerModel):
@@ -32,6 +33,7 @@ class CensusRow(AnswerModel):
     count: int = Field(description="How many: one a layer; of queries, keys and values one a head.")
     parameters: int = Field(description="count times the product of the shape.")
     share: float = Field(description="Of `total`; 0 for what is tied.")
+    share_of_matrices: float | None = Field(description="Of `matrices_untied`; null for what is no matrix.")
     tied_to: str | None = Field(description="The weight whose storage it shares; it is not in `total` then.")
 
 

@@ -67,8 +67,11 @@ def test_census_counts_a_configuration_without_weights(
     assert main(["census", str(tmp_path / name)]) == 0
     lines = capsys.readouterr().out.splitlines()
     row = next(line for line in lines if line.startswith("query"))
-    assert row.split() == ["query", "qkv.weight", "128", "x", "12,288", "9,216", "14,495,514,624", "8.30%"]
-    assert next(line for line in lines if line.startswith("unembedding")).endswith("tied to embed.weight")
+    assert row.split() == ["query", "qkv.weight", "128", "x", "12,288", "9,216", "14,495,514,624", "8.30%", "8.275%"]
+    shares = {line.split()[0]: line.split()[-1] for line in lines if line.endswith("%")}
+    published = {"query": "8.275%", "up": "33.098%", "down": "33.098%", "embedding": "0.353%", "unembedding": "0.353%"}
+    assert published.items() <= shares.items(), "as the table of GPT-3's matrices is printed"
+    assert "tied to embed.weight" in next(line for line in lines if line.startswith("unembedding"))
     assert lines[-2].startswith("174,604,259,328 parameters in all (tied storage counted once)")
     assert lines[-1].startswith("175,181,291,520 in 27,938 matrices")
 
@@ -80,6 +83,8 @@ def test_census_as_json_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (told["total"], told["matrices_untied"], told["tied"]) == (174_604_259_328, 175_181_291_520, True)
     assert sum(row["parameters"] for row in told["rows"] if not row["tied_to"]) == told["total"]
     assert sum(row["share"] for row in told["rows"]) == pytest.approx(1.0)
+    assert sum(row["share_of_matrices"] or 0 for row in told["rows"]) == pytest.approx(1.0)
+    assert sum(part["share_of_matrices"] or 0 for part in told["components"]) == pytest.approx(1.0)
     assert sum(component["share"] for component in told["components"]) == pytest.approx(1.0)
 
 

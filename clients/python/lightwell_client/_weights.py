@@ -24,6 +24,8 @@ class ComponentCount(Result):
     parameters: int
     share: float
     """Of the total; what is tied adds nothing."""
+    share_of_matrices: float | None = None
+    """Of all matrices, the unembedding as one of its own; None for what is no matrix."""
 
 
 class CensusRow(Result):
@@ -36,6 +38,8 @@ class CensusRow(Result):
     count: int
     parameters: int
     share: float
+    share_of_matrices: float | None = None
+    """Of all matrices, the unembedding as one of its own; None for what is no matrix."""
     tied_to: str | None = None
     """The weight whose storage it shares."""
 

@@ -31,12 +31,13 @@ function Census() {
       <${Treemap} rows=${census.rows} total=${census.total} handle=${picture} />
       <details aria-label="Parameters in a table"><summary>As a table</summary>
       <table class="plain-table" aria-label="Parameters by component">
-        <${Headings} names=${["component", "weight", "shape", "count", "parameters", "share"]} />
+        <${Headings} names=${["component", "weight", "shape", "count", "parameters", "share", "of matrices"]} />
         <tbody>${census.rows.map((row) => html`<tr>
           <th scope="row">${row.component}</th><td><code>${row.weight}</code></td>
           <td class="number">${row.shape.map(grouped).join(" × ")}</td>
           <td class="number">${row.count}</td><td class="number">${grouped(row.parameters)}</td>
           <td class="number">${row.tied_to ? `tied to ${row.tied_to}` : percent(row.share)}</td>
+          <td class="number">${row.share_of_matrices === null ? "" : percent(row.share_of_matrices)}</td>
         </tr>`)}</tbody>
       </table></details>`}<//>
   </section>`;
