@@ -21,6 +21,11 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
+_MOST_LAYERS = 10_000
+_MOST_POSITIONS = 1 << 24
+"""Tokens. The longest published context has ten million."""
+_MOST = (1 << 31) - 1
+"""Of any other size."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
@@ -77,6 +82,10 @@ class Fields:
         value = default if value is None else value
         if value is None or value <= 0:
             raise self.refuse(name, "a positive integer is expected")
+        # What is built of a size, before a tensor of the files tells it wrong, must not fill the memory.
+        most = _MOST_LAYERS if "layer" in name else _MOST_POSITIONS if "position" in name else _MOST
+        if value > most:
+            raise self.refuse(name, f"at most {most} is accepted")
         return value
 
     def nullable_size(self, name: str, default: int | None) -> int | None:

@@ -122,6 +122,8 @@ class Engine:
         if config.tensor_parallel > 1:
             model, ranks = load_shared(config, model_config, dtype, device, max_model_len, progress)
         else:
+            # Also before: tables as long as a context that has no room would fill the memory.
+            num_cache_blocks(config, model_config, dtype, device, max_model_len)
             model = load_model(
                 config.model,
                 model_config,

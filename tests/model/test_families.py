@@ -1,6 +1,10 @@
 """Every family's config.json and weights, against what transformers means by them."""
 
+import contextlib
 import json
+import re
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint import load_weights
+from model.checkpoint import WeightFiles, load_weights
 from model.config import ModelConfig
 from model.folder import ModelLoadError
 from model.registry import read_config
@@ -81,6 +85,31 @@ def test_what_a_file_leaves_out_is_what_transformers_takes_for_it(tmp_path: Path
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: tiny.make_variant(name, tmp_path_factory.mktemp(name)) for name in tiny.VARIANTS}
+
+
+SIZE = re.compile(r"(?:^|_)(?:size|layers?|heads?|dim|d|embd|inner|positions?|embeddings|buckets)(?:_|$)")
+
+
+@pytest.mark.parametrize("name", tiny.VARIANTS)
+def test_no_size_is_believed_that_the_files_do_not_hold(
+    checkpoints: dict[str, Path], name: str, tmp_path: Path
+) -> None:
+    """A billion layers made a worker grow by 110 MiB a second, and a huge context ended in an allocator's error."""
+    values = json.loads((checkpoints[name] / "config.json").read_text(encoding="utf-8"))
+    fields = [key for key, value in values.items() if type(value) is int and SIZE.search(key) and value > 0]
+    assert len(fields) >= 3
+    (tmp_path / "model.safetensors").symlink_to(checkpoints[name] / "model.safetensors")
+    original = read_config(checkpoints[name])
+    tracemalloc.start()
+    for key in fields:
+        for huge in (10**9, 10**15):
+            with contextlib.suppress(ModelLoadError):
+                config = read(tmp_path, {**values, key: huge})
+                WeightFiles(tmp_path, config)
+                assert replace(config, sliding_windows=original.sliding_windows) == original, (key, huge)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 << 20
 
 
 @pytest.mark.parametrize("name", tiny.VARIANTS)
