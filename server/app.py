@@ -19,6 +19,7 @@ from model import folder as model_folder
 from model.chat import ChatTemplate, ChatTemplateError, read_template_option
 from model.config import ModelConfig
 from model.folder import ModelLoadError
+from model.generation_defaults import SamplingDefaults, read_sampling_defaults
 from model.registry import read_config
 from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
@@ -60,6 +61,7 @@ class ModelFiles:
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
     embedding_defaults: EmbeddingDefaults
+    sampling_defaults: SamplingDefaults
     model_id: str
 
 
@@ -80,6 +82,9 @@ def load_model_files(settings: Settings) -> ModelFiles:
         tokenizer=tokenizer,
         chat_template=None if source is None else ChatTemplate(source, tokenizer),
         embedding_defaults=embedding_defaults(folder, config),
+        sampling_defaults=SamplingDefaults()
+        if settings.generation_config == "vllm"
+        else read_sampling_defaults(folder),
         model_id=settings.served_model_name or default_model_id(settings.model, folder),
     )
 
@@ -122,6 +127,7 @@ def create_app(
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
         embedding_defaults=files.embedding_defaults,
+        sampling_defaults=files.sampling_defaults,
         engine=client,
         metrics=metrics,
         model_id=files.model_id,

@@ -99,6 +99,12 @@ class Settings:
         "Jinja file, or its text, to use instead of the model's chat template.",
         shown_default="the model's",
     )
+    generation_config: str = _setting(
+        "auto",
+        kinds.choice("auto", "vllm"),
+        "Where temperature, top_p, top_k, min_p and penalties of requests that do not say them come from: auto: the "
+        "model's generation_config.json; vllm: none of that file, so 1 and no filters.",
+    )
     max_num_seqs: int = _setting(64, kinds.integer(1), "Most sequences that run at once.")
     max_num_batched_tokens: int = _setting(2048, kinds.integer(1), "Most tokens of one engine step.")
     max_look_tokens: int | None = _setting(

@@ -61,6 +61,7 @@ STANDARD_LIBRARY_ONLY = (
 WITHOUT_TORCH = (
     "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",
     "model.point_names", "model.registry", "model.weight_maps", "model.sentence_transformers",
+    "model.generation_defaults",
     "model.inside.census", "model.inside.census_report", "model.inside.matrices", "model.inside.spectra",
     "model.inside.correlations",
 )  # fmt: skip

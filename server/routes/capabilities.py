@@ -1,5 +1,6 @@
 """GET /v1/capabilities: what the loaded model is made of, what can be asked of it, and what cannot, with the reason."""
 
+from dataclasses import asdict
 from typing import Any, get_args
 
 from fastapi import APIRouter
@@ -43,6 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "batch_invariant": context.batch_invariant,
             "quantize": context.settings.quantize,
             "chat": context.chat_template is not None,
+            "default_sampling_params": asdict(context.sampling_defaults),
             "stacks": {stack: _stack(context, stack) for stack in stacks(config)},
             "attention": {
                 "parts": parts_of(config),

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from model.chat import ChatTemplate
 from model.config import ModelConfig
+from model.generation_defaults import SamplingDefaults
 from model.sentence_transformers import EmbeddingDefaults
 from model.tokenizer import Tokenizer
 from server.admission import capture_limit
@@ -70,6 +71,7 @@ class AppContext:
     engine: Engine
     metrics: Metrics
     embedding_defaults: EmbeddingDefaults
+    sampling_defaults: SamplingDefaults
     model_id: str
     """The model's name on the wire."""
     model_root: str

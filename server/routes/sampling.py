@@ -20,7 +20,11 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
 ) -> SamplingParams:
-    """What every choice of a request shares. Raises BadRequest for token ids outside the vocabulary."""
+    """Gather what every choice of a request shares; what it does not say is the model's (`SamplingDefaults`).
+
+    Raises BadRequest for token ids outside the vocabulary.
+    """
+    defaults = context.sampling_defaults
     bias = {int(key): value for key, value in (body.logit_bias or {}).items()}
     stop_ids = tuple(body.stop_token_ids or ())
     _check_vocabulary(context, "logit_bias", bias)
@@ -37,13 +41,13 @@ def sampling_params(
     return SamplingParams(
         max_tokens=max_tokens,
         seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
-        temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
-        top_k=max(body.top_k or 0, 0),
-        min_p=_or(body.min_p, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        temperature=_or(body.temperature, defaults.temperature),
+        top_p=_or(body.top_p, defaults.top_p),
+        top_k=defaults.top_k if body.top_k is None else max(body.top_k, 0),
+        min_p=_or(body.min_p, defaults.min_p),
+        repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=_or(body.presence_penalty, defaults.presence_penalty),
+        frequency_penalty=_or(body.frequency_penalty, defaults.frequency_penalty),
         logit_bias=bias,
         min_tokens=min_tokens,
         eos_token_ids=tuple(i for i in dict.fromkeys(eos) if i < context.config.vocab_size),

@@ -69,20 +69,44 @@ class GenerationFields(CanIntervene, RunFields):
     stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
     n: int | None = Field(1, ge=1, le=MAX_CHOICES, description="Choices for each prompt.")
-    temperature: float | None = Field(1.0, ge=0.0, le=100.0, description="0 is greedy and exact.")
-    top_p: float | None = Field(
-        1.0, gt=0.0, le=1.0, description="Keep the most likely tokens of this probability mass."
+    temperature: float | None = Field(
+        None, ge=0.0, le=100.0, description="0 is greedy and exact; null is the model's own, or 1."
     )
-    top_k: int | None = Field(0, ge=-1, le=MAX_TOKENS, description="Keep the k most likely tokens; 0 or -1 keeps all.")
-    min_p: float | None = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this fraction of the likeliest.")
+    top_p: float | None = Field(
+        None,
+        gt=0.0,
+        le=1.0,
+        description="Keep the most likely tokens of this probability mass; null is the model's own, or 1.",
+    )
+    top_k: int | None = Field(
+        None,
+        ge=-1,
+        le=MAX_TOKENS,
+        description="Keep the k most likely tokens; 0 or -1 keeps all; null is the model's own, or 0.",
+    )
+    min_p: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="Drop tokens below this fraction of the likeliest; null is the model's own, or 0.",
+    )
     repetition_penalty: float | None = Field(
-        1.0, gt=0.0, le=100.0, description="Over 1 makes tokens of the prompt and answer less likely."
+        None,
+        gt=0.0,
+        le=100.0,
+        description="Over 1 makes tokens of the prompt and answer less likely; null is the model's own, or 1.",
     )
     presence_penalty: float | None = Field(
-        0.0, ge=-2.0, le=2.0, description="Taken once from the logit of each generated token."
+        None,
+        ge=-2.0,
+        le=2.0,
+        description="Taken once from the logit of each generated token; null is the model's own, or 0.",
     )
     frequency_penalty: float | None = Field(
-        0.0, ge=-2.0, le=2.0, description="Taken from the logit of a token each time it was generated."
+        None,
+        ge=-2.0,
+        le=2.0,
+        description="Taken from the logit of a token each time it was generated; null is the model's own, or 0.",
     )
     logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIAS)] | None = Field(
         None, description="Token id to a number from -100 to 100 that is added to its logit."

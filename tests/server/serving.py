@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from model.chat import ChatTemplate
 from model.config import ModelConfig
+from model.generation_defaults import SamplingDefaults
 from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenizer import Tokenizer
 from server.browsers import BrowserHeaders
@@ -163,6 +164,7 @@ def build_site(
     defaults: EmbeddingDefaults | None = None,
     api_key: Sequence[str] = (),
     api_key_file: Path | None = None,
+    sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008  # nothing changes it
     on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
     **settings: Any,
 ) -> Site:
@@ -181,6 +183,7 @@ def build_site(
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, tokenizer),
         embedding_defaults=defaults or embedding_defaults(folder, config),
+        sampling_defaults=sampling_defaults,
         engine=engine,
         metrics=metrics,
         model_id="org/tiny",

@@ -2,12 +2,14 @@
 
 import base64
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from model.generation_defaults import SamplingDefaults
 from server.engine.request import GenerateTask
 from server.errors import EngineError, QueueFull, WorkerLost
 from tests.server.fake_client import FakeEngine, number
@@ -100,6 +102,18 @@ async def test_of_a_prompt_the_last_tokens_are_kept(prompt: Any, number: int, id
         limit = at.context.context_limit - 1
         longest = await complete(at, prompt=[7] * (limit + 50), truncate_prompt_tokens=-1, max_tokens=1)
         assert longest["usage"]["prompt_tokens"] == limit
+
+
+async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None:
+    """As generation_config.json says and vLLM does; what the request says counts before it."""
+    own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1)
+    said = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
+    async with site(tmp_path, sampling_defaults=own) as at:
+        for body in ({}, dict.fromkeys(said), said):
+            await complete(at, **body)
+        assert (await at.http.get("/v1/capabilities")).json()["default_sampling_params"] == asdict(own)
+        found = [{name: getattr(sampling(at, i), name) for name in said} for i in range(3)]
+    assert found == [{name: getattr(own, name) for name in said}] * 2 + [said]
 
 
 async def test_requests_with_neighbouring_seeds_share_no_choice(tmp_path: Path) -> None:
