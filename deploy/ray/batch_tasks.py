@@ -84,6 +84,7 @@ def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -
         tokenizer=files.tokenizer,
         chat_template=files.chat_template,
         embedding_defaults=files.embedding_defaults,
+        sampling_defaults=files.sampling_defaults,
         engine=cast("Engine", _NoEngine(info)),
         metrics=Metrics(),
         model_id=files.model_id,
