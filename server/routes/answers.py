@@ -65,6 +65,12 @@ def counted_refusals(context: AppContext) -> Iterator[None]:
         raise
 
 
+def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
+    head = {"object": "list", "model": context.model_id, "compute_dtype": context.compute_dtype}
+    return head if usage is None else {**head, "usage": usage}
+
+
 def input_usage(inputs: Sequence[Prompt], results: Sequence[Result]) -> dict[str, Any]:
     """Tokens of requests that generate none."""
     num_tokens = sum(prompt.num_tokens for prompt in inputs)

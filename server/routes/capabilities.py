@@ -41,6 +41,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             **_sizes(config),
             "vocab_size": config.vocab_size,
             "max_model_len": context.context_limit,
+            "compute_dtype": context.compute_dtype,
             "batch_invariant": context.batch_invariant,
             "quantize": context.settings.quantize,
             "chat": context.chat_template is not None,

@@ -97,6 +97,14 @@ class AppContext:
             return self.settings.max_capture_bytes
 
     @property
+    def compute_dtype(self) -> str | None:
+        """The dtype in which the network computes, whatever numbers are sent in; None while no worker has said so."""
+        try:
+            return self.engine.info().dtype
+        except Unavailable:
+            return None
+
+    @property
     def batch_invariant(self) -> bool | None:
         """Whether an answer's bits depend on its own request alone; None while no worker has said so."""
         try:

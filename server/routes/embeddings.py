@@ -10,7 +10,7 @@ from model.point_names import stack_config
 from model.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask
 from server.errors import BadRequest, PayloadTooLarge, shown
-from server.routes.answers import TENSOR_CONTENT, input_usage, tensor_response, token_bytes, wire_of
+from server.routes.answers import TENSOR_CONTENT, head_of, input_usage, tensor_response, token_bytes, wire_of
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
@@ -52,7 +52,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             embedding_entry(context, task, index, *parts)
             for index, parts in enumerate(zip(inputs, results, strict=True))
         ]
-        head = {"object": "list", "model": context.model_id, "usage": input_usage(inputs, results)}
+        head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
 

@@ -46,6 +46,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return Response(context.metrics.render(), media_type=CONTENT_TYPE)
 
     @router.get("/version", tags=["operation"], summary="Version of the server")
-    async def get_version() -> dict[str, str]:
-        """The version."""
-        return {"version": lightwell_version()}
+    async def get_version() -> dict[str, str | None]:
+        """The version, and the dtype in which the model computes, null while it loads."""
+        return {"version": lightwell_version(), "compute_dtype": context.compute_dtype}

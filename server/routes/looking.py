@@ -24,6 +24,7 @@ from server.routes.abilities import check_route
 from server.routes.answers import (
     both_stacks_fields,
     counted_refusals,
+    head_of,
     input_usage,
     tensor_response,
     token_bytes,
@@ -128,8 +129,7 @@ class Look:
 
     def answer(self, entries: Sequence[DescribedEntry]) -> Response:
         """The entries in the wanted format."""
-        usage = input_usage(self.inputs, self.results)
-        head = {"object": "list", "model": self.context.model_id, "usage": usage}
+        head = head_of(self.context, input_usage(self.inputs, self.results))
         pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)

@@ -21,6 +21,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "owned_by": "lightwell",
             "root": context.model_root,
             "max_model_len": context.context_limit,
+            "compute_dtype": context.compute_dtype,
         }
 
     @router.get("/v1/models", tags=["models"], summary="The models that are served")

@@ -15,7 +15,7 @@ from model.point_names import stack_config
 from server.engine.request import WeightsTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_part
-from server.routes.answers import TENSOR_CONTENT, counted_refusals, tensor_response, wire_of
+from server.routes.answers import TENSOR_CONTENT, counted_refusals, head_of, tensor_response, wire_of
 from server.routes.context import AppContext
 from server.routes.looking import described, stack_of
 from server.routes.prompts import Prompt, check_model
@@ -157,8 +157,7 @@ async def _ask(
 
 
 def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat) -> Response:
-    head = {"object": "list", "model": context.model_id}
-    pieces = described_body(wanted, head, [entry], encoding_format)
+    pieces = described_body(wanted, head_of(context), [entry], encoding_format)
     return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
 

@@ -100,5 +100,6 @@ class AttentionAnswer(AnswerModel):
 
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
+    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     usage: Usage = Field(description="Token counts.")
     data: list[AttentionEntry] = Field(description="One entry an input.")

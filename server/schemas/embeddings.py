@@ -63,5 +63,6 @@ class EmbeddingAnswer(AnswerModel):
 
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
+    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     data: list[EmbeddingEntry] = Field(description="One entry an input.")
     usage: Usage = Field(description="Token counts.")

@@ -149,6 +149,7 @@ class GeometryAnswer(AnswerModel):
 
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
+    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     data: list[GeometryEntry] = Field(description="One entry.")
 
 
@@ -194,6 +195,7 @@ class CircuitsAnswer(AnswerModel):
 
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
+    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     data: list[CircuitsEntry] = Field(description="One entry.")
 
 
@@ -242,5 +244,6 @@ class CorrelationsAnswer(AnswerModel):
 
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
+    compute_dtype: str | None = Field(description="The dtype in which the network computes.")
     usage: Usage = Field(description="Token counts.")
     data: list[CorrelationsEntry] = Field(description="One entry.")

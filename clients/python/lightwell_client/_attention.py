@@ -50,6 +50,8 @@ class AttentionResult:
     key_token_ids: tuple[int, ...] | None = field(default=None, repr=False)
     kind: str = "pattern"
     model: str = ""
+    compute_dtype: str | None = None
+    """The dtype in which the network computed these numbers, whatever they were sent in."""
     usage: Usage | None = field(default=None, repr=False)
 
     @property

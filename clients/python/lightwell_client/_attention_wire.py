@@ -88,6 +88,7 @@ def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: T
         key_token_ids=None if entry.get("key_token_ids") is None else tuple(entry["key_token_ids"]),
         kind=str(entry.get("kind", kind)),
         model=str(common.get("model", "")),
+        compute_dtype=common.get("compute_dtype"),
         usage=Usage.model_validate(common["usage"]) if isinstance(common.get("usage"), dict) else None,
     )
     if len(result.shape) != len(axes):

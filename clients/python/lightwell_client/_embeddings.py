@@ -61,6 +61,8 @@ class Embeddings:
     model: str
     data: tuple[Embedding, ...]
     usage: Usage | None = field(default=None, repr=False)
+    compute_dtype: str | None = None
+    """The dtype in which the network computed these numbers, whatever they were sent in."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -104,7 +106,8 @@ def parse_embeddings(body: Any, count: int) -> Embeddings:
         usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
         if [embedding.index for embedding in data] != list(range(count)):
             raise ValueError(f"{count} embeddings were asked for; {[e.index for e in data]} came")
-        return Embeddings(model=str(body.get("model", "")), data=data, usage=usage)
+        dtype = body.get("compute_dtype")
+        return Embeddings(model=str(body.get("model", "")), data=data, usage=usage, compute_dtype=dtype)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:
         raise InvalidResponse(f"not an embeddings answer: {type(error).__name__}: {error}") from error
 

@@ -53,6 +53,8 @@ class Look(Result):
     encoder_token_ids: tuple[int, ...] | None = Field(default=None, repr=False)
     arrays: dict[str, InstanceOf[NamedArray]] = Field(default_factory=dict, repr=False)
     model: str = ""
+    compute_dtype: str | None = None
+    """The dtype in which the network computed these numbers, whatever they were sent in."""
     usage: Usage | None = Field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Array:
@@ -125,7 +127,13 @@ def _holder(entry: dict[str, Any]) -> str:
 
 def _entry(entry: dict[str, Any], holder: str, arrays: dict[str, NamedArray], common: dict[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in entry.items() if name != holder}
-    return {**fields, "arrays": arrays, "model": str(common.get("model", "")), "usage": common.get("usage")}
+    return {
+        **fields,
+        "arrays": arrays,
+        "model": str(common.get("model", "")),
+        "compute_dtype": common.get("compute_dtype"),
+        "usage": common.get("usage"),
+    }
 
 
 def _named(array: Array, about: dict[str, Any]) -> NamedArray:

@@ -168,6 +168,8 @@ class Model(Result):
     owned_by: str = ""
     root: str | None = None
     max_model_len: int | None = None
+    compute_dtype: str | None = None
+    """The dtype in which it computes; None while it loads."""
 
 
 class Health(Result):

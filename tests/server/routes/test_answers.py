@@ -1,7 +1,10 @@
 """How an answer is sent, by its size."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from starlette.types import Message
 
 from server.routes.answers import tensor_response
 from server.tensors import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
+from tests.server.fake_client import INFO
+from tests.server.routes.looks import at_site, engine_of
 from tests.server.serving import site
 
 
@@ -39,6 +44,24 @@ async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, obj
     async with site(tmp_path) as at:
         answer = await at.post(path, body)
     assert int(answer.headers["content-length"]) == len(answer.content) > 0
+
+
+@pytest.mark.parametrize(
+    "route", ["attention", "trace", "embeddings", "next", "lens", "heads", "rollout", "trajectory"]
+)
+async def test_every_answer_that_looks_inside_tells_the_precision_that_computed_it(route: str, tmp_path: Path) -> None:
+    """The dtype of the numbers told only how they were sent: float32, of a network that computed in bfloat16."""
+    body = {"input": "abcab", **({"points": ["hook_embed"]} if route == "trace" else {})}
+    engine = engine_of()
+    with patch.object(type(engine), "info", lambda _: replace(INFO, dtype="bfloat16")):
+        async with at_site(tmp_path, engine) as at:
+            answer = await at.post(f"/v1/{route}", body)
+            assert answer.json()["compute_dtype"] == "bfloat16"
+            binary = await at.http.post(f"/v1/{route}", json=body, headers={"accept": Format.SAFETENSORS.value})
+            length = int.from_bytes(binary.content[:8], "little")
+            assert json.loads(binary.content[8 : 8 + length])["__metadata__"]["compute_dtype"] == "bfloat16"
+            for path in ("/v1/models/org/tiny", "/v1/capabilities", "/version"):
+                assert (await at.http.get(path)).json()["compute_dtype"] == "bfloat16"
 
 
 async def test_a_small_answer_is_one_piece() -> None:
