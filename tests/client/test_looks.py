@@ -73,6 +73,15 @@ def draw(*shape: int) -> Array:
     return np.random.default_rng().normal(size=shape).astype(np.float32)
 
 
+def check_nothing_is_cut(figure: Any) -> None:
+    """That all that is drawn lies within the picture: savefig cut labels of the parameters."""
+    figure.canvas.draw()
+    (left, bottom), (right, top) = figure.get_tightbbox().get_points()
+    width, height = figure.get_size_inches()
+    assert min(left, bottom) >= 0
+    assert (right <= width, top <= height) == (True, True)
+
+
 @pytest.mark.parametrize("write", [as_safetensors, as_json])
 def test_a_trace_brings_each_point_exactly_with_its_axes(ask: Asker, server: WireServer, write: Any) -> None:
     q, scores = draw(3, 2, 4), np.where(np.tri(3, dtype=bool), draw(2, 3, 3), -np.inf).astype(np.float32)
@@ -305,6 +314,7 @@ def test_every_look_arrives_typed_and_can_be_drawn(
         assert result.arrays[name].axes == axes
     drawn = result.plot()
     assert drawn.get_xlabel() or drawn.get_ylabel()
+    check_nothing_is_cut(drawn.figure)
     pyplot.close(drawn.figure)
 
 
@@ -342,7 +352,10 @@ def test_parameters_are_counted_row_by_row(ask: Asker, server: WireServer) -> No
     assert server.seen[-1].path == "/v1/models/toy/parameters"
     assert isinstance(found, Parameters)
     assert found.total == sum(one.parameters for one in found.rows) == 64
-    pyplot.close(found.plot().figure)
+    drawn = found.plot()
+    drawn.set_yticks([0], ["a name as long as those of an encoder-decoder's parts"])
+    check_nothing_is_cut(drawn.figure)
+    pyplot.close(drawn.figure)
 
 
 class Tensor:

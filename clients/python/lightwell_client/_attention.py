@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
-from lightwell_client._exceptions import MissingDependency
 from lightwell_client._heatmap import heat_map_html, heat_map_png
+from lightwell_client._plots import axes_for, name_ticks
 from lightwell_client._results import Usage
 
 if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 MAX_NOTEBOOK_MAPS = 64
-MAX_PLOT_LABELS = 64
-"""With more tokens their names would lie over each other; matplotlib then numbers the positions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,18 +93,11 @@ class AttentionResult:
             MissingDependency: matplotlib is not installed.
             ValueError: as `matrix`.
         """
-        try:
-            from matplotlib import pyplot  # optional
-        except ImportError as error:
-            raise MissingDependency("plot() needs matplotlib: pip install 'lightwell-client[plot]'") from error
         matrix = self.matrix(layer, head)
         rows, columns = self._row_and_column_labels(matrix)
-        axes = pyplot.subplots()[1] if ax is None else ax
+        axes = axes_for(ax)
         image = axes.imshow(matrix, cmap="Blues", aspect="auto", interpolation="nearest")
-        if len(columns) <= MAX_PLOT_LABELS:
-            axes.set_xticks(range(len(columns)), [repr(label)[1:-1] for label in columns], rotation=90)
-        if len(rows) <= MAX_PLOT_LABELS:
-            axes.set_yticks(range(len(rows)), [repr(label)[1:-1] for label in rows])
+        name_ticks(axes, rows, columns)
         names = self.axes[-2:]
         axes.set_ylabel(names[0])
         axes.set_xlabel(names[1])

@@ -26,7 +26,7 @@ def axes_for(ax: Any, **size: Any) -> Any:
         from matplotlib import pyplot  # optional
     except ImportError as error:
         raise MissingDependency("plot() needs matplotlib: pip install 'lightwell-client[plot]'") from error
-    return pyplot.subplots(**size)[1]
+    return pyplot.subplots(layout="constrained", **size)[1]  # or a saved picture would cut long labels
 
 
 def visible(text: str) -> str:
