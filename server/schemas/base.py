@@ -82,6 +82,11 @@ class RequestModel(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema).setdefault("properties", {})
+        for name, field in cls.model_fields.items():
+            if name not in cls._NULLABLE and not field.is_required():
+                own = properties[field.alias or name]
+                told = {key: own.pop(key) for key in ("title", "description", "default") if key in own}
+                properties[field.alias or name] = {"anyOf": [own, {"type": "null"}], **told}
         properties.update({name: {"description": f"Accepted and ignored: {why}."} for name, why in cls.IGNORED.items()})
         return schema
 

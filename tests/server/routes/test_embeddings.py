@@ -67,7 +67,12 @@ async def test_pooling_none_gives_a_vector_a_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"dimensions": 9}, "dimensions"), ({"layer": 4}, "layer"), ({"layer": -5}, "layer"), ({"input": [[]]}, "input")],
+    [
+        ({"dimensions": 9}, "dimensions"),
+        ({"layer": 4}, "layer"),
+        ({"layer": -5}, "layer"),
+        ({"input": [[]]}, "input[0]"),
+    ],
 )
 async def test_what_the_model_lacks_is_400(fields: dict[str, Any], param: str, tmp_path: Path) -> None:
     async with site(tmp_path) as at:
