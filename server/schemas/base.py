@@ -172,12 +172,14 @@ class ChatMessage(RequestModel):
     reasoning_content: Text | None = Field(
         None, description="What the assistant thought before it answered, for templates that use it."
     )
+    reasoning: Text | None = Field(None, description="The same under vLLM's newer name.")
 
     def as_template_input(self) -> dict[str, str]:
         """The message as chat templates expect it: content is one string."""
         parts = [self.content] if isinstance(self.content, str) else [part["text"] for part in self.content or []]
         message = {"role": self.role, "content": "".join(parts)}
-        others = {"name": self.name, "reasoning_content": self.reasoning_content}
+        thought = self.reasoning_content if self.reasoning is None else self.reasoning
+        others = {"name": self.name, "reasoning_content": thought}
         return message | {key: text for key, text in others.items() if text is not None}
 
 

@@ -17,11 +17,13 @@ class Refused:
     why: str
     """What a client is told."""
     neutral: tuple[Any, ...] = ()
-    """Values that ask for nothing, beside null, false, and what is empty."""
+    """Values that ask for nothing, beside null and what is empty; false does too, unless true is one of these."""
 
     def asks_for_nothing(self, value: Any) -> bool:
         """Whether the answer is the same without it."""
-        return value is None or value is False or value in ("", [], {}) or value in self.neutral
+        if isinstance(value, bool):
+            return value is any(one is True for one in self.neutral)
+        return value is None or value in ("", [], {}) or value in self.neutral
 
 
 Ignored = Mapping[str, str]
@@ -29,6 +31,7 @@ Ignored = Mapping[str, str]
 RefusedFields = Mapping[str, Refused]
 
 _ACCOUNT = "a label of the client's own"
+_OF_A_REFUSED_SAMPLER = "it only says how a sampler works that is refused"
 _ID = "the header X-Request-Id names a request"
 
 IGNORED_EVERYWHERE: Ignored = {
@@ -39,10 +42,16 @@ IGNORED_EVERYWHERE: Ignored = {
     "service_tier": "there is one tier",
     "prompt_cache_key": "the prefix cache needs no key",
     "prompt_cache_retention": "the prefix cache keeps what it can",
+    "prompt_cache_options": "the prefix cache keeps what it can",
+    "session_id": "there are no sessions",
+    "custom_labels": _ACCOUNT,
     "request_id": _ID,
     "rid": _ID,
     "kv_transfer_params": "the KV cache stays on this server",
+    "ec_transfer_params": "what the encoder computed stays on this server",
     "data_parallel_rank": "the server chooses the worker",
+    "routed_dp_rank": "the server chooses the worker",
+    "disagg_prefill_dp_rank": "the server chooses the worker",
     "bootstrap_host": "the KV cache stays on this server",
     "bootstrap_port": "the KV cache stays on this server",
     "bootstrap_room": "the KV cache stays on this server",
@@ -71,19 +80,34 @@ REFUSED_EVERYWHERE: RefusedFields = {
 
 IGNORED_BY_GENERATION: Ignored = {
     **IGNORED_EVERYWHERE,
+    "dry_base": _OF_A_REFUSED_SAMPLER,
+    "dry_allowed_length": _OF_A_REFUSED_SAMPLER,
+    "dry_penalty_last_n": _OF_A_REFUSED_SAMPLER,
+    "dry_sequence_breakers": _OF_A_REFUSED_SAMPLER,
+    "xtc_threshold": _OF_A_REFUSED_SAMPLER,
+    "dynatemp_exponent": _OF_A_REFUSED_SAMPLER,
+    "mirostat_tau": _OF_A_REFUSED_SAMPLER,
+    "mirostat_eta": _OF_A_REFUSED_SAMPLER,
+    "adaptive_decay": _OF_A_REFUSED_SAMPLER,
+    "repeat_last_n": _OF_A_REFUSED_SAMPLER,
+    "routed_experts_prompt_start": "this model has no experts",
+    "routed_experts_start_len": "this model has no experts",
+    "return_token_offsets": "of vLLM's routes that only render a prompt",
+    "return_mm_kwargs": "nothing but text is read",
+    "images_config": "nothing but text is read",
+    "max_dynamic_patch": "nothing but text is read",
+    "min_dynamic_patch": "nothing but text is read",
+    "use_audio_in_video": "nothing but text is read",
     "cache_prompt": "the prefix cache is the server's",
     "n_cache_reuse": "the prefix cache is the server's",
     "id_slot": "the server chooses the slot",
     "slot_id": "the server chooses the slot",
-    "samplers": "the order of samplers is fixed",
-    "min_keep": "one token at least is always kept",
     "penalize_nl": "a newline is a token like any other",
     "timings_per_token": "GET /metrics tells how long tokens take",
     "return_progress": "GET /metrics tells how long prompts take",
     "return_cached_tokens_details": "usage tells the cached tokens",
     "backend_sampling": "the server chooses where it samples",
     "spaces_between_special_tokens": "text is decoded as the tokenizer decodes it",
-    "no_stop_trim": "include_stop_str_in_output keeps a stop string",
     "sse_ping_interval": "a stream is not pinged",
     "prediction": "it would change the speed alone",
     "parallel_tool_calls": "there are no tools",
@@ -118,6 +142,15 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "ebnf": _NO_GRAMMAR,
     "regex": _NO_GRAMMAR,
     "stop_regex": Refused("stop takes strings"),
+    "no_stop_trim": Refused("include_stop_str_in_output is its name"),
+    "samplers": Refused("the samplers and their order are fixed"),
+    "min_keep": Refused("one token at least is always kept, and no more", (0, 1)),
+    "watermarking": Refused("answers bear no watermark"),
+    "logprob_token_ids": Refused("logprobs are of the likeliest tokens"),
+    "return_tokens_as_token_ids": Refused("return_token_ids gives the ids"),
+    "return_prompt_token_ids": Refused("POST /tokenize gives the ids of a prompt"),
+    "return_meta_info": Refused("usage and GET /metrics tell what is known"),
+    "ngram_corpus_id": Refused("this server guesses no tokens ahead"),
     "bad_words": Refused("logit_bias of -100 forbids a token"),
     "allowed_token_ids": Refused("logit_bias of -100 forbids a token"),
     "logits_processors": _NO_FREE_CODE,
@@ -134,23 +167,13 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "n_indent": Refused("text is not indented", (0,)),
     "t_max_predict_ms": Refused("timeout bounds the time, in seconds", (0, -1)),
     "repeat_penalty": Refused("repetition_penalty is its name", (1,)),
-    "repeat_last_n": Refused("penalties are of the whole text", (-1,)),
     "typical_p": Refused(_NO_SUCH_SAMPLER, (1,)),
     "top_n_sigma": Refused(_NO_SUCH_SAMPLER, (-1,)),
     "xtc_probability": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "xtc_threshold": Refused(_NO_SUCH_SAMPLER, (0.1,)),
     "dynatemp_range": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "dynatemp_exponent": Refused(_NO_SUCH_SAMPLER, (1,)),
     "dry_multiplier": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "dry_base": Refused(_NO_SUCH_SAMPLER, (1.75,)),
-    "dry_allowed_length": Refused(_NO_SUCH_SAMPLER, (2,)),
-    "dry_penalty_last_n": Refused(_NO_SUCH_SAMPLER, (-1, 0)),
-    "dry_sequence_breakers": Refused(_NO_SUCH_SAMPLER, (["\n", ":", '"', "*"],)),
     "mirostat": Refused(_NO_SUCH_SAMPLER, (0,)),
-    "mirostat_tau": Refused(_NO_SUCH_SAMPLER, (5,)),
-    "mirostat_eta": Refused(_NO_SUCH_SAMPLER, (0.1,)),
     "adaptive_target": Refused(_NO_SUCH_SAMPLER, (-1,)),
-    "adaptive_decay": Refused(_NO_SUCH_SAMPLER, (0.9,)),
     "response_fields": Refused("an answer has all of its fields"),
     "return_tokens": Refused("return_token_ids is its name"),
     "return_hidden_states": Refused("POST /v1/trace gives hidden states"),
@@ -179,6 +202,10 @@ REFUSED_BY_CHAT: RefusedFields = {
     "reasoning_effort": Refused("chat_template_kwargs tells a template how to reason"),
     "reasoning": Refused("chat_template_kwargs tells a template how to reason"),
     "verbosity": Refused("this model has no such setting", ("medium",)),
+    "add_special_tokens": Refused("the chat template writes the special tokens"),
+    "input_ids": Refused("POST /v1/completions takes token ids"),
+    "task": Refused("this model has no such tasks"),
+    "return_prompt_text": Refused("POST /detokenize writes the text of what POST /tokenize gives"),
     "continue_final_message": Refused("an answer begins a message; POST /v1/completions continues a text"),
     "echo": Refused("POST /v1/completions repeats its prompt"),
     "documents": Refused("this server retrieves nothing: write them into a message"),
@@ -193,7 +220,7 @@ REFUSED_BY_EMBEDDINGS: RefusedFields = {
     "embd_normalize": Refused("normalize says whether vectors have length 1", (2,)),
     "embed_dtype": Refused("vectors are float32", ("float32",)),
     "endianness": Refused("base64 is little-endian", ("native", "little")),
-    "use_activation": Refused("normalize says whether vectors have length 1"),
+    "use_activation": Refused("normalize says whether vectors have length 1", (True,)),
     "chat_template": Refused("an embedding is of input"),
     "chat_template_kwargs": Refused("an embedding is of input"),
 }
@@ -202,6 +229,7 @@ IGNORED_BY_TOKENIZE: Ignored = {"mm_processor_kwargs": "nothing but text is read
 
 REFUSED_BY_TOKENIZE: RefusedFields = {
     "content": Refused("prompt is its name"),
+    "add_special": Refused("add_special_tokens is its name"),
     "with_pieces": Refused("return_token_strs is its name"),
     "parse_special": Refused("special tokens in a text are always read as such", (True,)),
     "tools": _NO_TOOLS,
