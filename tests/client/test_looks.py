@@ -392,6 +392,24 @@ def test_what_is_no_value_is_refused_before_anything_is_sent(value: Any) -> None
         patch("hook_embed", value)
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "said"),
+    [
+        ("attention", [5], {}, "input is 5; a text"),
+        ("generate", [1.5], {}, "prompt is 1.5; a text"),
+        ("embed", [True], {}, "input is True; a text"),
+        ("trace", ["x", "hook_embed"], {"positions": object()}, "nothing that a request can hold"),
+        ("next", ["x"], {"temperatures": [np.nan]}, "NaN or infinity"),
+    ],
+)
+def test_what_no_request_can_hold_is_refused_before_anything_is_sent(
+    ask: Asker, server: WireServer, method: str, arguments: list[Any], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        ask.call(method, *arguments, **options)
+    assert server.seen == []
+
+
 def test_interventions_are_plain_data(ask: Asker, server: WireServer) -> None:
     vector = draw(512)
     asked = [

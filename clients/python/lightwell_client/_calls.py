@@ -117,6 +117,10 @@ def health(options: Mapping[str, Any]) -> Call[Health]:
     return Call("GET", "/health/ready", _read_health, options=options, accepted=frozenset({503}))
 
 
+_INPUTS = {"prompt", "input", "messages", "tokens"}
+"""Fields that hold what the model reads."""
+
+
 def is_many(input: Any) -> bool:
     """Whether an input is several: texts or lists of ids; not one text, ids of one, or messages."""
     if input is None or isinstance(input, str):
@@ -144,9 +148,12 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
     """The body: fields, then the caller's options over them, then `extra_body`; what is None is left out.
 
     Raises:
-        TypeError: an option that the method does not have.
+        TypeError: an option that the method does not have, or an input that is no text and no token ids.
     """
     check_names(options, kind)
+    for name in _INPUTS & fields.keys():
+        if isinstance(fields[name], bool | int | float | bytes):
+            raise TypeError(f"{name} is {fields[name]!r}; a text, texts, token ids or lists of them are accepted")
     named = {name: value for name, value in options.items() if name not in HANDLED_HERE}
     given = {name: value for name, value in (dict(fields) | named).items() if value is not None}
     body = plain(given | dict(options.get("extra_body") or {}))

@@ -110,7 +110,11 @@ class Config:
             headers["authorization"] = f"Bearer {self.api_key}"
         headers.update(call.options.get("extra_headers") or {})
         timeout = httpx.Timeout(call.options["timeout"]) if "timeout" in call.options else self.timeout
-        return http.build_request(call.method, self.root + call.path, headers=headers, json=call.body, timeout=timeout)
+        url = self.root + call.path
+        try:
+            return http.build_request(call.method, url, headers=headers, json=call.body, timeout=timeout)
+        except ValueError as error:
+            raise ValueError(f"the request holds NaN or infinity, which JSON cannot say: {error}") from None
 
 
 @cache
@@ -159,7 +163,11 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value]
+    try:
+        items = list(value)
+    except TypeError:
+        raise TypeError(f"{value!r} is nothing that a request can hold; texts, numbers, arrays and lists are") from None
+    return [plain(item) for item in items]
 
 
 def _shortened(content: bytes, limit: int = 200) -> str:
