@@ -11,7 +11,7 @@ _UNLIMITED = 1 << 60
 
 
 def within_quota(num_cores: int, num_workers: int = 1, root: Path = _ROOT) -> int:
-    """How many of `num_cores` CPU cores a worker should compute on: no more than it has the time of, where
+    """Choose on how many of `num_cores` CPU cores a worker computes: no more than it has the time of, where
     `num_workers` share what a quota gives; 1 at least.
 
     Part of a CPU is left out: threads wait for one another, and so for the one whose time is used up. The processes
@@ -22,7 +22,7 @@ def within_quota(num_cores: int, num_workers: int = 1, root: Path = _ROOT) -> in
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """CPUs whose time this process and those in its groups may use together; None without a limit."""
+    """Read the number of CPUs whose time this process and those in its groups may use together; None: no limit."""
     quotas = []
     for folder in _groups("cpu", root):
         quota, period = _cpu_max(folder)
@@ -32,7 +32,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def free_memory(root: Path = _ROOT) -> int | None:
-    """Bytes that the groups' limits leave, files that are only cached counted as free; None without a limit."""
+    """Read how many bytes the groups' limits leave, files that are only cached counted as free; None: no limit."""
     left = []
     for folder in _groups("memory", root):
         if (folder / "memory.max").exists():

@@ -104,7 +104,7 @@ class RequestModel(BaseModel):
 
     @classmethod
     def _asks_for_something(cls, name: str, value: Any) -> bool:
-        """Whether the field says anything of the answer. Raises PydanticCustomError for one that is refused."""
+        """Tell whether the field says anything of the answer. Raises PydanticCustomError for one that is refused."""
         if name in cls.__pydantic_fields__:
             return value is not None or name in cls._NULLABLE
         refused = cls.REFUSED.get(name)

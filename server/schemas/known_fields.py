@@ -20,7 +20,7 @@ class Refused:
     """Values that ask for nothing, beside null and what is empty; false does too, unless true is one of these."""
 
     def asks_for_nothing(self, value: Any) -> bool:
-        """Whether the answer is the same without it."""
+        """Tell whether the answer is the same without it."""
         if isinstance(value, bool):
             return value is any(one is True for one in self.neutral)
         return value is None or value in ("", [], {}) or value in self.neutral

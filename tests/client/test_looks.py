@@ -74,7 +74,7 @@ def draw(*shape: int) -> Array:
 
 
 def check_nothing_is_cut(figure: Any) -> None:
-    """That all that is drawn lies within the picture: savefig cut labels of the parameters."""
+    """Assert that all that is drawn lies within the picture: savefig cut labels of the parameters."""
     figure.canvas.draw()
     (left, bottom), (right, top) = figure.get_tightbbox().get_points()
     width, height = figure.get_size_inches()
