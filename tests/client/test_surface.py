@@ -1,8 +1,10 @@
 """The public face: both clients alike, nothing hidden, nothing heavy, and numpy only where an array is wanted."""
 
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import lightwell_client
 from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
 from lightwell_client import _exceptions as exceptions
+from server import schemas
 
 ASYNC_NAMES = {
     "_async_client": "_client",
@@ -39,6 +42,52 @@ def is_public(name: str) -> bool:
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
     assert surface(AsyncClient) == surface(Client)
     assert surface(AsyncStream).keys() == surface(Stream).keys()
+
+
+METHODS = [
+    pytest.param(method, id=f"{kind.__name__}.{name}")
+    for kind in (Client, AsyncClient)
+    for name, method in vars(kind).items()
+    if inspect.isfunction(method) and not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_argument_is_shown_with_its_type_its_default_and_a_line(method: Callable[..., Any]) -> None:
+    """Shift-Tab showed `**options: *AttentionOptions`."""
+    document = (inspect.getdoc(method) or "").splitlines()
+    told = [line.split(":")[0].strip() for line in document if re.match(r"    [a-z_]+: ", line)]
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    assert told == [parameter.name for parameter in parameters]
+    for parameter in parameters:
+        assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        assert parameter.annotation not in (inspect.Parameter.empty, Any), parameter.name
+        assert parameter.kind is not inspect.Parameter.KEYWORD_ONLY or parameter.default is not parameter.empty
+    assert max(map(len, document)) <= 120
+    assert method.__doc__ == getattr(Client, method.__name__).__doc__
+
+
+BODIES = {
+    "generate": schemas.CompletionRequest, "chat": schemas.ChatCompletionRequest, "embed": schemas.EmbeddingRequest,
+    "attention": schemas.AttentionRequest, "trace": schemas.TraceRequest, "next": schemas.NextRequest,
+    "lens": schemas.LensRequest, "explain": schemas.ExplainRequest, "contributions": schemas.ContributionsRequest,
+    "trajectory": schemas.TrajectoryRequest, "heads": schemas.HeadsRequest, "rollout": schemas.RolloutRequest,
+    "geometry": schemas.GeometryQuery, "circuits": schemas.CircuitsRequest, "tokenize": schemas.TokenizeRequest,
+    "correlations": schemas.CorrelationsRequest, "detokenize": schemas.DetokenizeRequest,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_the_defaults_that_are_shown_are_the_servers(name: str) -> None:
+    ours = {"timeout", "extra_body", "extra_headers", "include_usage"}
+    if name == "geometry":
+        ours |= {"model"}  # a part of the path
+    if name == "tokenize":
+        ours |= {"add_generation_prompt"}  # of messages, another body
+    for parameter in inspect.signature(getattr(Client, name)).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in ours:
+            default = BODIES[name].model_fields[parameter.name].get_default(call_default_factory=True)
+            assert parameter.default == (tuple(default) if isinstance(default, list) else default), parameter.name
 
 
 def test_every_public_method_says_what_it_does() -> None:

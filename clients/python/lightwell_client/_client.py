@@ -24,6 +24,7 @@ from lightwell_client._look_options import (
     RolloutOptions,
     TraceOptions,
     TrajectoryOptions,
+    documented_arguments,
 )
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Trajectory
 from lightwell_client._options import (
@@ -85,6 +86,7 @@ class Stream(Generic[T]):
         self._chunks.close()
 
 
+@documented_arguments
 class Client:
     """Asks a Lightwell server, or for text and embeddings any OpenAI-style server. Safe to share between threads.
 
@@ -149,7 +151,9 @@ class Client:
     def attention(self, input: Texts, **options: Unpack[AttentionOptions]) -> list[AttentionResult]: ...
     @overload
     def attention(self, input: OneText, **options: Unpack[AttentionOptions]) -> AttentionResult: ...
-    def attention(self, input: Any, **options: Unpack[AttentionOptions]) -> AttentionResult | list[AttentionResult]:
+    def attention(
+        self, input: OneText | Texts, **options: Unpack[AttentionOptions]
+    ) -> AttentionResult | list[AttentionResult]:
         """Attention patterns (POST /v1/attention): one result for a text, its ids or messages; a list for several.
 
         Without `layers` and `heads`, all of them. Numbers come exact, as binary, and need numpy.
@@ -163,7 +167,7 @@ class Client:
     @overload
     def trace(self, input: OneText, points: str | Sequence[str], **options: Unpack[TraceOptions]) -> TraceResult: ...
     def trace(
-        self, input: Any, points: str | Sequence[str], **options: Unpack[TraceOptions]
+        self, input: OneText | Texts, points: str | Sequence[str], **options: Unpack[TraceOptions]
     ) -> TraceResult | list[TraceResult]:
         """Named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" gives every
         layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
@@ -174,7 +178,7 @@ class Client:
     def next(self, input: Texts, **options: Unpack[NextOptions]) -> list[NextResult]: ...
     @overload
     def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
-    def next(self, input: Any, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
+    def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
         """The next token's distribution (POST /v1/next), at several temperatures at once."""
         return _calls.one_or_all(input, self._send(_look_calls.next_token(self._config.model, input, options)))
 
@@ -182,7 +186,7 @@ class Client:
     def lens(self, input: Texts, **options: Unpack[LensOptions]) -> list[LensResult]: ...
     @overload
     def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
-    def lens(self, input: Any, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
+    def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
         """What each layer would say at each position (POST /v1/lens), the logit lens."""
         return _calls.one_or_all(input, self._send(_look_calls.lens(self._config.model, input, options)))
 
@@ -191,7 +195,7 @@ class Client:
     @overload
     def explain(self, input: OneText, layer: int, head: int, **options: Unpack[ExplainOptions]) -> Explanation: ...
     def explain(
-        self, input: Any, layer: int, head: int, **options: Unpack[ExplainOptions]
+        self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
         """One query of one head, step by step with its real numbers (POST /v1/explain)."""
         return _calls.one_or_all(
@@ -202,7 +206,9 @@ class Client:
     def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
     @overload
     def contributions(self, input: OneText, **options: Unpack[ContributionsOptions]) -> Contributions: ...
-    def contributions(self, input: Any, **options: Unpack[ContributionsOptions]) -> Contributions | list[Contributions]:
+    def contributions(
+        self, input: OneText | Texts, **options: Unpack[ContributionsOptions]
+    ) -> Contributions | list[Contributions]:
         """Who moved whom, and what that did to a target token's logit (POST /v1/contributions)."""
         return _calls.one_or_all(input, self._send(_look_calls.contributions(self._config.model, input, options)))
 
@@ -210,7 +216,7 @@ class Client:
     def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
     @overload
     def trajectory(self, input: OneText, **options: Unpack[TrajectoryOptions]) -> Trajectory: ...
-    def trajectory(self, input: Any, **options: Unpack[TrajectoryOptions]) -> Trajectory | list[Trajectory]:
+    def trajectory(self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]) -> Trajectory | list[Trajectory]:
         """The way of some positions through the layers (POST /v1/trajectory)."""
         return _calls.one_or_all(input, self._send(_look_calls.trajectory(self._config.model, input, options)))
 
@@ -218,7 +224,7 @@ class Client:
     def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
     @overload
     def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
-    def rollout(self, input: Any, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
+    def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
         """Attention through the layers, by rollout or by flow (POST /v1/rollout)."""
         return _calls.one_or_all(input, self._send(_look_calls.rollout(self._config.model, input, options)))
 
@@ -226,7 +232,9 @@ class Client:
     def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
     @overload
     def heads(self, input: OneText | None = None, **options: Unpack[HeadsOptions]) -> HeadScores: ...
-    def heads(self, input: Any = None, **options: Unpack[HeadsOptions]) -> HeadScores | list[HeadScores]:
+    def heads(
+        self, input: OneText | Texts | None = None, **options: Unpack[HeadsOptions]
+    ) -> HeadScores | list[HeadScores]:
         """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
         return _calls.one_or_all(input, self._send(_look_calls.heads(self._config.model, input, options)))
 

@@ -1,12 +1,16 @@
-"""The keyword arguments of the client's methods, as types. Names are the wire's; nothing here sends or checks values.
+"""The keyword arguments of the client's methods: types, the server's defaults, and what each means in a line. Names are
+the wire's; nothing here sends or checks values.
 
-Every argument may be left out; one that is None is not sent, and the server's default holds.
+Every argument may be left out; one that is None is not sent, and the server's default holds. What is told here is what
+help() and a notebook show of a method: _signatures.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import httpx
+
+from lightwell_client._signatures import Argument
 
 Message = Mapping[str, Any]
 """One chat message: {"role": "user", "content": "..."}."""
@@ -27,122 +31,166 @@ Selection = Literal["all"] | int | Sequence[int]
 class Options(TypedDict, total=False):
     """What every call takes."""
 
-    timeout: float | httpx.Timeout | None
-    """Seconds of silence before TimedOut, in place of the client's; None waits for ever."""
-    extra_body: Mapping[str, Any]
-    """Fields for the body that have no argument of their own."""
-    extra_headers: Mapping[str, str]
+    timeout: Annotated[
+        float | httpx.Timeout | None,
+        Argument("Seconds of silence before TimedOut, in place of the client's; None waits for ever.", ...),
+    ]
+    extra_body: Annotated[Mapping[str, Any], Argument("Fields for the body that have no argument of their own.")]
+    extra_headers: Annotated[Mapping[str, str], Argument("Headers to send beside the client's.")]
 
 
 class ModelOptions(Options, total=False):
     """What every call about a model takes."""
 
-    model: str
-    """In place of the client's."""
+    model: Annotated[str, Argument("The model to ask, in place of the client's.")]
 
 
 class SamplingOptions(ModelOptions, total=False):
     """How tokens are chosen and when the text ends."""
 
-    max_tokens: int
-    temperature: float
-    """0 is greedy."""
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    seed: int
-    stop: str | Sequence[str]
-    stop_token_ids: Sequence[int]
-    ignore_eos: bool
-    min_tokens: int
-    n: int
-    """Choices for each prompt."""
-    logit_bias: Mapping[int, float] | Mapping[str, float]
-    prompt_logprobs: int
-    skip_special_tokens: bool
-    include_stop_str_in_output: bool
-    truncate: bool
-    """Drop the beginning of a prompt that does not fit, instead of being refused."""
-    return_token_ids: bool
-    attention: Mapping[str, Any]
-    """Attention rows with each token: {"layers", "heads" or "pairs", "kind", "dtype", "top_k", "prompt"}."""
-    interventions: Sequence[Mapping[str, Any]]
-    """Changes inside the network while the text is written: plain dicts, or what zero, add, patch ... make."""
-    decoder_input: Any
-    """For encoder-decoders: what the decoder has read; the prompt is then the encoder's."""
-    include_usage: bool
-    """Streams only: a last chunk that carries the token counts."""
+    temperature: Annotated[float, Argument("0 is greedy and exact; left out, the model's own, or 1.")]
+    top_p: Annotated[
+        float, Argument("Keep the likeliest tokens of this probability mass; left out, the model's own, or 1.")
+    ]
+    top_k: Annotated[int, Argument("Keep the k likeliest tokens, 0 keeps all; left out, the model's own, or 0.")]
+    min_p: Annotated[
+        float, Argument("Drop tokens below this fraction of the likeliest; left out, the model's own, or 0.")
+    ]
+    repetition_penalty: Annotated[
+        float, Argument("Over 1 makes tokens that were there less likely; left out, the model's own, or 1.")
+    ]
+    presence_penalty: Annotated[
+        float, Argument("Taken once from each generated token's logit; left out, the model's own, or 0.")
+    ]
+    frequency_penalty: Annotated[
+        float, Argument("Taken from a token's logit each time it came; left out, the model's own, or 0.")
+    ]
+    seed: Annotated[int, Argument("Same seed, same tokens, whatever else runs; left out, one is drawn.")]
+    stop: Annotated[str | Sequence[str], Argument("Strings that end the answer; they are not part of it.")]
+    stop_token_ids: Annotated[Sequence[int], Argument("Token ids that end the answer.")]
+    ignore_eos: Annotated[bool, Argument("Generate beyond the end-of-text token.", False)]
+    min_tokens: Annotated[int, Argument("Nothing ends the answer before it has this many tokens.", 0)]
+    n: Annotated[int, Argument("Choices for each prompt.", 1)]
+    logit_bias: Annotated[
+        Mapping[int, float] | Mapping[str, float],
+        Argument("Token id to a number from -100 to 100 that is added to its logit."),
+    ]
+    prompt_logprobs: Annotated[int, Argument("Log-probabilities of the prompt's tokens, with so many alternatives.")]
+    skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", True)]
+    include_stop_str_in_output: Annotated[bool, Argument("Keep the stop string or token in the text.", False)]
+    truncate: Annotated[
+        bool, Argument("Drop the beginning of a prompt that does not fit, instead of being refused.", False)
+    ]
+    return_token_ids: Annotated[bool, Argument("Add the token ids to each choice.", False)]
+    attention: Annotated[
+        Mapping[str, Any],
+        Argument('Rows with each token: {"layers", "heads" or "pairs", "kind", "dtype", "top_k", "prompt"}.'),
+    ]
+    interventions: Annotated[
+        Sequence[Mapping[str, Any]],
+        Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
+    ]
+    include_usage: Annotated[bool, Argument("Streams only: a last chunk that carries the token counts.", False)]
 
 
 class GenerateOptions(SamplingOptions, total=False):
     """`generate` and `stream`."""
 
-    logprobs: int
-    """Alternatives to report with each token."""
-    echo: bool
-    add_special_tokens: bool
+    max_tokens: Annotated[int, Argument("Most tokens to generate; 0 only with echo.", 16)]
+    logprobs: Annotated[int, Argument("Log-probabilities of the tokens, with so many alternatives.")]
+    echo: Annotated[bool, Argument("Begin the text with the prompt.", False)]
+    add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text prompt.", True)]
+    decoder_input: Annotated[
+        Any, Argument("For encoder-decoders: what the decoder has read; the prompt is then the encoder's.")
+    ]
 
 
 class ChatOptions(SamplingOptions, total=False):
     """`chat` and `chat_stream`."""
 
-    logprobs: bool
-    top_logprobs: int
-    max_completion_tokens: int
-    add_generation_prompt: bool
+    max_tokens: Annotated[int, Argument("Most tokens to generate; left out, the rest of the context.")]
+    max_completion_tokens: Annotated[int, Argument("OpenAI's newer name of max_tokens.")]
+    logprobs: Annotated[bool, Argument("Give log-probabilities of the tokens.", False)]
+    top_logprobs: Annotated[int, Argument("So many alternatives with each token; needs logprobs.")]
+    add_generation_prompt: Annotated[bool, Argument("Let the template open the assistant's answer.", True)]
 
 
 class AttentionOptions(ModelOptions, total=False):
     """`attention`."""
 
-    completion: Any
-    """Text or token ids that follow the input, in the input's form."""
-    decoder_input: Any
-    part: Literal["decoder", "encoder", "cross"]
-    add_special_tokens: bool
-    truncate: bool
-    layers: Selection
-    heads: Selection
-    pairs: Sequence[Sequence[int]]
-    """[layer, head] pairs, in place of layers and heads."""
-    query_positions: Selection
-    key_positions: Selection
-    kind: Literal["pattern", "scores", "dots"]
-    """Masked keys are 0 in a pattern and -inf in scores and dots."""
-    reduce: Literal["mean", "max"]
-    """Over the heads of each layer."""
-    orientation: Literal["rows", "columns"]
-    top_k: int
-    """Only the k largest keys of each row; their positions are then in `indices`."""
-    resize: int
-    dtype: Literal["float32", "float16", "uint8"]
-    interventions: Sequence[Mapping[str, Any]]
-    """Changes inside the network while the request runs: plain dicts, or what zero, add, patch ... make."""
+    layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
+    heads: Annotated[Selection, Argument('"all", a query head, or several; negative counts from the end.', "all")]
+    pairs: Annotated[Sequence[Sequence[int]], Argument("[layer, head] pairs, in place of layers and heads.")]
+    part: Annotated[
+        Literal["decoder", "encoder", "cross"],
+        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
+    ]
+    kind: Annotated[
+        Literal["pattern", "scores", "dots"],
+        Argument(
+            "Softmaxed, the scores before, or the bare q.k; masked keys are 0 in a pattern, else -inf.", "pattern"
+        ),
+    ]
+    query_positions: Annotated[
+        Selection, Argument('Rows: "all", a position, or several; negative from the end.', "all")
+    ]
+    key_positions: Annotated[
+        Selection, Argument('Columns: "all", a position, or several; negative from the end.', "all")
+    ]
+    reduce: Annotated[Literal["mean", "max"], Argument("Over the heads of each layer.")]
+    orientation: Annotated[
+        Literal["rows", "columns"], Argument("rows: [query, key], rows sum to 1; columns: the transpose.", "rows")
+    ]
+    top_k: Annotated[int, Argument("Only the k largest keys of each row; their positions are then in `indices`.")]
+    resize: Annotated[int, Argument("Area mean to n x n, for thumbnails; patterns only.")]
+    dtype: Annotated[
+        Literal["float32", "float16", "uint8"],
+        Argument("Number format; uint8 is round(255 p), for patterns.", "float32"),
+    ]
+    completion: Annotated[Any, Argument("Text or token ids that follow the input, in the input's form.")]
+    decoder_input: Annotated[
+        Any, Argument("For encoder-decoders: what the decoder has read; the input is then the encoder's.")
+    ]
+    add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text.", True)]
+    truncate: Annotated[
+        bool, Argument("Cut the end of an input that is over the context, instead of being refused.", False)
+    ]
+    interventions: Annotated[
+        Sequence[Mapping[str, Any]],
+        Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
+    ]
 
 
 class EmbeddingOptions(ModelOptions, total=False):
     """`embed`."""
 
-    layer: int
-    """0 is the token embedding, i the residual stream after block i; left out, the last after the final norm."""
-    pooling: Literal["mean", "last", "cls", "none"]
-    normalize: bool
-    dimensions: int
-    add_special_tokens: bool
-    truncate: bool
+    layer: Annotated[
+        int, Argument("0 is the token embedding, i the stream after block i; left out, the last after the final norm.")
+    ]
+    pooling: Annotated[
+        Literal["mean", "last", "cls", "none"],
+        Argument('"none" gives one vector a token; left out, the model\'s own.'),
+    ]
+    normalize: Annotated[
+        bool, Argument("Scale each vector to length 1; left out, as the model's files say, else True.")
+    ]
+    dimensions: Annotated[int, Argument("Keep the first n numbers of each vector.")]
+    add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text.", True)]
+    truncate: Annotated[
+        bool, Argument("Cut the end of an input over the limit; left out, as the model's files say, else False.")
+    ]
 
 
 class TokenizeOptions(ModelOptions, total=False):
     """`tokenize`."""
 
-    add_special_tokens: bool
-    add_generation_prompt: bool
+    add_special_tokens: Annotated[
+        bool, Argument("Let the tokenizer add its special tokens; left out, True for a text, False for messages.")
+    ]
+    add_generation_prompt: Annotated[bool, Argument("Of messages: let the template open the assistant's answer.", True)]
 
 
 class DetokenizeOptions(ModelOptions, total=False):
     """`detokenize`."""
 
-    skip_special_tokens: bool
+    skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", False)]
