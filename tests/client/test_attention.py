@@ -257,6 +257,14 @@ def test_darker_is_more_and_what_is_masked_stays_white() -> None:
     np.testing.assert_array_equal(pixels, [[1, 128, 255], [0, 0, 65]])
 
 
+def test_numbers_with_signs_are_palest_at_0_and_keep_their_peaks() -> None:
+    pixels = decode_png(heat_map_png(np.array([[-2.0, 0.0, 1.0, np.nan]]), signed=True))
+    np.testing.assert_array_equal(pixels, [[1, 128, 191, 0]])
+    wide = np.zeros((1, 2 * MAX_PIXELS))
+    wide[0, 10:12] = -3, 1
+    assert decode_png(heat_map_png(wide, signed=True))[0, 5] == 1
+
+
 @given(hnp.arrays(st.sampled_from(["f4", "f2", "u1"]), hnp.array_shapes(min_dims=2, max_dims=2, max_side=5)))
 def test_any_matrix_can_be_drawn(matrix: Array) -> None:
     assert decode_png(heat_map_png(matrix)).shape == matrix.shape

@@ -78,3 +78,18 @@ def test_inputs_of_different_length_have_no_common_matrix() -> None:
 def test_what_cannot_be_read_is_refused(body: Any) -> None:
     with pytest.raises(InvalidResponse, match="not an embeddings answer"):
         parse_embeddings(body, 1)
+
+
+def test_embeddings_tell_and_show_their_shapes() -> None:
+    pooled = parse(answer({"embedding": packed(1, 2)}, {"embedding": packed(3, -4)}))
+    assert str(pooled).splitlines()[1:] == [
+        "  Embedding(index=0, [input 1, d 2] float32)",
+        "  Embedding(index=1, [input 1, d 2] float32)",
+    ]
+    assert (pooled._repr_html_() or "").count("<img") == 1
+    each = parse(
+        answer({"embedding": [[1, 2], [3, 4]], "tokens": ["<s>", "a"]}, {"embedding": [[1, 2]], "tokens": ["b"]})
+    )
+    assert repr(each[0]) == "Embedding(index=0, [token 2, d 2] float32)"
+    assert (each._repr_html_() or "").count("<img") == 2
+    assert "&lt;s&gt;" in (each._repr_html_() or "")

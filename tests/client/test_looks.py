@@ -1,7 +1,9 @@
 """trace(), next(), lens() and the rest: arrays with axes and tokens from both forms of the wire, and their pictures."""
 
 import base64
+import html
 import json
+import re
 from typing import Any, assert_type
 
 import matplotlib as mpl
@@ -26,6 +28,7 @@ from lightwell_client import (
     TraceResult,
     Trajectory,
 )
+from lightwell_client._heatmap import heat_map_png
 from lightwell_client.interventions import add, mean, patch, scale, temperature, zero
 from tests.client.conftest import Asker
 from tests.client.wire_server import Reply, WireServer
@@ -315,7 +318,46 @@ def test_every_look_arrives_typed_and_can_be_drawn(
     drawn = result.plot()
     assert drawn.get_xlabel() or drawn.get_ylabel()
     check_nothing_is_cut(drawn.figure)
+    for name, (axes, array) in arrays.items():
+        lengths = ", ".join(f"{axis} {length}" for axis, length in zip(axes, array.shape, strict=True))
+        assert f"\n  {name}: [{lengths}] {array.dtype.name}" in str(result)
+    assert html.escape(str(result)) in result._repr_html_()
     pyplot.close(drawn.figure)
+
+
+def test_a_notebook_shows_every_array_by_its_own_numbers(client: Client, server: WireServer) -> None:
+    q, stream = draw(3, 2, 4), np.abs(draw(3, 100))
+    arrays: Arrays = {
+        "blocks.0.attn.hook_q": (("position", "head", "d_head"), q),
+        "blocks.0.hook_resid_post": (("position", "d_model"), stream),
+    }
+    reply = as_json("points", (fields_of(0, tokens=["<s>", "The", " fox"]), arrays))
+    reply.body["data"][0]["points"]["blocks.0.attn.hook_q"]["heads"] = [5, 2]
+    server.will(reply)
+    shown = client.trace("The fox", "all")._repr_html_()
+    assert re.findall(r"<figcaption[^>]*>([^<]*)", shown) == [
+        "blocks.0.hook_resid_post",
+        "blocks.0.attn.hook_q, head 5",
+        "blocks.0.attn.hook_q, head 2",
+    ]
+    assert shown.count(">&lt;s&gt;<") == 2, "rows of a narrow picture have their tokens, harmless"
+    pictures = [base64.b64decode(picture) for picture in re.findall(r"base64,([^\"]*)", shown)]
+    assert pictures == [heat_map_png(stream), heat_map_png(q[:, 0], signed=True), heat_map_png(q[:, 1], signed=True)]
+    server.will(as_json("arrays", (fields_of(0, **HEADS), HEADS_ARRAYS)))
+    shown = client.heads()._repr_html_()
+    assert re.findall(r"scores, measure (\w+)<", shown) == list(HEADS["measures"])
+    server.will(as_json("arrays", (fields_of(0, **LENS), LENS_ARRAYS)))
+    assert "<th>layer</th>" in client.lens("The fox")._repr_html_()
+
+
+def test_of_very_many_arrays_a_notebook_and_print_show_the_first(client: Client, server: WireServer) -> None:
+    arrays: Arrays = {f"blocks.{i}.hook_resid_pre": (("position", "d_model"), draw(3, 4)) for i in range(100)}
+    server.will(as_json("points", (fields_of(0), arrays)))
+    trace = client.trace("The fox", "hook_resid_pre")
+    assert str(trace).splitlines()[-1] == "  ... and 36 more"
+    assert trace._repr_html_().count("<img") == 64
+    assert "64 of 100 maps" in trace._repr_html_()
+    assert repr(trace.point("hook_resid_pre", 3)) == "NamedArray([position 3, d_model 4] float32)"
 
 
 def test_selections_are_made_by_the_models_own_numbers(client: Client, server: WireServer) -> None:
@@ -352,6 +394,7 @@ def test_parameters_are_counted_row_by_row(ask: Asker, server: WireServer) -> No
     assert server.seen[-1].path == "/v1/models/toy/parameters"
     assert isinstance(found, Parameters)
     assert found.total == sum(one.parameters for one in found.rows) == 64
+    assert "<td>64</td>" in found._repr_html_()
     drawn = found.plot()
     drawn.set_yticks([0], ["a name as long as those of an encoder-decoder's parts"])
     check_nothing_is_cut(drawn.figure)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import lightwell_client
 from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
@@ -67,7 +68,7 @@ def test_every_argument_is_shown_with_its_type_its_default_and_a_line(method: Ca
     assert method.__doc__ == getattr(Client, method.__name__).__doc__
 
 
-BODIES = {
+BODIES: dict[str, type[BaseModel]] = {
     "generate": schemas.CompletionRequest, "chat": schemas.ChatCompletionRequest, "embed": schemas.EmbeddingRequest,
     "attention": schemas.AttentionRequest, "trace": schemas.TraceRequest, "next": schemas.NextRequest,
     "lens": schemas.LensRequest, "explain": schemas.ExplainRequest, "contributions": schemas.ContributionsRequest,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._heatmap import heat_map_html, heat_map_png
+from lightwell_client._notebook import described, listed
 from lightwell_client._plots import axes_for, name_ticks
 from lightwell_client._results import Usage
 
@@ -55,6 +56,18 @@ class AttentionResult:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.attention.shape)
+
+    def __repr__(self) -> str:
+        """The fields in a line, then the axes and dtype of each array."""
+        about = f"AttentionResult(index={self.index}, kind={self.kind!r}, model={self.model!r}"
+        about += f", compute_dtype={self.compute_dtype!r}, layers={self.layers}, heads={self.heads})"
+        arrays = {"attention": self.attention, "indices": self.indices}
+        lines = [
+            f"{name}: {described(self.axes, array.shape, array.dtype)}"
+            for name, array in arrays.items()
+            if array is not None
+        ]
+        return listed(about, lines)
 
     @property
     def query_labels(self) -> list[str]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
-from lightwell_client._exceptions import InvalidResponse
+from lightwell_client._exceptions import InvalidResponse, MissingDependency
+from lightwell_client._notebook import described, listed, maps, page
 from lightwell_client._results import Usage
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ class Embedding:
     num_vectors: int = 1
     tokens: tuple[str, ...] | None = None
     """The input's tokens, with `pooling="none"`."""
+
+    def __repr__(self) -> str:
+        axis, length = "input" if self.tokens is None else "token", len(self.data) // FLOAT32_BYTES // self.num_vectors
+        return f"Embedding(index={self.index}, {described((axis, 'd'), (self.num_vectors, length), 'float32')})"
+
+    def _names(self, axis: str, length: int) -> list[str]:
+        return list(self.tokens) if axis == "token" and self.tokens is not None else _numbers(axis, length)
 
     @property
     def vector(self) -> tuple[float, ...]:
@@ -63,6 +71,29 @@ class Embeddings:
     usage: Usage | None = field(default=None, repr=False)
     compute_dtype: str | None = None
     """The dtype in which the network computed these numbers, whatever they were sent in."""
+
+    def __repr__(self) -> str:
+        """The fields in a line, then a line for each input."""
+        return listed(
+            f"Embeddings(model={self.model!r}, compute_dtype={self.compute_dtype!r})", [*map(repr, self.data)]
+        )
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: one heat map of all vectors, or one an input where there is a vector a token. Without
+        numpy None, and so what print shows.
+        """
+        try:
+            require_numpy("a heat map")
+        except MissingDependency:
+            return None
+        if all(one.tokens is None for one in self.data):
+            return page(repr(self), [], maps("vectors", self.matrix, ("input", "d"), _numbers), 1)
+        pictures = (
+            picture
+            for one in self.data
+            for picture in maps(f"input {one.index}", one.matrix, ("token", "d"), one._names)
+        )
+        return page(repr(self), [], pictures, len(self.data))
 
     def __len__(self) -> int:
         return len(self.data)
@@ -132,3 +163,7 @@ def _parse_entry(entry: dict[str, Any]) -> Embedding:
 def _packed(value: str | list[float]) -> bytes:
     """Base64 or numbers as packed float32."""
     return base64.b64decode(value, validate=True) if isinstance(value, str) else struct.pack(f"<{len(value)}f", *value)
+
+
+def _numbers(_: str, length: int) -> list[str]:
+    return [str(number) for number in range(length)]

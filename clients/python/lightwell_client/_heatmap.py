@@ -23,11 +23,13 @@ CELL_PIXELS = 16
 PAPER = (255, 255, 255)
 INK_STOPS = ((247, 251, 255), (107, 174, 214), (8, 48, 107))
 """Light to dark, so that print and colour-blind eyes keep the order."""
+SIGNED_STOPS = ((5, 48, 97), (67, 147, 195), (247, 247, 247), (214, 96, 77), (103, 0, 31))
+"""Blue below 0, red above: matplotlib's RdBu_r, as plot() has it."""
 
 
-def heat_map_png(matrix: Array) -> bytes:
+def heat_map_png(matrix: Array, *, signed: bool = False) -> bytes:
     """A [row, column] matrix as PNG, one pixel a cell: palest is the smallest finite value (0 if none is negative),
-    darkest the largest; cells that are not finite stay white.
+    darkest the largest; cells that are not finite stay white. `signed`: palest is 0, blue is below it and red above.
 
     Raises:
         MissingDependency: numpy is not installed.
@@ -36,25 +38,29 @@ def heat_map_png(matrix: Array) -> bytes:
     np = require_numpy("a heat map")
     if matrix.ndim != 2 or 0 in matrix.shape:
         raise ValueError(f"a heat map needs a matrix with rows and columns, not shape {matrix.shape}")
-    values: Array = _shrunk(np.asarray(matrix, dtype=np.float64))
+    values: Array = _shrunk(np.asarray(matrix, dtype=np.float64), signed)
     finite = np.isfinite(values)
     low = min(0.0, float(values[finite].min())) if finite.any() else 0.0
     high = float(values[finite].max()) if finite.any() else 0.0
+    if signed:
+        high = max(-low, high)
+        low = -high
     scale = (high - low) or 1.0
     levels = 1 + np.rint((np.where(finite, values, low) - low) / scale * 254)
     pixels: Array = np.where(finite, levels, 0).astype(np.uint8)
-    return _indexed_png(pixels, _palette())
+    return _indexed_png(pixels, _palette(SIGNED_STOPS if signed else INK_STOPS))
 
 
-def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str) -> str:
+def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str, *, signed: bool = False) -> str:
     """One matrix as an HTML figure; with labels at rows and columns when there is room for them."""
-    picture = base64.b64encode(heat_map_png(matrix)).decode()
+    picture = base64.b64encode(heat_map_png(matrix, signed=signed)).decode()
     height, width = matrix.shape
     labelled = height <= MAX_LABELS and width <= MAX_LABELS
     cell = CELL_PIXELS if labelled else max(1.0, 96 / max(height, width))
     image = (
-        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{picture}" style="width:{width * cell:.0f}px;'
-        f'height:{height * cell:.0f}px;image-rendering:pixelated;border:1px solid #ccc;margin:0">'
+        f'<img alt="{html.escape(title)}" src="data:image/png;base64,{picture}" style="'
+        f"width:{max(width * cell, CELL_PIXELS):.0f}px;"
+        f'height:{max(height * cell, CELL_PIXELS):.0f}px;image-rendering:pixelated;border:1px solid #ccc;margin:0">'
     )
     caption = f'<figcaption style="font:12px sans-serif">{html.escape(title)}</figcaption>'
     if not labelled:
@@ -78,8 +84,10 @@ def _label(text: str) -> str:
     return html.escape(shown if len(shown) <= 16 else shown[:15] + "…")
 
 
-def _shrunk(values: Array) -> Array:
-    """At most MAX_PIXELS a side; a block becomes its largest finite value, or stays empty if it has none."""
+def _shrunk(values: Array, signed: bool) -> Array:
+    """At most MAX_PIXELS a side; a block becomes its largest finite value, or if `signed` the one farthest from 0, and
+    stays empty if it has none.
+    """
     np = require_numpy("a heat map")
     steps = [-(-side // MAX_PIXELS) for side in values.shape]
     if max(steps) == 1:
@@ -89,17 +97,21 @@ def _shrunk(values: Array) -> Array:
     padding = [(0, -side % step) for side, step in zip(values.shape, steps, strict=True)]
     padded = np.pad(values, padding, constant_values=-np.inf)
     height, width = (side // step for side, step in zip(padded.shape, steps, strict=True))
-    blocks: Array = padded.reshape(height, steps[0], width, steps[1]).max(axis=(1, 3))
+    cells = padded.reshape(height, steps[0], width, steps[1])
+    blocks: Array = cells.max(axis=(1, 3))
+    if signed:
+        smallest = np.where(np.isfinite(cells), cells, np.inf).min(axis=(1, 3))
+        blocks = np.where(-smallest > blocks, smallest, blocks)
     return blocks
 
 
-def _palette() -> bytes:
-    """256 colours: paper for "no value", then 255 steps through INK_STOPS."""
+def _palette(stops: tuple[tuple[int, ...], ...]) -> bytes:
+    """256 colours: paper for "no value", then 255 steps through `stops`."""
     colours = bytearray(PAPER)
     for level in range(255):
-        place = level / 254 * (len(INK_STOPS) - 1)
-        stop = min(int(place), len(INK_STOPS) - 2)
-        pairs = zip(INK_STOPS[stop], INK_STOPS[stop + 1], strict=True)
+        place = level / 254 * (len(stops) - 1)
+        stop = min(int(place), len(stops) - 2)
+        pairs = zip(stops[stop], stops[stop + 1], strict=True)
         colours.extend(round(a + (b - a) * (place - stop)) for a, b in pairs)
     return bytes(colours)
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import Field, InstanceOf, ValidationError
 
 from lightwell_client._arrays import array_from_json, array_of
 from lightwell_client._exceptions import InvalidResponse
+from lightwell_client._notebook import described, listed, maps, num_maps, page
 from lightwell_client._result import Result
 from lightwell_client._results import Usage
 from lightwell_client._safetensors import read_safetensors
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 
 _HOLDERS = ("points", "arrays")
 """What an entry calls its arrays: the points of a trace, or the arrays of the other routes."""
+_NUMBERS = {
+    "layer": ("layers",),
+    "head": ("heads",),
+    "kv_head": ("heads",),
+    "measure": ("measures",),
+    "position": ("positions",),
+    "query": ("query_positions", "positions"),
+    "key": ("key_positions",),
+}
+"""What tells which places of an axis an array holds: of the array, or else of the whole answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +50,9 @@ class NamedArray:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.array.shape)
+
+    def __repr__(self) -> str:
+        return f"NamedArray({described(self.axes, self.shape, self.array.dtype)})"
 
 
 class Look(Result):
@@ -75,6 +90,40 @@ class Look(Result):
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+    def __repr__(self) -> str:
+        """The fields in a line, then a line for each array: its name, axes and dtype."""
+        lines = [
+            f"{name}: {described(named.axes, named.shape, named.array.dtype)}" for name, named in self.arrays.items()
+        ]
+        return listed(super().__repr__(), lines)
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what print does, and every array as heat maps, those of few maps first, 64 in all."""
+        pictures = (
+            picture
+            for name, named in sorted(self.arrays.items(), key=lambda item: num_maps(item[1].array, item[1].axes))
+            for picture in maps(name, named.array, named.axes, partial(self._names, named))
+        )
+        count = sum(num_maps(named.array, named.axes) for named in self.arrays.values())
+        return page(repr(self), self._tables(), pictures, count)
+
+    def _tables(self) -> list[str]:
+        """What a notebook shows beside the arrays, as HTML."""
+        return []
+
+    def _names(self, named: NamedArray, axis: str, length: int) -> list[str]:
+        """Tokens along an axis of positions (numbers where the answer has two texts), else the model's own numbers."""
+        told = (named.about.get(holder) or getattr(self, holder, None) for holder in _NUMBERS.get(axis, ()))
+        numbers = next((numbers for numbers in told if numbers is not None and len(numbers) == length), None)
+        if axis in ("position", "query", "key") and not self.encoder_tokens:
+            if numbers is None and length == len(self.tokens):
+                return list(self.tokens)
+            if numbers is not None:
+                return [self.tokens[number] for number in numbers]
+        return [str(number) for number in (range(length) if numbers is None else numbers)]
 
 
 L = TypeVar("L", bound=Look)

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from lightwell_client._looks import Look
+from lightwell_client._notebook import table
 from lightwell_client._plots import axes_for, heat_map, visible, write_cells
 from lightwell_client._result import Result
 
@@ -49,6 +50,16 @@ class NextResult(Look):
         """The likeliest token, at the first temperature."""
         return self.temperatures[0].tokens[0]
 
+    def _tables(self) -> list[str]:
+        return [
+            table(
+                f"position {self.position}, temperature {one.temperature:g}",
+                ["token", "id", "logit", "probability", "kept"],
+                [[t.token, t.token_id, t.logit, t.probability, t.kept_probability] for t in one.tokens],
+            )
+            for one in self.temperatures
+        ]
+
     def plot(self, ax: Any = None) -> Any:
         """Draw the likeliest tokens as bars, one colour a temperature; what truncation dropped is pale.
 
@@ -89,6 +100,11 @@ class LensResult(Look):
     top_tokens: tuple[tuple[tuple[str, ...], ...], ...] = Field(repr=False)
     """[layer][position][k], likeliest first."""
     target: TargetToken | None = None
+
+    def _tables(self) -> list[str]:
+        heads = ["layer", *(visible(self.tokens[position]) for position in self.positions)]
+        rows = [[layer, *(cell[0] for cell in row)] for layer, row in zip(self.layers, self.top_tokens, strict=True)]
+        return [table("the likeliest token", heads, rows)]
 
     def plot(self, ax: Any = None) -> Any:
         """Draw layers x positions: the likeliest token in each cell, darker where it is surer (or, with a target, where

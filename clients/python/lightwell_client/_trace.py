@@ -87,10 +87,3 @@ class TraceResult(Look):
         rows = self._names(point, axes[0], int(matrix.shape[0]))
         columns = self._names(point, axes[1], int(matrix.shape[1]))
         return heat_map(matrix, rows, columns, names=(axes[0], axes[1]), label=name, ax=ax)
-
-    def _names(self, point: NamedArray, axis: str, length: int) -> list[str]:
-        """Tokens along an axis of positions, else numbers."""
-        positions = point.about.get("key_positions" if axis == "key" else "positions")
-        if axis in ("position", "query", "key") and positions is not None and not self.encoder_tokens:
-            return [self.tokens[position] for position in positions]
-        return [str(i) for i in range(length)]

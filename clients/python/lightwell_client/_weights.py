@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from lightwell_client._looks import Look
+from lightwell_client._notebook import table
 from lightwell_client._plots import axes_for, bars, heat_map
 from lightwell_client._result import Result
 
@@ -58,6 +59,12 @@ class Parameters(Result):
     num_matrices: int
     components: tuple[ComponentCount, ...]
     rows: tuple[CensusRow, ...] = Field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the components as a table."""
+        heads = ["component", "count", "parameters", "share", "of matrices"]
+        rows = [[one.component, one.count, one.parameters, one.share, one.share_of_matrices] for one in self.components]
+        return table(f"{self.architecture}, {self.total:,} parameters", heads, rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the components as bars.
