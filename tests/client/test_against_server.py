@@ -72,6 +72,10 @@ def test_every_selection_agrees_with_the_whole(client: Client) -> None:
     whole = client.attention(text)
     one = client.attention(text, layers=-1, heads=[3, 1], query_positions=-1)
     np.testing.assert_array_equal(one.attention[0, :, 0], whole.attention[-1, [3, 1], -1])
+    np.testing.assert_array_equal(one.matrix(layer=-1, head=-5), one.matrix(layer=5, head=3))
+    np.testing.assert_array_equal(
+        client.trace(text, "attn.hook_pattern").point("attn.hook_pattern", -1).array[3], whole.matrix(-1, 3)
+    )
     pairs = client.attention(text, pairs=[(2, 5), (0, 1)])
     np.testing.assert_array_equal(pairs.matrix(2, 5), whole.matrix(2, 5))
     columns = client.attention(text, layers=1, orientation="columns")

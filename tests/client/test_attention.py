@@ -50,8 +50,9 @@ def entry(array: Array, index: int = 0, **changes: Any) -> dict[str, Any]:
     return fields | changes
 
 
-def as_safetensors(*answers: tuple[dict[str, Any], dict[str, Array]]) -> Reply:
-    metadata = {"object": "list", "model": "toy", "usage": json.dumps({"prompt_tokens": 4, "total_tokens": 4})}
+def as_safetensors(*answers: tuple[dict[str, Any], dict[str, Array]], **head: Any) -> Reply:
+    head = {"usage": {"prompt_tokens": 4, "total_tokens": 4}, **head}
+    metadata = {"object": "list", "model": "toy", **{name: json.dumps(value) for name, value in head.items()}}
     metadata |= {f"attention.{fields['index']}": json.dumps(fields) for fields, _ in answers}
     tensors = {f"{name}.{fields['index']}": array for fields, arrays in answers for name, array in arrays.items()}
     return Reply(body=save(tensors, metadata=metadata), headers=SAFETENSORS)
@@ -233,6 +234,26 @@ def test_cross_attention_labels_keys_with_their_own_tokens(client: Client, serve
 def test_a_result_is_printed_short(client: Client, server: WireServer) -> None:
     one(server, causal(2, 3))
     assert len(repr(client.attention("x"))) < 300
+
+
+def test_negative_numbers_count_from_the_models_end(client: Client, server: WireServer) -> None:
+    pattern = causal(2, 3)
+    sizes = {"decoder": {"num_layers": 6, "num_heads": 8, "num_kv_heads": 8}}
+    told = as_safetensors((entry(pattern, part="decoder"), {"attention": pattern}), stacks=sizes)
+    paired = entry(pattern[0], pairs=[[0, 1], [5, 7], [5, 2]], axes=["pair", "query", "key"], part="decoder")
+    server.will(
+        told,
+        as_safetensors((paired, {"attention": pattern[0]}), stacks=sizes),
+        as_safetensors((entry(pattern), {"attention": pattern})),
+    )
+    result = client.attention("x")
+    np.testing.assert_array_equal(result.matrix(layer=-1, head=-1), pattern[1, 2])
+    np.testing.assert_array_equal(result.matrix(layer=-6, head=-6), pattern[0, 1])
+    with pytest.raises(ValueError, match=r"layer is -2 \(4\); this answer has \[0, 5\]"):
+        result.matrix(layer=-2, head=1)
+    np.testing.assert_array_equal(client.attention("x").matrix(-1, -6), pattern[0, 2])
+    with pytest.raises(ValueError, match="did not tell how many"):  # a server of another version
+        client.attention("x").matrix(-1, 1)
 
 
 def decode_png(content: bytes) -> Array:

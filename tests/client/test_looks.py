@@ -139,6 +139,39 @@ def test_heads_layers_and_stacks_of_a_trace_go_by_their_own_names(client: Client
         trace.stacked("attn.hook_q", "encoder")
 
 
+SIZES = {"num_layers": 6, "num_heads": 8, "num_kv_heads": 2}
+
+
+def test_negative_layers_and_heads_count_from_the_models_end(client: Client, server: WireServer) -> None:
+    """layer=-1 worked in requests and not in results. Of some layers it means the model's last."""
+    q, k = draw(3, 2, 4), draw(3, 2, 4)
+    arrays: Arrays = {
+        "blocks.2.attn.hook_q": (("position", "head", "d_head"), q),
+        "blocks.5.attn.hook_k": (("position", "kv_head", "d_head"), k),
+    }
+    reply = as_json("points", (fields_of(0), arrays))
+    reply.body["stacks"] = {"decoder": SIZES}
+    reply.body["data"][0]["points"]["blocks.2.attn.hook_q"]["heads"] = [5, 2]
+    server.will(reply)
+    trace = client.trace("The fox", ["attn.hook_q", "attn.hook_k"])
+    assert (trace.point("attn.hook_q", -4).array == trace.point("attn.hook_q").array).all()
+    assert (trace.point("attn.hook_k", -1).array == k).all()
+    with pytest.raises(KeyError, match=r"no point 'attn\.hook_q' of layer -1"):
+        trace.point("attn.hook_q", -1)
+    with pytest.raises(ValueError, match="layer is -7, and the model has 6"):
+        trace.point("attn.hook_q", -7)
+    for name, head, expected in (("attn.hook_q", -3, q[:, 0]), ("attn.hook_k", -1, k[:, 1])):
+        drawn = trace.plot(name, head=head)
+        assert (np.asarray(drawn.images[0].get_array()) == expected).all()
+        pyplot.close(drawn.figure)
+    rollout = as_json("arrays", (fields_of(0, **ROLLOUT), ROLLOUT_ARRAYS))
+    rollout.body["stacks"] = {"decoder": {**SIZES, "num_layers": 2}}
+    server.will(rollout, as_json("arrays", (fields_of(0, **ROLLOUT), ROLLOUT_ARRAYS)))
+    assert (client.rollout("The fox").matrix(-1) == np.tri(3)).all()
+    with pytest.raises(ValueError, match="did not tell how many"):  # a server of another version
+        client.rollout("The fox").matrix(-1)
+
+
 def test_several_inputs_come_in_their_order(ask: Asker, server: WireServer) -> None:
     answers: list[tuple[dict[str, Any], Arrays]] = [
         (fields_of(index), {"hook_embed": (("position", "d_model"), draw(3, 4))}) for index in (1, 0)
@@ -367,8 +400,11 @@ def test_selections_are_made_by_the_models_own_numbers(client: Client, server: W
     with pytest.raises(ValueError, match="previous_token, induction"):
         heads.scores("inducton")
     server.will(as_safetensors("arrays", (fields_of(0, **CONTRIBUTIONS), CONTRIBUTIONS_ARRAYS)))
-    given = client.contributions("The fox", target=" ran").by_key()
-    assert np.allclose(given, CONTRIBUTIONS_ARRAYS["attributions"][1].sum((0, 1))[0])
+    contributions = client.contributions("The fox", target=" ran")
+    for given in (contributions.by_key(), contributions.by_key(2), contributions.by_key(-1)):
+        assert np.allclose(given, CONTRIBUTIONS_ARRAYS["attributions"][1].sum((0, 1))[0])
+    with pytest.raises(ValueError, match=r"query is 0; this answer has \[2\]"):
+        contributions.by_key(0)  # it was a place among those asked for
     server.will(as_safetensors("arrays", (fields_of(0, **ROLLOUT), ROLLOUT_ARRAYS)))
     rollout = client.rollout("The fox")
     assert (rollout.matrix(1) == np.tri(3)).all()

@@ -343,7 +343,7 @@ def test_memory_that_nobody_lived_long_enough_to_show_is_told() -> None:
 
 def test_a_seed_draws_the_same_acts_and_every_behaviour() -> None:
     def first(seed: int) -> list[Any]:
-        return [act for act, _ in zip(acts(seed, 3, len(pool())), range(500), strict=False)]
+        return [act for act, _ in zip(acts(seed, 3, len(pool())), range(1_000), strict=False)]
 
     assert first(1) == first(1) != first(2)
     assert {act.behaviour for act in first(1)} == {

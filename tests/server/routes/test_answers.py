@@ -64,6 +64,17 @@ async def test_every_answer_that_looks_inside_tells_the_precision_that_computed_
                 assert (await at.http.get(path)).json()["compute_dtype"] == "bfloat16"
 
 
+async def test_an_answer_with_layers_tells_how_many_there_are(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        capabilities = (await at.http.get("/v1/capabilities")).json()["stacks"]
+        for route, fields in (("attention", {}), ("rollout", {}), ("trace", {"points": ["attn.hook_q"]})):
+            told = (await at.post(f"/v1/{route}", {"input": "ab", "layers": 0, **fields})).json()["stacks"]
+            assert list(told) == list(capabilities)
+            for stack, sizes in told.items():
+                assert sizes.items() <= capabilities[stack].items()
+                assert sizes.keys() == {"num_layers", "num_heads", "num_kv_heads"}
+
+
 async def test_a_small_answer_is_one_piece() -> None:
     answer = tensor_response(Format.JSON, lines(10_000), ())
     assert await bodies_of(answer) == [b"".join(lines(10_000))]
