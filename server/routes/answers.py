@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
+from model.point_names import stack_config, stacks
 from server.errors import PayloadTooLarge
 from server.request_log import current_record
 from server.routes.context import AppContext
@@ -69,6 +70,17 @@ def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[st
     """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
     head = {"object": "list", "model": context.model_id, "compute_dtype": context.compute_dtype}
     return head if usage is None else {**head, "usage": usage}
+
+
+def look_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
+    """Make the same for an answer whose layers and heads are chosen: it tells how many there are, so that a reader can
+    count from the end too."""
+    sizes = {
+        stack: {"num_layers": own.num_layers, "num_heads": own.num_heads, "num_kv_heads": own.num_kv_heads}
+        for stack in stacks(context.config)
+        for own in [stack_config(context.config, stack)]
+    }
+    return {**head_of(context), "stacks": sizes, "usage": usage}
 
 
 def input_usage(inputs: Sequence[Prompt], results: Sequence[Result]) -> dict[str, Any]:

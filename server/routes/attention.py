@@ -14,8 +14,8 @@ from server.routes.abilities import check_part
 from server.routes.answers import (
     TENSOR_CONTENT,
     counted_refusals,
-    head_of,
     input_usage,
+    look_head,
     tensor_response,
     token_bytes,
     token_fields,
@@ -59,7 +59,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             check_answer_size(plans, wire, limit, token_bytes(inputs))
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
         entries = await asyncio.to_thread(_entries, context, body, inputs, plans, results)
-        head = head_of(context, input_usage(inputs, results))
+        head = look_head(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
         return tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
 

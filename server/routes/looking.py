@@ -24,8 +24,8 @@ from server.routes.abilities import check_route
 from server.routes.answers import (
     both_stacks_fields,
     counted_refusals,
-    head_of,
     input_usage,
+    look_head,
     tensor_response,
     token_bytes,
     wire_of,
@@ -129,7 +129,7 @@ class Look:
 
     def answer(self, entries: Sequence[DescribedEntry]) -> Response:
         """The entries in the wanted format."""
-        head = head_of(self.context, input_usage(self.inputs, self.results))
+        head = look_head(self.context, input_usage(self.inputs, self.results))
         pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)

@@ -12,8 +12,8 @@ from server.routes.answers import (
     TENSOR_CONTENT,
     both_stacks_fields,
     counted_refusals,
-    head_of,
     input_usage,
+    look_head,
     tensor_response,
     token_bytes,
     wire_of,
@@ -68,7 +68,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
         entries = await asyncio.to_thread(_entries, context, inputs, plans, results)
-        head = head_of(context, input_usage(inputs, results))
+        head = look_head(context, input_usage(inputs, results))
         pieces = described_body(wanted, head, entries, body.encoding_format)
         return tensor_response(wanted, pieces, (point.value for entry in entries for point in entry.points.values()))
 

@@ -226,6 +226,19 @@ class Usage(AnswerModel):
     )
 
 
+class StackSizes(AnswerModel):
+    """How many layers and heads one stack has."""
+
+    num_layers: int = Field(description="Blocks.")
+    num_heads: int = Field(description="Query heads of a block.")
+    num_kv_heads: int = Field(description="Key and value heads of a block.")
+
+
+Stacks = Annotated[
+    dict[str, StackSizes], Field(description="How many layers and heads the model has: decoder, encoder or both.")
+]
+
+
 class ErrorDetail(AnswerModel):
     """What went wrong."""
 

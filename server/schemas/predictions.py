@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, Index, Selector, Text, TokenId, Usage
+from server.schemas.base import AnswerModel, Index, Selector, Stacks, Text, TokenId, Usage
 from server.schemas.inputs import InputFields
 
 MAX_TEMPERATURES = 64
@@ -45,6 +45,7 @@ class LookAnswer(AnswerModel):
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
     compute_dtype: str | None = Field(description="The dtype in which the network computes.")
+    stacks: Stacks
     usage: Usage = Field(description="Token counts.")
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, Selector, Usage
+from server.schemas.base import AnswerModel, Selector, Stacks, Usage
 from server.schemas.inputs import InputFields
 from server.schemas.interventions import PointName
 
@@ -71,5 +71,6 @@ class TraceAnswer(AnswerModel):
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
     compute_dtype: str | None = Field(description="The dtype in which the network computes.")
+    stacks: Stacks
     usage: Usage = Field(description="Token counts.")
     data: list[TraceEntry] = Field(description="One entry an input.")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from server.engine.request import Part
-from server.schemas.base import AnswerModel, Index, RunFields, Selector, Text, Usage
+from server.schemas.base import AnswerModel, Index, RunFields, Selector, Stacks, Text, Usage
 from server.schemas.interventions import PointName
 from server.schemas.predictions import DescribedArrayAnswer, LookRequest
 
@@ -245,5 +245,6 @@ class CorrelationsAnswer(AnswerModel):
     object: Literal["list"] = Field(description="Kind of answer.")
     model: str = Field(description="Name of the model.")
     compute_dtype: str | None = Field(description="The dtype in which the network computes.")
+    stacks: Stacks
     usage: Usage = Field(description="Token counts.")
     data: list[CorrelationsEntry] = Field(description="One entry.")

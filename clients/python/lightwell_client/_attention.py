@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightwell_client._arrays import require_numpy
 from lightwell_client._heatmap import heat_map_html, heat_map_png
 from lightwell_client._notebook import described, listed
+from lightwell_client._places import Stacks, own_number, place_of, total_of
 from lightwell_client._plots import axes_for, name_ticks
 from lightwell_client._results import Usage
 
@@ -51,6 +52,10 @@ class AttentionResult:
     model: str = ""
     compute_dtype: str | None = None
     """The dtype in which the network computed these numbers, whatever they were sent in."""
+    part: str = ""
+    """Whose attention: "decoder", "encoder" or "cross"."""
+    stacks: Stacks = field(default_factory=dict, repr=False)
+    """How many layers and heads the model has."""
     usage: Usage | None = field(default=None, repr=False)
 
     @property
@@ -83,7 +88,8 @@ class AttentionResult:
     def matrix(self, layer: int | None = None, head: int | None = None) -> Array:
         """One map, [query, key] (or [key, query] under columns), by the model's own layer and head numbers.
 
-        Either may be left out where the answer holds one only (or, after `reduce`, no heads).
+        Negative numbers count from the model's end. Either may be left out where the answer holds one only (or, after
+        `reduce`, no heads).
 
         Raises:
             ValueError: not in this answer, or left out where there are several.
@@ -91,9 +97,9 @@ class AttentionResult:
         if "pair" in self.axes:
             one: Array = self._dense()[self._pair_index(layer, head)]
             return one
-        place = [place_of("layer", layer, self.layers)]
+        place = [place_of("layer", layer, self.layers, self._total("layer"))]
         if "head" in self.axes:
-            place.append(place_of("head", head, self.heads))
+            place.append(place_of("head", head, self.heads, self._total("head")))
         elif head is not None:
             raise ValueError(f"head is {head}, and this answer is reduced over heads")
         chosen: Array = self._dense()[tuple(place)]
@@ -156,10 +162,15 @@ class AttentionResult:
 
     def _pair_index(self, layer: int | None, head: int | None) -> int:
         pairs = self.pairs or ()
+        layer = None if layer is None else own_number("layer", layer, self._total("layer"))
+        head = None if head is None else own_number("head", head, self._total("head"))
         found = [i for i, pair in enumerate(pairs) if layer in (None, pair[0]) and head in (None, pair[1])]
         if len(found) != 1:
             raise ValueError(f"layer {layer}, head {head} choose {len(found)} of the pairs {list(pairs)}; choose one")
         return found[0]
+
+    def _total(self, kind: str) -> int | None:
+        return total_of(self.stacks, "encoder" if self.part == "encoder" else "decoder", kind)
 
     def _dense(self) -> Array:
         """`attention`, or after `top_k` whole rows with zeros (scores: -inf) where nothing was kept."""
@@ -174,14 +185,3 @@ class AttentionResult:
         np.put_along_axis(whole, columns, self.attention, axis=-1)
         rows: Array = whole[..., :-1]
         return rows
-
-
-def place_of(name: str, wanted: int | None, present: tuple[int, ...]) -> int:
-    """The place of a layer or head in an answer that holds those `present`; None is the only one. Raises ValueError."""
-    if wanted is None:
-        if len(present) != 1:
-            raise ValueError(f"this answer has {len(present)} {name}s, {list(present)}: say which {name}")
-        return 0
-    if wanted not in present:
-        raise ValueError(f"{name} is {wanted}; this answer has {list(present)}")
-    return present.index(wanted)

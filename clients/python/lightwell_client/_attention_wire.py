@@ -89,6 +89,8 @@ def _result(entry: dict[str, Any], common: Mapping[str, Any], kind: str, take: T
         kind=str(entry.get("kind", kind)),
         model=str(common.get("model", "")),
         compute_dtype=common.get("compute_dtype"),
+        part=str(entry.get("part", "")),
+        stacks=common.get("stacks") or {},
         usage=Usage.model_validate(common["usage"]) if isinstance(common.get("usage"), dict) else None,
     )
     if len(result.shape) != len(axes):

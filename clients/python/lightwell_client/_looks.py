@@ -70,6 +70,8 @@ class Look(Result):
     model: str = ""
     compute_dtype: str | None = None
     """The dtype in which the network computed these numbers, whatever they were sent in."""
+    stacks: dict[str, dict[str, int]] = Field(default_factory=dict, repr=False)
+    """How many layers and heads the model has: {"decoder": {"num_layers", "num_heads", "num_kv_heads"}}."""
     usage: Usage | None = Field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Array:
@@ -181,6 +183,7 @@ def _entry(entry: dict[str, Any], holder: str, arrays: dict[str, NamedArray], co
         "arrays": arrays,
         "model": str(common.get("model", "")),
         "compute_dtype": common.get("compute_dtype"),
+        "stacks": common.get("stacks") or {},
         "usage": common.get("usage"),
     }
 

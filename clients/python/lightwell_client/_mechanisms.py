@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from lightwell_client._looks import Look
+from lightwell_client._places import place_of, total_of
 from lightwell_client._plots import axes_for, bars, heat_map, visible
 from lightwell_client._predictions import TargetToken
 from lightwell_client._result import Result
@@ -79,19 +80,27 @@ class Contributions(Look):
     difference: float | None = None
     """Largest distance of that sum from the model's own logit."""
 
-    def by_key(self, query: int = -1) -> Array:
-        """What each key gives a query (a place among `query_positions`), over all layers and heads of this answer:
-        summed attributions where there is a target, summed norms otherwise. [key]
+    def by_key(self, query: int | None = None) -> Array:
+        """What each key gives the query at a position, over all layers and heads of this answer: summed attributions
+        where there is a target, summed norms otherwise. [key]
+
+        query: negative counts from the end; None is the only one of this answer.
+
+        Raises:
+            ValueError: this answer does not have that query, or has several and none was named.
         """
         name = "attributions" if "attributions" in self else "norms"
-        summed: Array = self[name][:, :, query].sum(axis=(0, 1))
+        tokens = self.encoder_tokens if self.part == "encoder" and self.encoder_tokens else self.tokens
+        place = place_of("query", query, self.query_positions, len(tokens))
+        summed: Array = self[name][:, :, place].sum(axis=(0, 1))
         return summed
 
-    def plot(self, query: int = -1, ax: Any = None) -> Any:
+    def plot(self, query: int | None = None, ax: Any = None) -> Any:
         """Draw `by_key` as bars.
 
         Raises:
             MissingDependency: matplotlib is not installed.
+            ValueError: as `by_key`.
         """
         tokens = self.encoder_tokens if self.part in ("cross", "encoder") and self.encoder_tokens else self.tokens
         names = [tokens[position] for position in self.key_positions]
@@ -179,16 +188,13 @@ class Rollout(Look):
     query_positions: tuple[int, ...] = Field(repr=False)
 
     def matrix(self, layer: int | None = None) -> Array:
-        """[query, key] up to a layer; rows sum to 1.
+        """[query, key] up to a layer, negative from the model's end; rows sum to 1.
 
         Raises:
             ValueError: not a layer of this answer, or left out where there are several.
         """
-        if layer is None and len(self.layers) != 1:
-            raise ValueError(f"this answer has the layers {list(self.layers)}: say which layer")
-        if layer is not None and layer not in self.layers:
-            raise ValueError(f"layer is {layer}; this answer has {list(self.layers)}")
-        place = 0 if layer is None else self.layers.index(layer)
+        stack = "encoder" if self.part == "encoder" else "decoder"
+        place = place_of("layer", layer, self.layers, total_of(self.stacks, stack, "layer"))
         found: Array = self["rollout" if "rollout" in self else "normalized"][place]
         return found
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._arrays import require_numpy
-from lightwell_client._attention import place_of
 from lightwell_client._looks import Look, NamedArray
+from lightwell_client._places import own_number, place_of, total_of
 from lightwell_client._plots import heat_map
 
 if TYPE_CHECKING:
@@ -22,28 +22,33 @@ class TraceResult(Look):
         Raises:
             KeyError: not in this answer, or in several layers; the message lists what there is.
         """
-        if name in self.arrays:
-            return self.arrays[name].array
-        found = self._blocks(name)
-        if len(found) > 1:
-            raise KeyError(
-                f"{name!r} is in this answer {len(found)} times, as {', '.join(found)}: say which, or stacked()"
-            )
-        return found.popitem()[1].array if found else super().__getitem__(name)
+        return self.point(name).array
 
     def point(self, name: str, layer: int | None = None) -> NamedArray:
-        """A point by its full name, or by its short one and a layer: `point("attn.hook_q", 0)`.
+        """A point by its full name, or by its short one and a layer, negative from the model's end:
+        `point("attn.hook_q", 0)`. The layer may be left out where this answer has one only.
 
         Raises:
-            KeyError: not in this answer.
+            KeyError: not in this answer, or in several layers and none was named.
+            ValueError: the layer counts from an end that the server did not tell.
         """
-        wanted = (
-            [name] if layer is None else [f"{stack}blocks.{layer}.{name}" for stack in ("", "decoder.", "encoder.")]
-        )
-        for full in wanted:
-            if full in self.arrays:
-                return self.arrays[full]
-        raise KeyError(f"no point {wanted[0]!r} in this answer; it has {', '.join(self.arrays) or 'none'}")
+        return self.arrays[self._full_name(name, layer)]
+
+    def _full_name(self, name: str, layer: int | None) -> str:
+        """Of a short name and a layer that both stacks have, the decoder's is meant, as in a request."""
+        if layer is None:
+            found = [name] if name in self.arrays else list(self._blocks(name))
+            if len(found) > 1:
+                raise KeyError(f"{name!r} is in this answer {len(found)} times, as {', '.join(found)}: say which layer")
+            if found:
+                return found[0]
+        for prefix, stack in (("", "decoder"), ("decoder.", "decoder"), ("encoder.", "encoder")):
+            if layer is not None and any(full.startswith(f"{prefix}blocks.") for full in self._blocks(name)):
+                number = own_number("layer", layer, total_of(self.stacks, stack, "layer"))
+                if (full := f"{prefix}blocks.{number}.{name}") in self.arrays:
+                    return full
+        where = "" if layer is None else f" of layer {layer}"
+        raise KeyError(f"no point {name!r}{where} in this answer; it has {', '.join(self.arrays) or 'none'}")
 
     def stacked(self, name: str, stack: str | None = None) -> Array:
         """A point of the blocks over all layers of this answer, [layer, ...], in their order.
@@ -70,18 +75,21 @@ class TraceResult(Look):
         return {full: point for full, point in self.arrays.items() if full.endswith(f".{name}")}
 
     def plot(self, name: str, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
-        """Draw a point as a heat map: its first axis down, its last across; `head` is the model's own number.
+        """Draw a point as a heat map: its first axis down, its last across; `layer` and `head` are the model's own
+        numbers, negative from its end; either may be left out where there is one only.
 
         Raises:
             MissingDependency: matplotlib is not installed.
             ValueError: the point has several heads and none was named, or this answer does not have that one.
         """
-        point = self.point(name, layer)
+        full = self._full_name(name, layer)
+        point = self.arrays[full]
         matrix, axes = point.array, list(point.axes)
         for place, axis in enumerate(axes):
             if axis in ("head", "kv_head"):
                 heads = point.about.get("heads") or range(int(matrix.shape[place]))
-                matrix = matrix.take(place_of(axis, head, tuple(heads)), axis=place)
+                total = total_of(self.stacks, "encoder" if full.startswith("encoder.") else "decoder", axis)
+                matrix = matrix.take(place_of(axis, head, heads, total), axis=place)
                 axes.pop(place)
                 break
         rows = self._names(point, axes[0], int(matrix.shape[0]))

@@ -1,0 +1,49 @@
+"""Where a layer, a head or a position stands in an answer. One rule everywhere: numbers are the model's own, negative
+ones count from the model's end, and None is the only one that the answer has.
+"""
+
+from collections.abc import Mapping, Sequence
+
+Stacks = Mapping[str, Mapping[str, int]]
+"""How many layers and heads each stack has, as the server tells: {"decoder": {"num_layers", "num_heads", ...}}."""
+
+
+def place_of(name: str, wanted: int | None, present: Sequence[int], total: int | None) -> int:
+    """The place of a number among those `present`; `total` is how many the model has, None where nobody told.
+
+    Raises:
+        ValueError: not in this answer, or None where there are several.
+    """
+    if wanted is None:
+        if len(present) != 1:
+            raise ValueError(f"this answer has {len(present)} {name}s, {list(present)}: say which {name}")
+        return 0
+    number = own_number(name, wanted, total)
+    if number not in present:
+        meant = f"{wanted}" if number == wanted else f"{wanted} ({number})"
+        raise ValueError(f"{name} is {meant}; this answer has {list(present)}")
+    return list(present).index(number)
+
+
+def own_number(name: str, wanted: int, total: int | None) -> int:
+    """The model's own number of what is `wanted`, which may count from the end.
+
+    Raises:
+        ValueError: it counts from an end that the server did not tell, or to before the beginning.
+    """
+    if wanted >= 0:
+        return wanted
+    if total is None:
+        raise ValueError(f"{name} is {wanted}, and the server did not tell how many there are: name it by its number")
+    if wanted < -total:
+        raise ValueError(f"{name} is {wanted}, and the model has {total}")
+    return wanted + total
+
+
+def total_of(stacks: Stacks, stack: str, kind: str) -> int | None:
+    """How many "layer"s, "head"s or "kv_head"s a stack has; None where the server did not tell.
+
+    stack: "encoder" or "decoder"; the only one of a model that has one.
+    """
+    sizes = stacks.get(stack) if len(stacks) != 1 else next(iter(stacks.values()))
+    return None if sizes is None else sizes.get(f"num_{kind}s")
