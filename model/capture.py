@@ -136,9 +136,10 @@ class LayerLooks:
             read.deliver(found if read.heads is None else found[:, list(read.heads)])
 
     def of_norm(self, name: str, norm: Norm, x: torch.Tensor, normed: torch.Tensor) -> None:
-        """Hand out the two points of a norm that was given x [T, d] and made `normed` of it."""
+        """Hand out the points of a norm that was given x [T, d] and made `normed` of it."""
         self.derive(f"{name}.hook_scale", lambda rows: norm.scale(x[rows.to(x.device)]))
-        self(f"{name}.hook_normalized", normed)
+        self.derive(f"{name}.hook_normalized", lambda rows: norm.normalized(x[rows.to(x.device)]))
+        self(f"{name}.hook_out", normed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from model.config import ModelConfig
-from model.points import POINTS, Axis, Point, Stack, is_cross, reads_encoder
+from model.points import BY_NAME, OF_A_NORM, POINTS, Axis, Point, Stack, is_cross, reads_encoder
 
 
 class UnknownPoint(ValueError):
@@ -93,24 +93,67 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
     return tuple(lengths[axis] for axis in point.axes)
 
 
-def _spellings() -> dict[str, Point]:
-    """What TransformerLens's users write: "attn.hook_q", "attn.q", and of attention "hook_q" and "q" alone."""
-    found: dict[str, Point] = {}
+def _spellings() -> dict[str, str]:
+    """What users of TransformerLens before version 4 write: "attn.hook_q", "attn.q", and of attention "hook_q" and
+    "q" alone."""
+    found: dict[str, str] = {}
     for point in POINTS:
         short = point.name.replace("hook_", "")
-        found |= {point.name: point, short: point}
+        found |= {point.name: point.name, short: point.name}
         if short.startswith("attn."):
-            found |= {point.name.removeprefix("attn."): point, short.removeprefix("attn."): point}
+            found |= {point.name.removeprefix("attn."): point.name, short.removeprefix("attn."): point.name}
     return found
 
 
 _SPELLINGS = _spellings()
+_VERSION_4 = {
+    "embed.hook_out": "hook_embed",
+    "pos_embed.hook_out": "hook_pos_embed",
+    "hook_in": "hook_resid_pre",
+    "hook_out": "hook_resid_post",
+    **{f"{attn}.{name}.hook_out": f"{attn}.hook_{name}" for attn in ("attn", "cross_attn") for name in "qkv"},
+    "attn.o.hook_in": "attn.hook_z",
+    "cross_attn.o.hook_in": "cross_attn.hook_z",
+    "mlp.out.hook_in": "mlp.hook_post",
+}
+"""Names that TransformerLens 4 gave to points of any model."""
+
+
+def version_4_names(config: ModelConfig, stack: Stack) -> dict[str, str]:
+    """The names that TransformerLens 4 gave to this stack's points -> theirs in `model.points`.
+
+    What a name means depends on the model: `attn.hook_out` stands before a norm of the attention's output, so that it
+    is `hook_attn_out` only where there is none, and `unembed.hook_out` before the soft cap of the logits. Source:
+    `hook_aliases` in transformer_lens 4.3, and its numbers (tests/model/test_transformer_lens.py).
+    """
+    own = stack_config(config, stack)
+    names = dict(_VERSION_4)
+    if own.final_logit_softcap is None:
+        names |= {"hook_unembed": "logits", "unembed.hook_out": "logits"}
+    names |= (
+        {"mlp.gate.hook_out": "mlp.hook_pre", "mlp.in.hook_out": "mlp.hook_pre_linear"}
+        if own.gated_mlp
+        else {"mlp.in.hook_out": "mlp.hook_pre"}
+    )
+    if own.norm_placement in ("pre", "post"):
+        names |= {"attn.hook_out": "hook_attn_out", "mlp.hook_out": "hook_mlp_out"}
+        names |= {"cross_attn.hook_out": "hook_cross_attn_out"}
+    if own.norm_placement in ("pre", "sandwich"):
+        names |= {"ln1.hook_in": "hook_resid_pre"}
+        if not own.parallel_blocks and not own.cross_attention:
+            names |= {"ln2.hook_in": "hook_resid_mid"}
+    if own.norm_placement == "output":  # ours have one norm a sublayer, whichever side of it it stands
+        names |= {f"ln{n}_post.{name}": f"ln{n}.{name}" for n in (1, 2) for name in OF_A_NORM}
+    return names
+
+
 _IN_BLOCK = re.compile(r"blocks\.(-?\d{1,9})\.(.+)")
 _WITH_LAYER = re.compile(r"(.+)\.(-?\d{1,9})")
 
 
 def read_name(config: ModelConfig, name: str) -> Written:
-    """The point of a name: full ("decoder.blocks.0.attn.hook_q"), or short ("hook_resid_post", "q", "resid_post.10").
+    """The point of a name: full ("decoder.blocks.0.attn.hook_q"), or short ("hook_resid_post", "q", "resid_post.10"),
+    as TransformerLens writes it before version 4 or since ("blocks.0.attn.q.hook_out").
 
     Without a prefix a name of an encoder-decoder means the decoder. The layer is not checked against the model.
     Raises UnknownPoint.
@@ -121,9 +164,10 @@ def read_name(config: ModelConfig, name: str) -> Written:
         layer, rest = int(match[1]), match[2]
     elif match := _WITH_LAYER.fullmatch(rest):
         rest, layer = match[1], int(match[2])
-    point = _SPELLINGS.get(rest)
-    if point is None:
+    known = version_4_names(config, stack).get(rest) or _SPELLINGS.get(rest)
+    if known is None:
         raise UnknownPoint(f"there is no point {name[:80]!r}; near ones are {near_names(config, name)}")
+    point = BY_NAME[known]
     if layer is not None and not point.in_block:
         told = short_name(config, stack, point.name)
         raise UnknownPoint(f"{told!r} stands outside the blocks and has no layer; {told!r} is accepted")

@@ -7,10 +7,14 @@ import gc
 import os
 from typing import Any
 
+import hypothesis
 import pytest
 
 from model.layers.compiler_cache import compile_once, tolerate_full_disks
 
+# How long an example takes is the machine's affair: a busy one failed tests by Hypothesis's 200 ms.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 # Set before torch is imported, as in a worker: threads that wait sleep instead of spinning, for tests share cores.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 # Until the tests run (`pytest_runtestloop`): there is no garbage in what imports make; to look took a fifth of them.

@@ -171,7 +171,7 @@ def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numb
 
     def states(stack: ModelConfig, prefix: str) -> list[torch.Tensor]:
         post = points[f"{prefix}blocks.{stack.num_layers - 1}.hook_resid_post"]
-        last = points[f"{prefix}ln_final.hook_normalized"] if stack.final_norm else post
+        last = points[f"{prefix}ln_final.hook_out"] if stack.final_norm else post
         return [*each(stack, prefix, "hook_resid_pre"), last]
 
     prefix = "decoder." if config.encoder else ""
@@ -234,7 +234,7 @@ class OverHttp:
 
     def streams(self, stack: ModelConfig, prefix: str, asked: dict[str, Any]) -> list[torch.Tensor]:
         """What enters each block of a stack, and what leaves the last, normed where there is a final norm."""
-        last = "ln_final.hook_normalized" if stack.final_norm else f"blocks.{stack.num_layers - 1}.hook_resid_post"
+        last = "ln_final.hook_out" if stack.final_norm else f"blocks.{stack.num_layers - 1}.hook_resid_post"
         names = [*(f"blocks.{layer}.hook_resid_pre" for layer in range(stack.num_layers)), last]
         traced = self.trace([f"{prefix}{name}" for name in names], asked)
         return [traced[f"{prefix}{name}"] for name in names]

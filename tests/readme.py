@@ -114,6 +114,19 @@ def fields_table() -> str:
     )
 
 
+def points_table() -> str:
+    """The glossary of the points: every one with its axes, how it is made, and whether it can be changed."""
+    from model.points import POINTS
+
+    def row(name: str, axes: str, formula: str, about: str, changeable: bool) -> str:
+        return f"| `{name}` | {axes} | `{formula}` | {about} | {'yes' if changeable else 'no'} |"
+
+    rows = [row(p.name, ", ".join(p.axes), p.formula, p.about, p.changeable) for p in POINTS]
+    return "\n".join(
+        ["| point | axes | made as | already done, or not yet | can be changed |", "|---|---|---|---|---|", *rows]
+    )
+
+
 def table(name: str) -> str:
     """What stands between the two marks of `name`."""
     found = re.search(marks(name), REFERENCE.read_text(encoding="utf-8"), re.DOTALL)
@@ -255,6 +268,7 @@ def rewrite_tables(text: str, server: Server) -> str:
         "settings": settings_table,
         "metrics": metrics_table,
         "fields": fields_table,
+        "points": points_table,
         "routes": lambda: routes_table(openapi(server)),
     }
     for name, make in tables.items():

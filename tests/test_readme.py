@@ -36,6 +36,10 @@ def test_every_field_of_other_servers_is_documented() -> None:
     assert readme.table("fields") == readme.fields_table()
 
 
+def test_every_point_is_in_the_glossary() -> None:
+    assert readme.table("points") == readme.points_table()
+
+
 def test_every_route_is_documented(server: Server) -> None:
     assert readme.table("routes") == readme.routes_table(readme.openapi(server))
 

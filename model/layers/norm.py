@@ -33,6 +33,11 @@ class Norm(Protocol):
         """What the (centred) rows are divided by: x [rows, d] -> [rows, 1], float32, or float64 in float64."""
         ...
 
+    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+        """The (centred) rows divided by their scale, before weight and bias: x [rows, d] -> [rows, d], float32, or
+        float64 in float64."""
+        ...
+
 
 class RmsNorm:
     """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
@@ -74,6 +79,9 @@ class RmsNorm:
         wide = x.to(self._wide)
         return torch.sqrt(_row_means(wide * wide) + self.eps)
 
+    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(self._wide) / self.scale(x)
+
 
 class LayerNorm:
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
@@ -103,6 +111,10 @@ class LayerNorm:
             return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
         centred = wide - _row_means(wide)
         return torch.sqrt(_row_means(centred * centred) + self.eps)
+
+    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        return (wide - _row_means(wide)) / self.scale(x)
 
 
 def _row_means(x: torch.Tensor) -> torch.Tensor:

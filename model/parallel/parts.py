@@ -92,6 +92,11 @@ class NormOfAllHeads:
         """Of x [T, own heads D] -> [T, 1]."""
         return self._norm.scale(self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1))
 
+    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+        """Of x [T, own heads D] -> the same shape."""
+        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
+        return self._share.part(self._norm.normalized(whole.flatten(1)), 1, self._size)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitHeads(Heads):

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from fastapi import APIRouter
 
 from model.config import ModelConfig
-from model.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
+from model.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
 from model.points import Point, Stack
 from server.engine.request import AttentionKind, CaptureDtype, Pooling
 from server.routes.abilities import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL, parts_of, why_not
@@ -125,6 +125,9 @@ def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
             None if axis in ("position", "query", "key") else n for axis, n in zip(point.axes, fixed, strict=True)
         ],
         "layers": [layer for layer in layers if why_absent(config, stack, point, layer) is None],
+        "formula": point.formula,
+        "about": point.about,
+        "other_names": [written for written, meant in version_4_names(config, stack).items() if meant == point.name],
         "changeable": point.changeable,
     }
 

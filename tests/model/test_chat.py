@@ -88,7 +88,7 @@ def rendered(tokenizer: Tokenizer, source: str, content: str = "Hi") -> str:
 
 
 @pytest.mark.parametrize("source", [LLAMA_3, CHATML, ZEPHYR, JSON], ids=["llama 3", "chatml", "zephyr", "json"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=st.lists(message, min_size=1, max_size=4), prompt=st.booleans())
 def test_a_template_renders_as_in_transformers(
     tokenizer: Tokenizer, theirs: Any, source: str, messages: list[dict[str, Any]], prompt: bool

@@ -10,7 +10,7 @@ from model.detokenizer import Detokenizer, StopMatcher
 from model.tokenizer import Tokenizer
 from tests.model import tokenizer_folders as folders
 
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 places = st.lists(st.floats(0, 1, exclude_max=True), max_size=24)
 words = st.lists(
     st.one_of(
@@ -138,7 +138,7 @@ def first_stop(text: str, stops: list[str], after: int = 0) -> tuple[str, str] |
 letters = st.text(alphabet="ab\n", max_size=24)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     pieces=st.lists(letters, max_size=6),
     stops=st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4),

@@ -67,7 +67,7 @@ def test_patterns_and_logits_equal_the_reference_in_float32(folder: Path) -> Non
         ours, expected = _looked(folder, torch.float32, chunk), _expected(folder)
         assert worst(ours, expected, "hook_pattern") <= 1e-5
         assert worst(ours, expected, "logits") <= 1e-4
-        assert worst(ours, expected, "hook_normalized") <= 1e-4
+        assert worst(ours, expected, "hook_out") <= 1e-4
 
 
 def test_chunks_do_not_change_a_bit_in_float32(folder: Path) -> None:
@@ -85,7 +85,7 @@ def test_looking_does_not_change_a_bit_of_the_answer(folder: Path, dtype: torch.
     if config.has_head:
         assert torch.equal(seen, points[full_name(config, "decoder", "logits", None)])
     else:
-        name = "ln_final.hook_normalized" if config.final_norm else f"blocks.{config.num_layers - 1}.hook_resid_post"
+        name = "ln_final.hook_out" if config.final_norm else f"blocks.{config.num_layers - 1}.hook_resid_post"
         assert torch.equal(seen, points[name])
 
 
@@ -184,7 +184,7 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
                 if is_post:  # what stands in the stream is the normed sum
                     std = x.var(-1, correction=0, keepdim=True).add(found.config.norm_eps).sqrt()
                     torch.testing.assert_close(std, found.at(f"{norm}.hook_scale", layer))
-                    x = found.at(f"{norm}.hook_normalized", layer)
+                    x = found.at(f"{norm}.hook_out", layer)
                 if found.has(stream, layer):
                     torch.testing.assert_close(x, found.at(stream, layer))
 

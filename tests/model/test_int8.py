@@ -75,7 +75,7 @@ def test_a_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype
     assert_rows_do_not_depend_on_the_batch(layer, torch.randn(300, inputs).to(dtype))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     inputs=st.integers(1, 600),
     outputs=st.integers(1, 300),

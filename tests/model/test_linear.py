@@ -79,7 +79,7 @@ def test_a_packed_mlp_row_has_the_same_bits_in_every_batch(
     assert_rows_do_not_depend_on_the_batch(mlp, 3 * torch.randn(131, width).to(dtype))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     inputs=st.one_of(st.integers(2, 1500), st.sampled_from([2048, 3072, 4096, 4097])),
     outputs=st.one_of(st.integers(1, 80), st.integers(81, 900)),

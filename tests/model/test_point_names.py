@@ -48,6 +48,39 @@ def test_short_names_of_transformer_lens_mean_attention() -> None:
             assert read_name(BOTH, written).point.name == f"attn.hook_{short}"
 
 
+@pytest.mark.parametrize(
+    ("changes", "written", "meant"),
+    [
+        ({}, "blocks.1.hook_in", "hook_resid_pre"),
+        ({}, "blocks.1.hook_out", "hook_resid_post"),
+        ({}, "hook_out", "hook_resid_post"),
+        ({}, "embed.hook_out", "hook_embed"),
+        ({}, "blocks.0.attn.k.hook_out", "attn.hook_k"),
+        ({}, "blocks.0.attn.o.hook_in", "attn.hook_z"),
+        ({}, "blocks.0.ln2.hook_in", "hook_resid_mid"),
+        ({"gated_mlp": True}, "mlp.in.hook_out", "mlp.hook_pre_linear"),
+        ({"gated_mlp": True}, "mlp.gate.hook_out", "mlp.hook_pre"),
+        ({"gated_mlp": False}, "mlp.in.hook_out", "mlp.hook_pre"),
+        ({"gated_mlp": False}, "mlp.gate.hook_out", None),
+        ({}, "attn.hook_out", "hook_attn_out"),
+        ({"norm_placement": "sandwich"}, "attn.hook_out", None),  # stands before ln1_post, and hook_attn_out behind it
+        ({"norm_placement": "sandwich"}, "ln1_post.hook_out", "ln1_post.hook_out"),
+        ({"norm_placement": "output"}, "ln1_post.hook_scale", "ln1.hook_scale"),
+        ({}, "unembed.hook_out", "logits"),
+        ({"final_logit_softcap": 30.0}, "unembed.hook_out", None),  # stands before the cap
+    ],
+)
+def test_names_of_transformer_lens_4_mean_what_they_mean_there(
+    changes: dict[str, Any], written: str, meant: str | None
+) -> None:
+    config = replace(DECODER, **changes)
+    if meant is None:
+        with pytest.raises(UnknownPoint, match="near ones are"):
+            read_name(config, written)
+    else:
+        assert read_name(config, written).point.name == meant
+
+
 def test_a_name_without_prefix_means_the_decoder_of_two_stacks() -> None:
     assert stacks(BOTH) == ("encoder", "decoder")
     assert read_name(BOTH, "blocks.0.hook_resid_pre").stack == "decoder"
@@ -68,8 +101,8 @@ def test_full_names_have_a_prefix_only_where_there_are_two_stacks() -> None:
         (DECODER, {"cross_attn.hook_q", "ln1_post.hook_scale", "mlp.hook_pre_linear", "hook_token_type_embed"}),
         (replace(DECODER, learned_positions=False), {"hook_pos_embed"}),
         (replace(DECODER, parallel_blocks=True), {"hook_resid_mid"}),
-        (ENCODER, {"logits", "ln_final.hook_normalized", "embed_norm.hook_scale"}),
-        (replace(DECODER, norm_placement="post"), {"ln2_post.hook_normalized"}),
+        (ENCODER, {"logits", "ln_final.hook_out", "embed_norm.hook_scale"}),
+        (replace(DECODER, norm_placement="post"), {"ln2_post.hook_out"}),
     ],
 )
 def test_what_a_model_lacks_is_no_point_of_it_and_the_refusal_says_why(config: ModelConfig, absent: set[str]) -> None:
@@ -98,7 +131,7 @@ def test_a_first_block_without_norm_is_refused_by_layer_only() -> None:
     [
         ("hook_resid_psot", "hook_resid_post"),
         ("blocks.0.attn.hook_patern", "attn.hook_pattern"),
-        ("mlp.hook_out", "mlp.hook_post"),
+        ("mlp.hook_pots", "mlp.hook_post"),
         ("encoder.blocks.0.attn.hook_qq", "encoder.attn.hook_q"),
     ],
 )

@@ -76,7 +76,7 @@ def sample_one(logits: list[float], **params: object) -> SampledToken:
 )
 @example(vocab_size=50257, dtype=torch.float32, seed=1)
 @example(vocab_size=50257, dtype=torch.bfloat16, seed=2)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_row_answers_the_same_alone_among_others_and_with_more_threads(
     vocab_size: int, dtype: torch.dtype, seed: int
 ) -> None:
@@ -193,7 +193,7 @@ def test_penalties_with_no_history_change_nothing() -> None:
 
 
 @given(seed=seeds, vocab_size=st.sampled_from([1, 2, 10, 64, 65, 300]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_distribution_is_the_reference_s(seed: int, vocab_size: int) -> None:
     """float64: an edge of top_p or min_p falls on the other side of a token with odds of about 1e-11 an example."""
     row = make_row(vocab_size, random.Random(seed))
@@ -203,7 +203,7 @@ def test_the_distribution_is_the_reference_s(seed: int, vocab_size: int) -> None
 
 
 @given(seed=seeds, top_p=st.floats(0.001, 0.999), vocab_size=st.sampled_from([5, 1000, 50257]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: float, vocab_size: int) -> None:
     logits = make_logits(1, vocab_size, seed)[0]
     kept = Sampler(vocab_size).distribution(logits, SamplerRow(Params(top_p=top_p), 0)) > 0
@@ -217,7 +217,7 @@ def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: fl
 
 @given(seed=seeds, vocab_size=st.sampled_from([10, 300, 4096]), dtype=st.sampled_from([torch.float32, torch.float64]))
 @example(seed=0, vocab_size=50257, dtype=torch.float32)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_kept_tokens_are_those_of_transformers(seed: int, vocab_size: int, dtype: torch.dtype) -> None:
     """The same tokens survive top_k, min_p and temperature, and in float64 top_p.
 
@@ -263,7 +263,7 @@ def test_top_p_keeps_all_of_several_equal_tokens() -> None:
 
 
 @given(seed=seeds, penalty=st.floats(0.3, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_repetition_penalty_is_that_of_transformers(seed: int, penalty: float) -> None:
     rng = random.Random(seed)
     prompt, output = ([rng.randrange(300) for _ in range(40)] for _ in range(2))

@@ -30,7 +30,7 @@ SPECIAL = [
 ]
 MARKS = ["\u2581", " ", "  ", "\n", " .", " n't", " 's", "<0x41>", "\u200d", "e\u0301", "\U0001f642", "\x00", "\u5929"]
 texts = st.lists(st.one_of(st.sampled_from(SPECIAL + MARKS), st.text(max_size=8)), max_size=8).map("".join)
-few = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 Pair = tuple[Tokenizer, Any]
 

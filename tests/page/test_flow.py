@@ -42,7 +42,7 @@ def test_every_tensor_of_the_block_can_be_opened(open_view: Open, server: Server
     page = open_view("flow", layer=2)
     points = {point["name"].replace("blocks.{layer}.", "") for point in ask(server, "/v1/capabilities")["points"]}
     offered = page.locator("#tensor option").evaluate_all("options => options.map((option) => option.value)")
-    assert set(offered) - {""} == {name for name in points if not name.endswith("hook_scale")}
+    assert set(offered) - {""} == {name for name in points if not name.endswith(("hook_scale", "hook_normalized"))}
 
 
 def test_the_picture_names_each_tensor_with_its_shape(open_view: Open, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def why(api: Api) -> Arrays:
     return {
         f"{name}-weights": found["weights"],
         f"{name}-products": found["products"],
-        "vectors": api.point("ln1.hook_normalized", positions=[QUERY, KEY]),
+        "vectors": api.point("ln1.hook_out", positions=[QUERY, KEY]),
         "q-and-k": [found["q_projected"], found["k_projected"][KEY]],
         "turned-q-and-k": [found["q_projected"], q, found["k_projected"][KEY], k],
         "dot": [q[by_size], k[by_size], in_order, np.cumsum(in_order)],

@@ -54,13 +54,17 @@ class Stack:
     def norm(self, point: str, name: str, x: torch.Tensor, layer: int | None = None) -> torch.Tensor:
         config, weight = self.config, self.weight(f"{name}.weight")
         if config.norm == "rmsnorm":
-            self.keep(f"{point}.hook_scale", formulas.rms_scale(x, config.norm_eps), layer)
+            scale = formulas.rms_scale(x, config.norm_eps)
+            normalized = x / scale
             y = formulas.rms_norm(x, weight, config.norm_eps, config.norm_weight_offset, self.casts)
         else:
-            self.keep(f"{point}.hook_scale", formulas.layer_norm_scale(x, config.norm_eps), layer)
+            scale = formulas.layer_norm_scale(x, config.norm_eps)
+            normalized = (x - x.mean(-1, keepdim=True)) / scale
             bias = self.weight(f"{name}.bias") if self.has(f"{name}.bias") else None
             y = formulas.layer_norm(x, weight, bias, config.norm_eps)
-        return self.keep(f"{point}.hook_normalized", y, layer)
+        self.keep(f"{point}.hook_scale", scale, layer)
+        self.keep(f"{point}.hook_normalized", normalized, layer)
+        return self.keep(f"{point}.hook_out", y, layer)
 
     def embed(self, token_ids: list[int]) -> torch.Tensor:
         config, length = self.config, len(token_ids)

@@ -34,7 +34,7 @@ def feed(decoder: FrameDecoder, data: bytes) -> list[Frame]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frames, st.lists(st.integers(min_value=1, max_value=5000), min_size=1, max_size=50))
 def test_frames_come_out_whole_however_the_bytes_are_cut(
     sent: list[tuple[bytes, list[bytes]]], cuts: list[int]

@@ -21,7 +21,7 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_estimate_is_the_size_of_the_plans(config: ModelConfig, data: st.DataObject) -> None:
     names = [
         f"encoder.{point.name}" if stack == "encoder" and config.kind == "encoder-decoder" else point.name

@@ -84,7 +84,7 @@ def test_every_dataclass_of_the_contract_is_tried_here() -> None:
 
 @pytest.mark.parametrize("kind", HEADERS_ALONE, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-@settings(max_examples=MAX_EXAMPLES, deadline=None)
+@settings(max_examples=MAX_EXAMPLES)
 def test_a_dataclass_survives_msgpack_with_its_types(kind: type[typing.Any], data: st.DataObject) -> None:
     sent = data.draw(values(kind))
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=kind)
@@ -93,7 +93,7 @@ def test_a_dataclass_survives_msgpack_with_its_types(kind: type[typing.Any], dat
 
 
 @given(values(EngineRequest))
-@settings(max_examples=MAX_EXAMPLES, deadline=None)
+@settings(max_examples=MAX_EXAMPLES)
 def test_a_request_reaches_the_worker_as_it_was(sent: EngineRequest) -> None:
     received = after_the_wire(sent)
     assert repr(spelled_out(received)) == repr(spelled_out(sent))
@@ -122,14 +122,14 @@ def spelled_out(sent: EngineRequest) -> EngineRequest:
 
 @pytest.mark.parametrize("task", typing.get_args(Task), ids=lambda task: task.__name__)
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_every_kind_of_task_arrives_as_that_kind(task: type, data: st.DataObject) -> None:
     sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=data.draw(values(task)), arrival_time=0.5)
     assert type(after_the_wire(sent).task) is task
 
 
 @given(values(StepOutput))
-@settings(max_examples=MAX_EXAMPLES, deadline=None)
+@settings(max_examples=MAX_EXAMPLES)
 def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     header, buffers = messages.step_message(sent)
     frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
@@ -170,7 +170,7 @@ def test_log_probabilities_of_a_long_prompt_stay_out_of_the_message_and_can_be_r
 
 
 @given(values(EngineRequest), st.data())
-@settings(max_examples=MAX_EXAMPLES, deadline=None)
+@settings(max_examples=MAX_EXAMPLES)
 def test_a_message_cut_short_is_refused(sent: EngineRequest, data: st.DataObject) -> None:
     header, _ = messages.new_request(sent)
     encoded = messages.encode(header)

@@ -19,7 +19,7 @@ def test_a_small_weight_on_a_long_vector_can_matter_more() -> None:
     assert np.allclose(value_norms(pattern, values, np.eye(2)), [[2.0, 0.8]])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), queries=st.integers(1, 5), keys=st.integers(1, 6), centred=st.booleans())
 def test_norms_and_attributions_are_those_of_the_moves_built_whole(
     seed: int, queries: int, keys: int, centred: bool

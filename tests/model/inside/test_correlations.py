@@ -16,7 +16,7 @@ def by_hand(samples: np.ndarray) -> np.ndarray:
     return upper
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(3, 40), st.integers(2, 30), st.integers(0, 2**32 - 1))
 def test_every_pair_is_numpys_correlation(num_samples: int, num_units: int, seed: int) -> None:
     samples = np.random.default_rng(seed).standard_normal((num_samples, num_units)).astype(np.float32)

@@ -35,7 +35,7 @@ def observe(
     return Observed(*arrays), seen, w_o, scale, distance * seen
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**32 - 1),
     keys=st.integers(1, 12),

@@ -41,7 +41,7 @@ def test_a_great_temperature_makes_all_equal() -> None:
     assert np.allclose(softmax(np.array([5.0, -3.0, 0.5]), 1e9), 1 / 3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.integers(2, 200),

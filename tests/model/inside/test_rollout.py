@@ -34,7 +34,7 @@ def causal(seed: int, layers: int, length: int) -> np.ndarray:
     return scaled
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 4), length=st.integers(1, 6))
 def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one(seed: int, layers: int, length: int) -> None:
     patterns = causal(seed, layers, length)
@@ -45,7 +45,7 @@ def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one(seed: int,
         assert np.allclose(rolled.sum(-1), 1)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 3), length=st.integers(1, 3))
 def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None:
     """Ford and Fulkerson: the most that flows is the least capacity of any set of edges that parts the two ends."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.block_manager import NULL_BLOCK, BlockManager
@@ -60,7 +60,6 @@ def test_freeing_twice_is_harmless() -> None:
     blocks.check_integrity([])
 
 
-@settings(deadline=None)  # of the clock, which a busy machine does not keep
 @given(
     old=st.lists(st.integers(0, 1), min_size=1, max_size=20),
     shared=st.integers(0, 20),

@@ -290,7 +290,7 @@ def draw_change(data: st.DataObject, model: Transformer, donor: Answer) -> Inter
 
 @pytest.mark.parametrize("name", tiny.VARIANTS)
 @given(data=st.data())
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: st.DataObject) -> None:
     """Whatever one of them changes, and whether it is looked at."""
     model, config = model_of(name), model_of(name).config

@@ -209,4 +209,4 @@ class AnyTraffic(RuleBasedStateMachine):
 
 
 def test_any_traffic_ends_with_the_right_answers_and_an_empty_cache() -> None:
-    run_state_machine_as_test(AnyTraffic, settings=settings(max_examples=100, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(AnyTraffic, settings=settings(max_examples=100, stateful_step_count=25))

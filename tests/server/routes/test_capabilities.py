@@ -62,6 +62,19 @@ async def test_every_point_it_names_can_be_traced_and_has_that_shape(config: Any
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+async def test_the_other_names_of_a_point_mean_it(config: Any, tmp_path: Path) -> None:
+    async with site(tmp_path, config=config) as at:
+        points = (await capabilities(at))["points"]
+        named = [(other, point) for point in points for other in point["other_names"]]
+        assert {"embed.hook_out", "hook_out", "attn.q.hook_out"} <= {other for other, _ in named}
+        for other, point in named:
+            prefix = f"{point['stack']}." if config.kind == "encoder-decoder" else ""
+            block = "blocks.1." if "{layer}" in point["name"] else ""
+            answer = await at.post("/v1/trace", {"input": "abc", "points": [f"{prefix}{block}{other}"]})
+            assert list(answer.json()["data"][0]["points"]) == [point["name"].replace("{layer}", "1")], other
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 async def test_a_point_can_be_changed_exactly_when_it_says_so(config: Any, tmp_path: Path) -> None:
     body = {"input": "abc", "points": ["hook_embed"]}
     async with site(tmp_path, config=config) as at:

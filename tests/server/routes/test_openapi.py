@@ -42,7 +42,7 @@ def test_no_input_that_the_schema_allows_or_forbids_is_a_server_error(mode: Any,
         if operation.method != "post":  # nothing can be wrong with a GET that has no parameters
             continue
 
-        @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=12, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: Any) -> None:
             answer = case.call()

@@ -73,7 +73,7 @@ async def test_a_selection_comes_in_the_order_asked_for(tmp_path: Path) -> None:
 SELECTORS = {"head": "heads", "kv_head": "heads", "position": "positions", "query": "positions", "key": "key_positions"}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, tmp_path_factory: Any) -> None:
     point = data.draw(st.sampled_from([p for p in points_of(tiny_config(), "decoder") if p.in_block]))
@@ -195,11 +195,11 @@ async def test_what_the_model_or_the_input_lacks_is_400(
 
 async def test_an_encoder_has_no_logits_and_continues_nothing(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder()) as at:
-        (entry,) = await ask(at, points=["ln1.hook_normalized", "hook_token_type_embed"])
+        (entry,) = await ask(at, points=["ln1.hook_out", "hook_token_type_embed"])
         (first,) = at.engine.submitted
         no_logits = await at.error(PATH, {"input": "abc", "points": ["logits"]}, 400)
         no_completion = await at.error(PATH, {"input": "abc", "points": ["q"], "completion": "d"}, 400)
-    assert "blocks.2.ln1.hook_normalized" in entry["points"]
+    assert "blocks.2.ln1.hook_out" in entry["points"]
     assert {point.stack for point in first.task.points} == {"encoder"}  # type: ignore[union-attr]
     assert "an encoder predicts no next token" in no_logits["message"]
     assert no_completion["param"] == "completion"

@@ -56,12 +56,12 @@ function graphOf(capabilities, stackName, layer, numLayers) {
   const onWire = (point, at) => point.name.replace("{layer}", at);
   const named = (node) => {
     if (node.full) return node;
-    const scale = points.get(node.id.replace("hook_normalized", "hook_scale"));
+    const scale = points.get(node.id.replace("hook_out", "hook_scale"));
     return {
       ...node,
       point: points.get(node.id),
       full: onWire(points.get(node.id), layer),
-      scale: node.id.endsWith("hook_normalized") ? onWire(scale, layer) : null,
+      scale: node.id.endsWith("hook_out") ? onWire(scale, layer) : null,
     };
   };
   const bands = blockBands(stack, points, layer, stack.cross_attention ? encoderOutput(capabilities, onWire) : null);
@@ -76,7 +76,7 @@ function graphOf(capabilities, stackName, layer, numLayers) {
 function encoderOutput(capabilities, onWire) {
   const last = capabilities.stacks.encoder.num_layers - 1;
   const own = pointsOf(capabilities, "encoder", last);
-  const point = own.get("ln_final.hook_normalized") ?? own.get("hook_resid_post");
+  const point = own.get("ln_final.hook_out") ?? own.get("hook_resid_post");
   const how = [
     bareName(point) === "hook_resid_post" ? `after its block ${last}` : `${NORMS[capabilities.stacks.encoder.norm]}(x)`,
   ];

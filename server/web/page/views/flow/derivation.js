@@ -24,7 +24,7 @@ export function derivation(node, { place, strips, scale }) {
   const name = node.id.split(".").at(-1);
   if (name === "hook_attn_scores") return scoreLines(part, place, strips);
   if (name === "hook_pattern") return patternLine(part, place, strips);
-  if (name === "hook_normalized" && scale !== undefined) return normLine(place.stack, scale);
+  if (name === "hook_out" && scale !== undefined) return normLine(place.stack, scale);
   const product = productsOf(node, place)[name];
   if (product) return [product];
   const sum = sumsOf(place.stack, strips)[name];

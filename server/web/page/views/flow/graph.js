@@ -109,7 +109,7 @@ function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   const node = nodesOfStack(stack);
   const isCross = encoderOutput !== null;
   const { norm, isBefore } = placing(stack);
-  const normed = isCross ? "ln_cross.hook_normalized" : "ln1.hook_normalized";
+  const normed = isCross ? "ln_cross.hook_out" : "ln1.hook_out";
   const hasNorm = isBefore && points.has(normed);
   const q = hasNorm ? normed : start.id;
   const body = attentionBody({
@@ -143,7 +143,7 @@ function mlpBand(stack, points, { start, end, isParallel }) {
   const node = nodesOfStack(stack);
   const { norm, isBefore, isAfter } = placing(stack);
   const isGated = stack.gated_mlp;
-  const normed = "ln2.hook_normalized";
+  const normed = "ln2.hook_out";
   const hasNorm = isBefore && points.has(normed);
   const from = hasNorm ? normed : start.id;
   const own = hasNorm ? "n" : "x";
@@ -219,8 +219,8 @@ export function endNodes(stack, points) {
     node("hook_embed", 0, 0, ["W_E[token]"]),
     node("hook_pos_embed", 0, 0, [stack.positions.includes("learned") ? "a learned vector" : "sines"]),
     node("hook_token_type_embed", 0, 0, ["one for all"]),
-    node("embed_norm.hook_normalized", 0, 0, [norm]),
+    node("embed_norm.hook_out", 0, 0, [norm]),
   ];
-  const behind = [node("ln_final.hook_normalized", 0, 0, [`${norm}(x)`]), node("logits", 0, 0, ["x · W_U"])];
+  const behind = [node("ln_final.hook_out", 0, 0, [`${norm}(x)`]), node("logits", 0, 0, ["x · W_U"])];
   return [before, behind].map((nodes) => nodes.filter(({ id }) => points.has(id)));
 }

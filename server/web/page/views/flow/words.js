@@ -55,7 +55,7 @@ const WORDS = {
 /** {title, tone, about} of a point of a stack. */
 export function wordsOf(id, stack) {
   const name = id.split(".").at(-1);
-  if (name === "hook_normalized") {
+  if (name === "hook_out") {
     const title = id.startsWith("ln_final") ? "final norm" : id.startsWith("embed") ? "norm" : "n";
     return { title, tone: "ink", about: NORMED[stack.norm] };
   }

@@ -22,7 +22,7 @@ export function Vectors({ pair, stack, body }) {
   const capabilities = useCapabilities();
   const { entry, query, key } = pair;
   const isNormed = ["pre", "sandwich"].includes(stack.norm_placement);
-  const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_normalized"
+  const point = `${capabilities.kind === "encoder-decoder" ? `${entry.part}.` : ""}${isNormed ? "ln1.hook_out"
     : "hook_resid_pre"}`;
   const answer = useLook("v1/trace", { ...inputOf(selection, capabilities), points: [point], layers: body.layer,
     positions: [...new Set([query, key])] });
