@@ -26,7 +26,7 @@ engine.
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -206,8 +206,33 @@ def error_response(error: ApiError, headers: Mapping[str, str] | None = None) ->
 
 def shown(value: object) -> str:
     """A value as an error message repeats it: its Python form, cut to a readable length."""
-    text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
-    return text if len(text) <= MAX_SHOWN_VALUE else text[:MAX_SHOWN_VALUE] + "..."
+    text = ""
+    for piece in _pieces(value):  # of a value of megabytes the rest is not looked at
+        text += piece
+        if len(text) > MAX_SHOWN_VALUE:
+            return text[:MAX_SHOWN_VALUE] + "..."
+    return text
+
+
+def _pieces(value: object) -> Iterator[str]:
+    """The Python form of a value of JSON, piece by piece."""
+    if isinstance(value, str):
+        begin = value[: MAX_SHOWN_VALUE + 1]
+        yield repr(begin) if begin.isprintable() else ascii(begin)
+    elif isinstance(value, list):
+        yield "["
+        for i, item in enumerate(value):
+            yield ", " if i else ""
+            yield from _pieces(item)
+        yield "]"
+    elif isinstance(value, dict):
+        yield "{"
+        for i, (name, item) in enumerate(value.items()):
+            yield f"{', ' if i else ''}{shown(name)}: "
+            yield from _pieces(item)
+        yield "}"
+    else:
+        yield repr(value)
 
 
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:

@@ -40,7 +40,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.metric_aliases",
             "server.messages",
-            "server.keys", "server.key_limits", "server.rates", "server.browsers",
+            "server.keys", "server.key_limits", "server.json_reader", "server.rates", "server.browsers",
             "server.settings", "server.setting_kinds", "server.selectors", "server.web_assets", "server.tensors",
             "server.sse",
             "server.trace_plan", "server.trace_body", "server.intervention_plan",

@@ -12,7 +12,8 @@ from server.engine.request import AttentionKind, CaptureDtype, Pooling
 from server.routes.abilities import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL, parts_of, why_not
 from server.routes.context import AppContext
 from server.routes.interventions import MAX_VALUE_BYTES
-from server.routes.prompts import MAX_PROMPTS, encoder_limit
+from server.routes.prompts import encoder_limit
+from server.schemas.base import MAX_PROMPTS
 from server.schemas.interventions import MAX_INTERVENTIONS
 from server.schemas.trace import MAX_POINTS
 

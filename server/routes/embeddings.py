@@ -113,8 +113,9 @@ def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInpu
 
     if isinstance(body.input, str):
         return prepared(body.input)
-    texts = [prepared(item) for item in body.input if isinstance(item, str)]
-    return texts or body.input
+    if not body.input or not isinstance(body.input[0], str):  # of ids nobody looks at each: there may be a million
+        return body.input
+    return [prepared(item) for item in body.input if isinstance(item, str)]
 
 
 def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:

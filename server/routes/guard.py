@@ -6,12 +6,16 @@ own for those who watch it for a disconnect.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
@@ -27,18 +31,16 @@ from server.errors import (
     UnsupportedMediaType,
     shown,
 )
+from server.json_reader import JsonReader
 from server.key_limits import LimitReached
 from server.keys import Keyring, KnownKey
 from server.request_log import CLIENT_CLOSED_REQUEST, current_record
-from server.schemas.interventions import MAX_LIST_NUMBERS, check_value_lists
+from server.schemas.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
-"""Commas of a body: parsing takes about a second of the event loop for so many lists, and no request needs them."""
-
-MAX_BODY_BRACKETS = 1 << 14
-"""Lists and objects of a body: reading a million of them took seconds of the event loop, and no request needs them."""
-_SCANNED_AT_ONCE = 1 << 18
-"""Bytes."""
+"""Commas of a body: no request needs more."""
+_READ_AT_ONCE = 1 << 15
+"""Bytes of a body that is parsed at once, on the event loop: some milliseconds, and fewer lists than a large one's."""
 
 KEY_IN_SCOPE = "lightwell.key"
 """Where an ASGI scope holds the request's ApiKey; it is not there while the server is open to all."""
@@ -158,7 +160,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(int(announced), max_bytes)
-    chunks, size, num_commas, num_brackets = [], 0, 0, 0
+    chunks, size, num_commas = [], 0, 0
     try:
         async for chunk in request.stream():
             chunks.append(chunk)
@@ -172,50 +174,41 @@ async def read_body(request: Request, max_bytes: int) -> None:
                     "or shorter inputs, and arrays as base64.",
                     code="body_too_large",
                 )
-            num_brackets += chunk.count(b"[") + chunk.count(b"{")
     except ClientDisconnect:
         message = f"The client left after {size} bytes of its request's body."
         raise ApiError(CLIENT_CLOSED_REQUEST, message, "invalid_request_error", code="client_left") from None
     body = b"".join(chunks)
     if not body.strip():
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
+    request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
+    if len(body) > _READ_AT_ONCE:
+        request._json = await asyncio.to_thread(_parse, body)  # and here what it parsed
+        return
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise BadRequest(
-            f"The body is not UTF-8: byte {body[error.start]:#04x} at {error.start}; JSON in UTF-8 is accepted.",
-            code="json_invalid",
-        ) from None
-    if num_brackets > MAX_BODY_BRACKETS:  # or a text holds some of them
-        num_brackets = await count_brackets(body)
-        if num_brackets > MAX_BODY_BRACKETS:
-            raise PayloadTooLarge(
-                f"The body holds {num_brackets} lists and objects; at most {MAX_BODY_BRACKETS} are accepted. "
-                "Send fewer messages, parts or inputs at once.",
-                code="body_too_large",
-            )
-    request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
-    if num_commas >= MAX_LIST_NUMBERS:
+        raise _no_utf8(body[error.start], error.start) from None
+
+
+def _parse(body: bytes) -> Any:
+    """Parse a large body without keeping the interpreter from the event loop for long."""
+    reader = JsonReader(body)
+    try:
         check_value_lists(body)
+        return reader.read()
+    except json.JSONDecodeError as error:
+        told = {"type": "json_invalid", "loc": ("body", error.pos), "ctx": {"error": error.msg}}
+        raise RequestValidationError([told]) from None
+    except UnicodeDecodeError as error:
+        raise _no_utf8(error.object[error.start], reader.position + error.start) from None
+    except (RecursionError, ValueError) as error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "There was an error parsing the body") from error
 
 
-async def count_brackets(body: bytes) -> int:
-    """Count the lists and objects that begin in JSON which nobody has parsed, those in texts left out, a piece at a
-    time.
-    """
-    count, in_text, end = 0, False, 0
-    while end < len(body):
-        begin, end = end, end + _SCANNED_AT_ONCE
-        while body[end - 1 : end] == b"\\":  # which belongs to what follows
-            end += 1
-        # Every second part is a text, once no quotation mark is left that a text holds.
-        for part in body[begin:end].replace(rb"\\", b"").replace(rb"\"", b"").split(b'"'):
-            if not in_text:
-                count += part.count(b"[") + part.count(b"{")
-            in_text = not in_text
-        in_text = not in_text  # the last part goes on in the next piece
-        await asyncio.sleep(0)
-    return count
+def _no_utf8(byte: int, place: int) -> BadRequest:
+    return BadRequest(
+        f"The body is not UTF-8: byte {byte:#04x} at {place}; JSON in UTF-8 is accepted.", code="json_invalid"
+    )
 
 
 def _too_large(size: int, limit: int) -> PayloadTooLarge:

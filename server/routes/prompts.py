@@ -8,16 +8,18 @@ from typing import Any, Literal
 from model.chat import ChatTemplateError
 from model.tokenizer import Encoding
 from server.errors import BadRequest, NotFound, shown
+from server.json_reader import Integers
 from server.routes.context import AppContext
 from server.schemas import ChatMessage, PromptInput
 
-MAX_PROMPTS = 2048
 _THREAD_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: they would hold up running streams."""
 MIN_TEXT_LIMIT = 1_000_000
 """Characters of a text that are accepted for any model: tokenising takes some microsecond and kilobyte a token."""
 MAX_TOKEN_CHARACTERS = 32
 """No text has more characters than this for each of its tokens, unless it is no text but a run of blanks."""
+_IDS_AT_ONCE = 100_000
+"""Of many prompts of ids, before the event loop may do something else."""
 _GROUP_CHARACTERS = 500_000
 """Of many texts tokenised together, for the same reason."""
 
@@ -75,17 +77,21 @@ async def read_prompts(
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
-        return [Prompt(check_ids(context, [item for item in value if isinstance(item, int)], field))]
-    if len(value) > MAX_PROMPTS:
-        raise BadRequest(f"{field}: {len(value)} prompts; at most {MAX_PROMPTS} are accepted.", param=field)
+        return [Prompt(check_ids(context, value, field))]
     if isinstance(value[0], str):
         texts = [
             _bounded(context, item, f"{field}[{i}]", keep) for i, item in enumerate(value) if isinstance(item, str)
         ]
         prompts = await _encode_many(context, texts, add_special_tokens)
         return [_check_text(context, prompt, f"{field}[{i}]") for i, prompt in enumerate(prompts)]
-    many = [item for item in value if isinstance(item, list)]
-    return [Prompt(check_ids(context, ids, f"{field}[{i}]")) for i, ids in enumerate(many)]
+    prompts, num_checked = [], 0
+    for i, ids in enumerate(item for item in value if isinstance(item, list)):
+        prompts.append(Prompt(check_ids(context, ids, f"{field}[{i}]")))
+        num_checked += len(ids)
+        if num_checked > _IDS_AT_ONCE:
+            num_checked = 0
+            await asyncio.sleep(0)
+    return prompts
 
 
 def check_not_empty(prompt: Prompt, field: str) -> Prompt:
@@ -98,15 +104,17 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
 
 def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int, ...]:
     """The ids; raises BadRequest if there are none or one is outside the vocabulary."""
-    check_not_empty(Prompt(tuple(ids)), field)
-    if max(ids) >= context.config.vocab_size or min(ids) < 0:
+    given = tuple(ids)
+    check_not_empty(Prompt(given), field)
+    least, greatest = (ids.least, ids.greatest) if isinstance(ids, Integers) else (min(ids), max(ids))
+    if greatest >= context.config.vocab_size or least < 0:
         wrong = next(i for i in ids if not 0 <= i < context.config.vocab_size)
         raise BadRequest(
             f"{field}: there is no token {wrong}; accepted are 0 to {context.config.vocab_size - 1}.",
             param=field,
             code="invalid_token_id",
         )
-    return tuple(ids)
+    return given
 
 
 def _check_text(context: AppContext, prompt: Prompt, field: str) -> Prompt:
