@@ -6,13 +6,13 @@ from pydantic import Field
 
 from server.engine.request import Pooling
 from server.schemas.base import TRUNCATE_PROMPT_TOKENS, AnswerModel, PromptInput, PromptTokens, RunFields, Text, Usage
-from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_BY_EMBEDDINGS
+from server.schemas.known_fields import IGNORED_BY_EMBEDDINGS, REFUSED_BY_EMBEDDINGS
 
 
 class EmbeddingRequest(RunFields):
     """Body of POST /v1/embeddings: OpenAI's, and where in the network the vector is taken."""
 
-    IGNORED = IGNORED_EVERYWHERE
+    IGNORED = IGNORED_BY_EMBEDDINGS
     REFUSED = REFUSED_BY_EMBEDDINGS
 
     input: PromptInput = Field(description="A text, a list of texts, token ids, or a list of token id lists.")

@@ -213,6 +213,17 @@ REFUSED_BY_CHAT: RefusedFields = {
     "thinking_forced_open": Refused("chat_template_kwargs tells a template how to reason"),
 }
 
+_HOW_TEXT_IS_SAMPLED = (
+    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+    "logit_bias", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "max_tokens",
+    "max_completion_tokens", "min_tokens", "skip_special_tokens",
+)  # fmt: skip
+
+IGNORED_BY_EMBEDDINGS: Ignored = {
+    **IGNORED_EVERYWHERE,
+    **dict.fromkeys(_HOW_TEXT_IS_SAMPLED, "an embedding is computed, not sampled"),
+}
+
 REFUSED_BY_EMBEDDINGS: RefusedFields = {
     **REFUSED_EVERYWHERE,
     "messages": Refused("an embedding is of input"),

@@ -50,22 +50,6 @@ def test_the_docs_page_draws_every_route_in_a_browser_without_network(program: P
     assert not [path for path in paths if f'data-path="{path}"' not in done.stdout]
 
 
-def test_vllm_bench_serve_completes_without_an_adapter(server: Server, tmp_path: Path) -> None:
-    if not ALL:
-        pytest.skip("vllm bench serve is tried by `make test-all` (benchmarks/peers/install_vllm.sh)")
-    vllm = ROOT / ".tools" / "vllm" / "bin" / "vllm"
-    command = [str(vllm), "bench", "serve", "--backend", "openai", "--base-url", server.url, "--model", "fables"]
-    command += ["--tokenizer", str(ROOT / "model" / "fables"), "--dataset-name", "random", "--random-input-len", "64"]
-    command += ["--random-output-len", "32", "--num-prompts", "32", "--max-concurrency", "8", "--ignore-eos"]
-    command += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json"]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    result = json.loads((tmp_path / "result.json").read_text())
-    assert (result["completed"], result["failed"]) == (32, 0)
-    assert result["total_output_tokens"] == 32 * 32
-
-
 def test_the_image_builds_and_serves_the_default_model() -> None:
     build_image = os.environ.get("BUILD_IMAGE")
     if not ALL:

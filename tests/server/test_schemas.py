@@ -178,6 +178,14 @@ def test_values_that_ask_for_nothing_are_accepted() -> None:
     assert refusal(ChatCompletionRequest, {"messages": []}).param == "messages"
 
 
+def test_an_embedding_takes_no_notice_of_how_text_would_be_sampled() -> None:
+    """`vllm bench serve --backend openai-embeddings --ignore-eos` sends it."""
+    sampling = {"ignore_eos": True, "temperature": 0.5, "max_tokens": 32, "stop": ["."], "seed": 1}
+    without = EmbeddingRequest.model_validate({"input": "x"})
+    assert EmbeddingRequest.model_validate({"input": "x", **sampling}) == without
+    assert "stream" in refusal(EmbeddingRequest, {"input": "x", "stream": True}).message
+
+
 def test_only_text_can_be_asked_for_as_response_format() -> None:
     ChatCompletionRequest.model_validate({"messages": MESSAGES, "response_format": {"type": "text"}})
     error = refusal(ChatCompletionRequest, {"messages": MESSAGES, "response_format": {"type": "json_object"}})

