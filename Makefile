@@ -45,12 +45,12 @@ format: install ## let ruff rewrite what it can
 	$(BIN)/ruff format $(SOURCES)
 
 types: install ## mypy --strict
-	$(BIN)/mypy $(SOURCES)
+	$(BIN)/mypy
 
-test: lint types ## lint, types and tests, several at a time; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
+test: lint ## lint, types and tests, several at a time; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
 	$(PYTEST) $(ARGS)
 
-test-all: lint types ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)
+test-all: lint ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)
 	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
 	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) $(ARGS)
 

@@ -31,7 +31,15 @@ TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
 the second from this name on."""
 CLUSTERS = tuple(f"tests/deploy/test_{name}.py" for name in ("kubelet", "ray_data", "ray_serve"))
 """Each starts several servers: one after the other, or two cores would have them all at once."""
-LONGEST = (TOGETHER, "tests/deploy/", "tests/e2e/", "tests/soak/", "tests/server/test_", "tests/client/")
+LONGEST = (
+    TOGETHER,
+    "tests/deploy/",
+    "tests/e2e/",
+    "tests/soak/",
+    "tests/server/test_",
+    "tests/client/",
+    "tests/test_types",
+)
 """They wait for servers, and take longest: begun first, or one process would end alone with them."""
 
 
