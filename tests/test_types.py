@@ -1,4 +1,4 @@
-"""The types, as `make types` checks them: one of the tests, so that it runs beside the others instead of before them."""
+"""Types, as `make types` checks them: one of the tests, so that it runs beside the others instead of before them."""
 
 import subprocess
 import sys
