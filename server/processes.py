@@ -271,9 +271,10 @@ class ServerGaveUp(RuntimeError):
 
 
 def _tell(line: str) -> None:
-    """A line on stdout. Where nobody takes it, as on a full disk, the server goes on without."""
+    """Write a line to stdout. Where nobody takes it, as on a full disk, the server goes on without."""
     try:
-        print(line, flush=True)
+        sys.stdout.write(f"{line}\n")  # at once: unbuffered, `print` writes the end of a line by itself, behind the log's
+        sys.stdout.flush()
     except OSError as error:
         logger.warning("stdout takes nothing: %s", error)
         # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.

@@ -115,7 +115,7 @@ def wrong_requests() -> list[Wrong]:
         Wrong("a list", b"[1, 2]", 400),
         Wrong("no UTF-8", b'{"prompt": "\xff\xfe"}', 400),
         Wrong("deep nesting", b'{"prompt": ' + b"[" * 10_000, 400),
-        Wrong("very many lists", b'{"prompt": ' + b"[" * 100_000, 413),
+        Wrong("very many lists", b'{"prompt": [' + b"[]," * 100_000, 413),
         Wrong("NaN", b'{"prompt": "x", "temperature": NaN}', 400),
         Wrong("huge number", b'{"prompt": "x", "max_tokens": 1e400}', 400),
         Wrong("unknown field", json_content({**prompt, "max_token": 5}), 400),

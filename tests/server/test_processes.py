@@ -1,6 +1,10 @@
 """A start that ends before anything is served: its one line, and no folder of the workers' socket that stays."""
 
+import os
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,3 +75,18 @@ def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp / "nowhere"))
     with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
         start()
+
+
+def test_the_address_is_written_with_the_end_of_its_line() -> None:
+    """Else a line of the log, which another thread writes, may come between the two and look like a part of it."""
+    ours, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # what is written at once arrives as one piece
+    command = [sys.executable, "-m", "tests.server.fake_server", "--port", "0"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with ours, servers, subprocess.Popen(command, stdout=servers, stderr=subprocess.DEVNULL, env=environment) as server:
+        ours.settimeout(60)
+        try:
+            piece = ours.recv(4096).decode()
+        finally:
+            server.terminate()
+    assert piece.startswith("Lightwell is loading ")
+    assert piece.endswith("\n")
