@@ -273,7 +273,8 @@ class ServerGaveUp(RuntimeError):
 def _tell(line: str) -> None:
     """Write a line to stdout. Where nobody takes it, as on a full disk, the server goes on without."""
     try:
-        sys.stdout.write(f"{line}\n")  # at once: unbuffered, `print` writes the end of a line by itself, behind the log's
+        # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except OSError as error:
         logger.warning("stdout takes nothing: %s", error)

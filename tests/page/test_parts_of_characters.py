@@ -1,4 +1,4 @@
-"""Tokens that are parts of a character: named by their bytes wherever the text tells them."""
+"""Tokens that are parts of a character, or nothing that can be seen: each has a name that can be read."""
 
 import json
 
@@ -61,3 +61,17 @@ def test_tokens_of_several_bytes_are_cut_as_the_tokenizer_cut_them(open_view: Op
     shown = page.locator(".tokens .token").all_inner_texts()
     assert shown[1:3] == ["<E2 80>", "<9C>"]
     assert [text.strip() for text in shown[4:]] == bytes_of("é")
+
+
+def test_tokens_that_cannot_be_seen_are_named_by_signs_or_code_points(open_view: Open) -> None:
+    """A button whose text is a control character has no name for those who hear it, and none to see."""
+    unseen = [" ", "\n", "\x0b", "\u00a0", "\u200b", "\x7f\t", " a\n", ""]
+    named = open_view("lens").evaluate(
+        """async (tokens) => {
+            const app = document.querySelector("script[type=module][src$='app.js']").src;
+            const { shownToken } = await import(app.replace("app.js", "core/model.js"));
+            return tokens.map(shownToken);
+        }""",
+        unseen,
+    )
+    assert named == ["␣", "↵", "U+000B", "U+00A0", "U+200B", "U+007F⇥", "a", "∅"]

@@ -61,10 +61,13 @@ export function useTokens(text) {
   return { tokens, ids: data?.tokens ?? [], offsets: data?.offsets ?? [], error, loading };
 }
 
-/** A token as people can read it: spaces and line ends made visible where they are all there is. */
+const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥" };
+const signOf = (unseen) => SIGNS[unseen] ?? `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** A token as people can read it: what cannot be seen (spaces, line ends, control characters) made visible where it is
+ * all there is. */
 export function shownToken(token) {
   if (token === "") return "∅";
   if (token.includes("\ufffd")) return token.replaceAll("\ufffd", "◌").trim(); // parts of a character
-  if (/^\s+$/.test(token)) return token.replace(/ /g, "␣").replace(/\n/g, "↵").replace(/\t/g, "⇥");
-  return token.trim();
+  return /^[\s\p{C}]+$/u.test(token) ? [...token].map(signOf).join("") : token.trim();
 }
