@@ -22,6 +22,11 @@ CLEAN_UPS = (
     (" 've", "'ve"), (" 're", "'re"),
 )  # fmt: skip
 """What `clean_up_tokenization_spaces` replaces in decoded text, in this order."""
+
+_DECODED_AT_ONCE = 4096
+"""Ids. `tokenizers` holds Python's lock while it decodes one list, a tenth of a second for a million ids; of several
+lists it lets it go.
+"""
 _REMEMBERED_TOKENS = 1 << 15
 """Texts and bytes of single tokens are kept for so many: the same few thousand are asked for again and again."""
 
@@ -119,7 +124,10 @@ class Tokenizer:
 
     def decode_window(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         """Part of a text, uncleaned and unchecked; ids without a token are left out. For the detokenizer."""
-        text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        if len(ids) <= _DECODED_AT_ONCE:
+            text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        else:
+            (text,) = self._raw.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
         return text
 
     def token(self, token_id: int) -> str | None:

@@ -16,7 +16,7 @@ def serve_arguments(proc: Path = Path("/proc")) -> list[str]:
     """Find what stands behind `lightwell serve` on the command line of the oldest server here; empty: there is none."""
     for folder in sorted((path for path in proc.glob("[0-9]*")), key=lambda path: int(path.name)):
         try:
-            words = (folder / "cmdline").read_text().rstrip("\0").split("\0")
+            words = (folder / "cmdline").read_text(errors="surrogateescape").rstrip("\0").split("\0")
         except OSError:  # it has ended
             continue
         for i, word in enumerate(words[1:], 1):

@@ -129,6 +129,18 @@ def place_of(
     return Place(stack, point, told, layers, heads, chosen, tuple(shape))
 
 
+def is_scores(config: ModelConfig, name: str) -> bool:
+    """Return whether the name, in whatever spelling, means the scores of an attention."""
+    try:
+        return _is_scores(read_name(config, name).point)
+    except UnknownPoint:  # `place_of` tells
+        return False
+
+
+def _is_scores(point: Point) -> bool:
+    return point.name.endswith("hook_attn_scores")
+
+
 def _layers(
     config: ModelConfig, stack: Stack, point: Point, named: int | None, selector: Selector | None, field: str
 ) -> tuple[int | None, ...]:
@@ -283,8 +295,8 @@ def check_masked(config: ModelConfig, place: Place, op: str, value: NumpyArray, 
     own, (num_queries, num_keys) = stack_config(config, place.stack), place.shape[-2:]
     if value.ndim < 2 or value.shape[-2:] != (num_queries, num_keys):
         return
-    is_scores = place.point.name.endswith("hook_attn_scores")
-    hidden_number = -math.inf if is_scores else 0.0
+    of_scores = _is_scores(place.point)
+    hidden_number = -math.inf if of_scores else 0.0
     is_lost = value != hidden_number if op == "patch" else (value != 0.0) & (value != hidden_number)
     queries = np.arange(num_queries) if place.positions is None else np.array(place.positions)
     distance = np.arange(num_keys) - queries[:, None]
@@ -296,7 +308,7 @@ def check_masked(config: ModelConfig, place: Place, op: str, value: NumpyArray, 
             hidden |= distance > 0
         if (is_lost & hidden).any():
             *_, row, key = np.argwhere(is_lost & hidden)[0]
-            accepted = "null, minus infinity," if is_scores else "0"
+            accepted = "null, minus infinity," if of_scores else "0"
             raise _wrong(
                 f"{field}.value: in layer {layer} the query {queries[row]} does not see the key {key}, where a number "
                 f"is put; {accepted} is accepted there."

@@ -5,6 +5,7 @@ lock to others every few milliseconds, and what it gives is what json gives.
 What no request needs is refused on the way: very many lists, objects and texts, and texts that fill memory.
 """
 
+import codecs
 import json
 import re
 from typing import Any, NoReturn
@@ -38,7 +39,7 @@ class JsonReader:
 
     def __init__(self, body: bytes, piece: int = _PIECE) -> None:
         self._body = body
-        self._at = 0
+        self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # json skips it, too
         self._num_containers = 0
         self._num_texts = 0
         self._spaces = re.compile(rb"[ \t\n\r]{0,%d}" % piece)

@@ -11,6 +11,7 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ class Shape:
     name: str
     path: str
     body: bytes
+    together: int = 1
+    """Connections that send it at once."""
 
 
 def worst() -> Iterator[Shape]:
@@ -48,6 +51,9 @@ def worst() -> Iterator[Shape]:
     yield Shape("lists", "/v1/completions", b'{"prompt":[' + b",".join([b"[]"] * 1_000_000) + b"]}")
     yield Shape("ids", "/v1/completions", b'{"prompt":[' + ids + b"]}")
     yield Shape("ids", "/v1/embeddings", b'{"input":[' + ids + b"]}")
+    yield Shape("ids", "/detokenize", b'{"tokens":[' + ids[: 5 * 1_000_000 - 1] + b"]}")
+    fields = b",".join(b'"n%d":1' % i for i in range(130_000))
+    yield Shape("8 of many fields", "/v1/completions", _with("metadata", b"{" + fields + b"}"), together=8)
     many = b",".join([b"[" + b",".join([b"1234"] * 500) + b"]"] * 2048)
     yield Shape("lists of ids", "/v1/embeddings", b'{"input":[' + many + b"]}")
 
@@ -161,7 +167,8 @@ def waiting_seconds(server: Server, shape: Shape) -> tuple[float, float, set[int
         for _ in range(ROUNDS):
             neighbour.begin()
             began = time.monotonic()
-            statuses.add(_answer(server, shape))
+            with ThreadPoolExecutor(shape.together) as pool:
+                statuses.update(pool.map(lambda _: _answer(server, shape), range(shape.together)))
             took = time.monotonic() - began
             beside.append(neighbour.longest_wait())
             neighbour.begin()

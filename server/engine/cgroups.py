@@ -51,13 +51,16 @@ def free_memory(root: Path = _ROOT) -> int | None:
 def _groups(controller: str, root: Path) -> Iterator[Path]:
     """The folder of the process's own group, in which the controller is, then of each group above it."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text(errors="surrogateescape").splitlines()
+        mounts = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
     except OSError:  # another system
         return
-    groups = {name: group for _, names, group in (line.split(":", 2) for line in lines) for name in names.split(",")}
+    whole = (parts for line in lines if len(parts := line.split(":", 2)) == 3)
+    groups = {name: group for _, names, group in whole for name in names.split(",")}
     for mount in mounts:
         left, _, right = mount.partition(" - ")
+        if len(left.split()) < 5 or len(right.split()) < 2:
+            continue  # not as proc(5) says: no reason not to start
         top, point = left.split()[3:5]
         kind, *_, options = right.split()
         # Version 2 has one tree, whose line in the list of groups names no controller.

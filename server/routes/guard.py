@@ -8,6 +8,7 @@ own for those who watch it for a disconnect.
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Any
 
@@ -39,6 +40,10 @@ from server.schemas.interventions import check_value_lists
 
 MAX_BODY_VALUES = 1 << 21
 """Commas of a body: no request needs more."""
+_PARSER = ThreadPoolExecutor(1, "parse")
+"""Reads large bodies one after the other: each thread that computes makes the event loop wait some milliseconds at
+every turn, and the threads of all other work must stay free.
+"""
 _READ_AT_ONCE = 1 << 15
 """Bytes of a body that is parsed at once, on the event loop: some milliseconds, and fewer lists than a large one's."""
 
@@ -182,7 +187,7 @@ async def read_body(request: Request, max_bytes: int) -> None:
         raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
     request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
     if len(body) > _READ_AT_ONCE:
-        request._json = await asyncio.to_thread(_parse, body)  # and here what it parsed
+        request._json = await asyncio.get_running_loop().run_in_executor(_PARSER, _parse, body)  # here what it parsed
         return
     try:
         body.decode()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from model.config import ModelConfig
 from server.engine.request import Intervention, PointCapture, TraceTask
 from server.errors import BadRequest, PayloadTooLarge
 from server.intervention_plan import (
@@ -22,6 +23,7 @@ from server.intervention_plan import (
     check_masked,
     check_operation,
     intervention,
+    is_scores,
     mean_place,
     place_of,
     read_value,
@@ -70,7 +72,7 @@ async def read_all_interventions(
     """
     if not items:
         return [()] * len(prompts)
-    given = await asyncio.to_thread(_given, items)
+    given = await asyncio.to_thread(_given, context.config, items)
     placed = [[_placed(context, item, i, prompt, given) for i, item in enumerate(items)] for prompt in prompts]
     for places, prompt in zip(placed, prompts, strict=True):
         check_map_changes(context.config, places, _lengths(prompt))
@@ -82,7 +84,7 @@ async def read_all_interventions(
     return [_for_one(items, places, {**given, **captured}, index) for index, places in enumerate(placed)]
 
 
-def _given(items: Sequence[InterventionField]) -> dict[_Key, _Values]:
+def _given(config: ModelConfig, items: Sequence[InterventionField]) -> dict[_Key, _Values]:
     """The values that the items bring with them. Raises BadRequest."""
     return {
         (number, None): [
@@ -91,7 +93,7 @@ def _given(items: Sequence[InterventionField]) -> dict[_Key, _Values]:
             else read_value(
                 item.value,
                 f"interventions[{number}]",
-                may_mask=item.op in ("patch", "add") and item.point.endswith("hook_attn_scores"),
+                may_mask=item.op in ("patch", "add") and is_scores(config, item.point),
             )
         ]
         for number, item in enumerate(items)

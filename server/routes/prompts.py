@@ -11,6 +11,7 @@ from server.errors import BadRequest, NotFound, shown
 from server.json_reader import Integers
 from server.routes.context import AppContext
 from server.schemas import ChatMessage, PromptInput
+from server.schemas.base import encodable
 
 _THREAD_CHARACTERS = 20_000
 """Longer texts are tokenised in a thread: they would hold up running streams."""
@@ -214,9 +215,13 @@ def render_chat(
             code="no_chat_template",
         )
     try:
-        return context.chat_template.render([m.as_template_input() for m in messages], add_generation_prompt, arguments)
+        text = context.chat_template.render([m.as_template_input() for m in messages], add_generation_prompt, arguments)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
+    try:
+        return encodable(text)
+    except ValueError as error:  # messages are known to be text, arguments of the template may be anything
+        raise BadRequest(f"chat_template_kwargs: {error}", param="chat_template_kwargs") from None
 
 
 async def read_chat(

@@ -177,6 +177,9 @@ class TextPart(TypedDict):
     text: Annotated[Text, Field(description="The text.")]
     cache_control: Annotated[NotRequired[Any], Field(description="Accepted and ignored: the prefix cache needs none.")]
     annotations: Annotated[NotRequired[Any], Field(description="Accepted and ignored.")]
+    image_url: Annotated[NotRequired[None], Field(description="null, as some clients write: there is none.")]
+    input_audio: Annotated[NotRequired[None], Field(description="null: there is none.")]
+    file: Annotated[NotRequired[None], Field(description="null: there is none.")]
 
 
 class ChatMessage(RequestModel):

@@ -150,13 +150,14 @@ def test_workers_are_not_told_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:
     arguments = ["--host", "0.0.0.0", "--port", "9000", "--api-key", "k"]
     commands = {
+        "5": ["sh", "-c", "sleep 1", "\udcff"],  # another's, no UTF-8
         "12": ["python", "-c", "x"],
         "7": ["python", "/opt/bin/lightwell", "serve", *arguments],
         "31": ["python", "-m", "server", "serve"],
     }
     for pid, words in commands.items():
         (tmp_path / pid).mkdir()
-        (tmp_path / pid / "cmdline").write_text("\0".join([*words, ""]))
+        (tmp_path / pid / "cmdline").write_bytes(os.fsencode("\0".join([*words, ""])))
     assert serve_arguments(tmp_path) == arguments
     assert serve_arguments(tmp_path / "7") == []
 

@@ -26,9 +26,9 @@ values = st.recursive(
 SPACES = ((",", ":"), (", ", ": "), (" ,\n\t", "\r : "))
 
 
-@given(value=values, piece=PIECES, is_ascii=st.booleans(), spaces=st.sampled_from(SPACES))
-def test_a_body_is_read_as_json_reads_it(value: Any, piece: int, is_ascii: bool, spaces: Any) -> None:
-    text = json.dumps(value, ensure_ascii=is_ascii, separators=spaces)
+@given(values, PIECES, st.booleans(), st.sampled_from(SPACES), st.sampled_from(["", "\ufeff"]))
+def test_a_body_is_read_as_json_reads_it(value: Any, piece: int, is_ascii: bool, spaces: Any, mark: str) -> None:
+    text = mark + json.dumps(value, ensure_ascii=is_ascii, separators=spaces)
     body = text.encode(errors="replace")  # half a surrogate pair is no UTF-8; escaped it is JSON
     assert same(JsonReader(body, piece).read(), json.loads(body))
 

@@ -183,6 +183,8 @@ def test_no_code_of_the_working_directory_runs_and_no_foreign_package_stands_in_
         path.append(tmp_path / "installed")
         with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
             wheel.extractall(path[-1])
+        for name in ("argparse", "statistics"):  # as PyPI has them, beside us where pip puts packages
+            (path[-1] / f"{name}.py").write_text(mark)
     script = tmp_path / "bin" / "lightwell"
     script.parent.mkdir()
     script.write_text(CONSOLE_SCRIPT)

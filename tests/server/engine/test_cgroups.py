@@ -23,7 +23,7 @@ def machine(root: Path, groups: str, mounts: str, files: Mapping[str, str]) -> P
     kernel = {"proc/self/cgroup": groups, "proc/self/mountinfo": mounts}
     for name, text in {**kernel, **{f"sys/fs/cgroup/{name}": text for name, text in files.items()}}.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+        (root / name).write_text(text, errors="surrogateescape")
     return root
 
 
@@ -91,6 +91,15 @@ def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:
     assert free_host_memory(root) == 600
     (root / "proc/meminfo").unlink()
     assert free_host_memory(root) is None
+
+
+def test_lines_of_other_forms_are_left_out(tmp_path: Path) -> None:
+    """A name that is no UTF-8, or an empty line, ended the start."""
+    odd = "\n40 31 0:9 / /mnt/\udcff rw - ext4\n41 31\n"
+    root = machine(tmp_path, "0::/\n", V2_MOUNT + odd, {"cpu.max": "150000 100000\n"})
+    with (root / "proc/self/cgroup").open("a") as file:
+        file.write("\nodd\n")
+    assert cpu_quota(root) == 1.5
 
 
 def test_another_system_sets_no_limits(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,17 @@ async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None
         asked = {"messages": MESSAGES[1:], "chat_template_kwargs": {"enable_thinking": False}}
         assert bytes((await at.post("/tokenize", asked)).json()["tokens"]) == b"U|quiet"
     assert prompts == [b"U", b"U|quiet", b"U"]
+
+
+async def test_half_a_character_told_to_the_template_is_refused(tmp_path: Path) -> None:
+    """It ended in an error of the server's."""
+    async with site(tmp_path, template="{{ x }}") as at:
+        for path in (PATH, "/tokenize"):
+            body = json.dumps({"messages": MESSAGES, "chat_template_kwargs": {"x": "\ud800"}})
+            answer = await at.http.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "chat_template_kwargs"
+            assert "lone surrogate at character 0" in answer.json()["error"]["message"]
 
 
 async def test_of_a_conversation_the_last_tokens_are_kept(tmp_path: Path) -> None:

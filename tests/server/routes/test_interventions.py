@@ -101,8 +101,9 @@ async def test_numbers_come_as_lists_or_base64(tmp_path: Path) -> None:
 SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
 
 
+@pytest.mark.parametrize("point", ["attn.hook_attn_scores", "hook_attn_scores", "attn_scores"])
 @pytest.mark.parametrize("is_encoded", [False, True])
-async def test_masked_scores_are_put_back_as_they_were_told(is_encoded: bool, tmp_path: Path) -> None:
+async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encoded: bool, tmp_path: Path) -> None:
     """Minus infinity, which is null in lists, was refused as a number that is not finite."""
     scores = np.where(np.tri(4, dtype=bool), np.arange(16, dtype="<f4").reshape(4, 4), -np.inf)
     value: Any = [[None if number == -np.inf else number for number in row] for row in scores.tolist()]
@@ -110,7 +111,7 @@ async def test_masked_scores_are_put_back_as_they_were_told(is_encoded: bool, tm
         data = base64.b64encode(scores.astype("<f4").tobytes()).decode()
         value = {"data": data, "shape": [4, 4], "dtype": "float32"}
     async with site(tmp_path) as at:
-        (change,) = await sent(at, {**SCORES, "value": value})
+        (change,) = await sent(at, {**SCORES, "point": point, "value": value})
     np.testing.assert_array_equal(numbers(change), scores)
 
 
