@@ -103,6 +103,12 @@ def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() ->
     assert all(line == "FROM ${BASE_IMAGE}" or " AS " in line for line in re.findall(r"^FROM .*$", DOCKERFILE, re.M))
 
 
+def test_the_image_is_healthy_where_lightwell_health_says_so() -> None:
+    """Which finds the port by itself: a port of the image's own made one that serves at another unhealthy for ever."""
+    checks = re.findall(r"^HEALTHCHECK (?:.*\\\n)?.*CMD (.*)$", DOCKERFILE, re.MULTILINE)
+    assert [json.loads(check) for check in checks] == [["lightwell", "health"]]
+
+
 def test_the_containers_run_read_only_and_without_rights() -> None:
     for name, service in load("deploy/compose.yaml")["services"].items():
         assert service["read_only"] is True, name

@@ -129,6 +129,10 @@ def test_traced_points_agree_with_each_other(client: Client) -> None:
     np.testing.assert_allclose(np.einsum("lhqk,lkhd->lqhd", pattern, values), z, atol=0.02, rtol=0.02)  # bfloat16
     parts = sum(trace.stacked(name).astype("float64") for name in ("hook_resid_pre", "hook_attn_out", "hook_mlp_out"))
     np.testing.assert_allclose(parts, trace.stacked("hook_resid_post"), atol=0.1, rtol=0.02)
+    asked = client.trace(PROMPT, ["blocks.2.attn.o.hook_in", "hook_out", "unembed.hook_out"], layers=[5, 0])
+    np.testing.assert_array_equal(asked["attn.o.hook_in"], trace["blocks.2.attn.hook_z"])
+    np.testing.assert_array_equal(asked["blocks.5.hook_out"], trace["resid_post.5"])
+    assert asked["unembed.hook_out"] is asked.arrays["logits"].array
     only = client.trace(PROMPT, "attn.hook_z", layers=[2], heads=[5, 1], positions=[-1, 0])
     np.testing.assert_array_equal(only.stacked("attn.hook_z")[0], trace.stacked("attn.hook_z")[2][[-1, 0]][:, [5, 1]])
 
@@ -163,8 +167,10 @@ def test_what_a_trace_tells_of_attention_can_be_put_back(point: str, client: Cli
     """Masked scores were refused by the server, and a few of them by the client's own JSON."""
     for text in (PROMPT, "The fox"):
         told = client.trace(text, [point, "logits"], layers=2)
-        again = client.trace(text, ["logits"], interventions=[patch(point, told.point(point, 2).array, layer=2)])
-        np.testing.assert_allclose(again["logits"], told["logits"], atol=1e-5)
+        value = told.point(point, 2).array
+        for change in (patch(point, value, layer=2), {"point": point, "op": "patch", "layer": 2, "value": value}):
+            again = client.trace(text, ["logits"], interventions=[change])
+            np.testing.assert_allclose(again["logits"], told["logits"], atol=1e-5)
         other = client.trace(text, ["logits"], interventions=[zero(point, layer=2)])
         assert not np.allclose(other["logits"], told["logits"], atol=1e-3), "the change is seen"
 

@@ -129,8 +129,7 @@ def test_heads_layers_and_stacks_of_a_trace_go_by_their_own_names(client: Client
     with pytest.raises(ValueError, match="say which head"):
         trace.plot("attn.hook_q", layer=1)
     assert (trace["attn.hook_q"] == q).all()
-    with pytest.raises(KeyError, match="2 times"):
-        trace["hook_resid_pre"]
+    assert (trace["hook_resid_pre"] == cross).all()  # as in requests
     with pytest.raises(ValueError, match="in both stacks"):
         trace.stacked("hook_resid_pre")
     assert (trace.stacked("hook_resid_pre", "encoder") == own[None]).all()
@@ -452,8 +451,15 @@ class Tensor:
     def cpu(self) -> "Tensor":
         return self
 
+    def is_complex(self) -> bool:
+        return bool(np.iscomplexobj(self._array))
+
     def numpy(self) -> np.ndarray[Any, Any]:
         return self._array
+
+    @property
+    def ndim(self) -> int:
+        return self._array.ndim
 
 
 def test_tensors_and_masked_scores_are_values() -> None:
@@ -464,11 +470,37 @@ def test_tensors_and_masked_scores_are_values() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [np.nan, np.inf, np.array([1, np.nan]), [1.0, np.inf], ["a"], [[1], [1, 2]], object()]
+    "value",
+    [
+        *(np.nan, np.inf, np.array([1, np.nan]), [1.0, np.inf], ["a"], [[1], [1, 2]], object()),
+        *(np.array([1 + 2j]), np.complex64(1), Tensor(np.array([1 + 2j])), [2j]),  # imaginary parts were dropped
+        *(np.array(["1"]), ["1", 2], [None, "1"], np.array(["1"], object)),  # texts were read as numbers
+        *(np.array([-1e300]), [1.0, 1e39]),  # too large for float32: one became minus infinity
+    ],
 )
-def test_what_is_no_value_is_refused_before_anything_is_sent(value: Any) -> None:
+def test_what_is_no_value_is_refused_before_anything_is_sent(value: Any, client: Client, server: WireServer) -> None:
     with pytest.raises(ValueError, match="value"):
         patch("hook_embed", value)
+    if hasattr(value, "tolist"):
+        with pytest.raises(ValueError, match="value"):
+            client.next("x", interventions=[{"point": "hook_embed", "op": "patch", "value": value}])
+    assert server.seen == []
+
+
+MASKED = np.array([[0.5, -np.inf], [1.0, 2.0]], "<f4")
+
+
+@pytest.mark.parametrize("value", [MASKED, MASKED.tolist(), [[0.5, None], [1.0, 2.0]]])
+def test_masked_scores_in_a_plain_dict_are_sent_as_those_of_the_helpers(
+    ask: Asker, server: WireServer, value: Any
+) -> None:
+    plain = {"point": "attn.hook_attn_scores", "op": "patch", "layer": 0, "value": value}
+    for change in (plain, patch("attn.hook_attn_scores", value, layer=0)):
+        server.will(as_json("arrays", (fields_of(0, **NEXT), {})))
+        ask.call("next", "The fox", interventions=[change])
+        [sent] = server.seen[-1].body["interventions"]
+        assert (np.frombuffer(base64.b64decode(sent["value"]["data"]), "<f4").reshape(2, 2) == MASKED).all()
+    assert plain["value"] is value, "what the caller holds stays as it is"
 
 
 @pytest.mark.parametrize(
@@ -477,6 +509,9 @@ def test_what_is_no_value_is_refused_before_anything_is_sent(value: Any) -> None
         ("attention", [5], {}, "input is 5; a text"),
         ("generate", [1.5], {}, "prompt is 1.5; a text"),
         ("embed", [True], {}, "input is True; a text"),
+        ("trace", [np.int64(5), "hook_embed"], {}, r"input is .*5\)?; a text"),
+        ("generate", [np.array(5)], {}, r"prompt is array\(5\); a text"),
+        ("attention", [Tensor(np.array(5))], {}, r"input is .*; a text"),
         ("trace", ["x", "hook_embed"], {"positions": object()}, "nothing that a request can hold"),
         ("next", ["x"], {"temperatures": [np.nan]}, "NaN or infinity"),
     ],

@@ -145,6 +145,9 @@ def test_without_numpy_arrays_name_the_extra_and_all_else_works(code: str, messa
         "client = Client('http://127.0.0.1:9')\n"
         "body = {'data': [{'index': 0, 'embedding': [1.5, 2]}]}\n"
         "assert parse_embeddings(body, 1).vectors == [(1.5, 2.0)]\n"
+        "from lightwell_client._calls import generate\n"
+        "change = {'point': 'hook_embed', 'op': 'add', 'value': [1.5, 2]}\n"
+        "assert generate(None, 'x', {'interventions': [change]}).body['interventions'] == [change]\n"
         f"try:\n    {code}\nexcept MissingDependency as error:\n    print(error)\n"
     )
     assert output.startswith(message)

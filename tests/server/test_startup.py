@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from model.folder import PACKAGED
+from model.generation_defaults import SamplingDefaults
 from server.app import default_model_id, load_model_files
 from server.settings import Settings
 from tests.server.running import ROOT, running_server
@@ -120,6 +122,14 @@ def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Pat
     assert default_model_id("org/name", folder) == "org/name"
     assert default_model_id(str(folder), folder) == "model"
     assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
+
+
+@pytest.mark.parametrize("source", ["auto", "vllm"])
+def test_generation_config_says_whether_requests_begin_from_the_models_own_settings(source: str, folder: Path) -> None:
+    own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, repetition_penalty=1.1)
+    (folder / "generation_config.json").write_text(json.dumps(asdict(own)))
+    defaults = load_model_files(Settings(model=str(folder), generation_config=source)).sampling_defaults
+    assert defaults == (own if source == "auto" else SamplingDefaults())
 
 
 MAIN = """

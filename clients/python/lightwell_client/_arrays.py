@@ -1,9 +1,10 @@
-"""Bytes to numpy arrays. The one place that imports numpy, and only when an array is wanted."""
+"""Bytes to numpy arrays, and arrays to bytes. The one place that imports numpy, and only when an array is wanted."""
 
 from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightwell_client._exceptions import InvalidResponse, MissingDependency
@@ -29,6 +30,8 @@ NUMPY_DTYPES = {
     "BOOL": "|b1",
 }
 WIRE_DTYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "int64": "<i8", "int32": "<i4", "uint8": "|u1"}
+_LISTED = 64
+"""Arrays of more numbers than this travel as base64, which holds every bit in a third of the space."""
 
 
 def require_numpy(purpose: str) -> ModuleType:
@@ -77,3 +80,43 @@ def array_from_json(data: Any, dtype: str, shape: tuple[int, ...] | None) -> Arr
     if array.size != math.prod(shape):
         raise InvalidResponse(f"an array of shape {shape} came with {array.size} numbers")
     return array.reshape(shape)
+
+
+def encoded(value: Any) -> Any:
+    """Give an intervention's numbers as the wire takes them: long arrays, and those with minus infinity (in lists also
+    None, as in JSON), as {"data", "shape", "dtype"}.
+
+    Raises:
+        ValueError: it is no number or no array of real ones, or holds NaN or plus infinity, which no point takes.
+    """
+    if hasattr(value, "detach"):  # a torch tensor, of whatever device and dtype
+        tensor = value.detach().cpu()
+        value = (tensor if tensor.is_complex() else tensor.float()).numpy()  # numpy lacks bfloat16
+    if value is None or isinstance(value, (bool, int, float, str, Mapping)):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"value is {value}; a finite number is accepted, or an array of scores with -inf")
+        return value
+    try:
+        np = require_numpy("an array as a value")
+    except MissingDependency:
+        if isinstance(value, list):  # the server reads these too
+            return value
+        raise
+    accepted = "numbers, arrays and nested lists of equal lengths are accepted"
+    try:
+        array = np.asarray(value)
+        if array.dtype == object:
+            array = np.asarray(np.where(np.equal(array, None), -np.inf, array).tolist())
+        if array.dtype.kind in "cSUmMO":  # numpy would drop imaginary parts, and read numbers out of texts
+            raise ValueError(f"its dtype is {array.dtype}")
+        with np.errstate(over="ignore"):
+            given, array = array, array.astype("<f4")
+        if (np.isinf(array) & np.isfinite(given)).any():
+            raise ValueError("a number is too large for float32")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"value is no array of real numbers: {error}; {accepted}") from None
+    if np.isnan(array).any() or np.isposinf(array).any():
+        raise ValueError("value holds NaN or infinity; finite numbers are accepted, and -inf for scores")
+    if array.size <= _LISTED and np.isfinite(array).all():
+        return array.tolist()
+    return {"data": base64.b64encode(array.tobytes()).decode(), "shape": list(array.shape), "dtype": "float32"}

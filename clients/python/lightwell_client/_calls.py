@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from lightwell_client._arrays import require_numpy
+from lightwell_client._arrays import encoded, require_numpy
 from lightwell_client._attention import AttentionResult
 from lightwell_client._attention_wire import parse_attention
 from lightwell_client._embeddings import Embeddings, parse_embeddings
@@ -149,15 +149,22 @@ def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -
 
     Raises:
         TypeError: an option that the method does not have, or an input that is no text and no token ids.
+        ValueError: an intervention's value is no array of real numbers.
     """
     check_names(options, kind)
     for name in _INPUTS & fields.keys():
-        if isinstance(fields[name], bool | int | float | bytes):
-            raise TypeError(f"{name} is {fields[name]!r}; a text, texts, token ids or lists of them are accepted")
+        value = fields[name]
+        is_number = getattr(value, "ndim", None) == 0 and not isinstance(value, str)  # numpy's and torch's
+        if is_number or isinstance(value, bool | int | float | bytes):
+            raise TypeError(f"{name} is {value!r}; a text, texts, token ids or lists of them are accepted")
     named = {name: value for name, value in options.items() if name not in HANDLED_HERE}
     given = {name: value for name, value in (dict(fields) | named).items() if value is not None}
     body = plain(given | dict(options.get("extra_body") or {}))
     assert isinstance(body, dict)
+    changes = body.get("interventions")
+    for change in changes if isinstance(changes, list) else ():
+        if isinstance(change, dict) and "value" in change:
+            change["value"] = encoded(change["value"])
     rows = body.get("attention")
     if isinstance(rows, dict):
         # Base64 holds every bit in a third of the space that decimal numbers take.

@@ -1,6 +1,7 @@
 """The methods that look inside as Calls; see _calls. They ask for safetensors: exact, and a fraction of JSON's size."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -25,14 +26,20 @@ from lightwell_client._options import Options
 from lightwell_client._predictions import LensResult, NextResult
 from lightwell_client._trace import TraceResult
 from lightwell_client._weights import Circuits, Correlations, Geometry, Parameters
-from lightwell_client._wire import JSON, SAFETENSORS, Call
+from lightwell_client._wire import JSON, SAFETENSORS, Answer, Call
 
 
 def trace(
     model: str | None, input: Any, points: str | Sequence[str], options: Mapping[str, Any]
 ) -> Call[list[TraceResult]]:
     names = [points] if isinstance(points, str) else list(points)
-    return _look("trace", TraceResult, {"model": model, "input": input, "points": names}, options, TraceOptions)
+    call = _look("trace", TraceResult, {"model": model, "input": input, "points": names}, options, TraceOptions)
+    asked = call.body or {}
+
+    def parse(answer: Answer) -> list[TraceResult]:
+        return [result.asked_for(asked["points"], asked.get("layers")) for result in call.parse(answer)]
+
+    return replace(call, parse=parse)
 
 
 def next_token(model: str | None, input: Any, options: Mapping[str, Any]) -> Call[list[NextResult]]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from pydantic import PrivateAttr
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._looks import Look, NamedArray
@@ -13,8 +17,63 @@ if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 
+class Written(NamedTuple):
+    """A point's name, taken apart."""
+
+    stack: str
+    """Empty where the name tells none."""
+    layer: int | None
+    point: str
+
+    @classmethod
+    def read(cls, name: str) -> Self:
+        """Take apart a name of any spelling: "decoder.blocks.0.attn.hook_q", "attn.q.hook_out", "resid_post.10"."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return cls("", None, name)
+        stack, layer, in_block, point, last = match.groups()
+        number = layer or last
+        return cls(stack or "", None if number is None else int(number), in_block or point)
+
+
+_NAME = re.compile(r"(?:(encoder|decoder)\.)?(?:blocks\.(-?\d{1,9})\.(.+)|(.+?)(?:\.(-?\d{1,9}))?)")
+
+
+def _bare(point: str) -> str:
+    """Drop what TransformerLens's users leave out: "attn.hook_q", "attn.q" and "hook_q" are "q"."""
+    return point.replace("hook_", "").removeprefix("attn.")
+
+
 class TraceResult(Look):
-    """The points of one input by their full names: `trace["blocks.0.attn.hook_q"]` is an array."""
+    """The points of one input by their full names: `trace["blocks.0.attn.hook_q"]` is an array.
+
+    The names by which they were asked work too, with and without a layer, and so do "attn.q", "hook_q" and "q".
+    """
+
+    _asked: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
+    """(stack as in this answer, point as in the request) -> the point's name in this answer."""
+
+    def asked_for(self, points: Sequence[str], layers: Any) -> Self:
+        """Remember the names of a request. What some mean depends on the model, and the answer has its own names only:
+        but in the order asked for, for each name one array, or those of `layers`.
+        """
+        asked = {}
+        rest = [Written.read(full) for full in self.arrays]
+        for name in points:
+            written = Written.read(name)
+            if not rest:
+                return self
+            stack, _, point = rest[0]
+            asked[stack, written.point] = point
+            count = sum((each.stack, each.point) == (stack, point) for each in rest)
+            if written.layer is not None:
+                count = 1
+            elif isinstance(layers, int | list):
+                count = min(count, len(layers) if isinstance(layers, list) else 1)
+            del rest[:count]
+        if not rest:  # else the order is another than we know
+            self._asked.update(asked)
+        return self
 
     def __getitem__(self, name: str) -> Array:
         """The array of a point by its full name, or by its short one where this answer has it in one layer only.
@@ -23,6 +82,12 @@ class TraceResult(Look):
             KeyError: not in this answer, or in several layers; the message lists what there is.
         """
         return self.point(name).array
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and self._full_name(name, None) in self.arrays
+        except KeyError:
+            return False
 
     def point(self, name: str, layer: int | None = None) -> NamedArray:
         """A point by its full name, or by its short one and a layer, negative from the model's end:
@@ -35,20 +100,31 @@ class TraceResult(Look):
         return self.arrays[self._full_name(name, layer)]
 
     def _full_name(self, name: str, layer: int | None) -> str:
-        """Of a short name and a layer that both stacks have, the decoder's is meant, as in a request."""
-        if layer is None:
-            found = [name] if name in self.arrays else list(self._blocks(name))
-            if len(found) > 1:
-                raise KeyError(f"{name!r} is in this answer {len(found)} times, as {', '.join(found)}: say which layer")
-            if found:
-                return found[0]
-        for prefix, stack in (("", "decoder"), ("decoder.", "decoder"), ("encoder.", "encoder")):
-            if layer is not None and any(full.startswith(f"{prefix}blocks.") for full in self._blocks(name)):
-                number = own_number("layer", layer, total_of(self.stacks, stack, "layer"))
-                if (full := f"{prefix}blocks.{number}.{name}") in self.arrays:
-                    return full
-        where = "" if layer is None else f" of layer {layer}"
-        raise KeyError(f"no point {name!r}{where} in this answer; it has {', '.join(self.arrays) or 'none'}")
+        """Of a name that both stacks have, the decoder's is meant, as in a request."""
+        found = self._meant(name, layer)
+        found = [full for full in found if not full.startswith("encoder.")] or found
+        if len(found) > 1:
+            raise KeyError(f"{name!r} is in this answer {len(found)} times, as {', '.join(found)}: say which layer")
+        if not found:
+            where = "" if layer is None else f" of layer {layer}"
+            raise KeyError(f"no point {name!r}{where} in this answer; it has {', '.join(self.arrays) or 'none'}")
+        return found[0]
+
+    def _meant(self, name: str, layer: int | None = None) -> list[str]:
+        """The full names of all that a name may mean: of both stacks, of several layers where it leaves them open."""
+        wanted = Written.read(name)
+        layers = [number for number in (wanted.layer, layer) if number is not None]
+        found = []
+        for full in self.arrays:
+            stack, own, point = Written.read(full)
+            if point != self._asked.get((stack, wanted.point)) and _bare(point) != _bare(wanted.point):
+                continue
+            if wanted.stack and stack and wanted.stack != stack:
+                continue
+            total = total_of(self.stacks, stack or "decoder", "layer")
+            if all(own is not None and own == own_number("layer", number, total) for number in layers):
+                found.append(full)
+        return found
 
     def stacked(self, name: str, stack: str | None = None) -> Array:
         """A point of the blocks over all layers of this answer, [layer, ...], in their order.
@@ -59,20 +135,16 @@ class TraceResult(Look):
             KeyError: not in this answer. ValueError: its layers differ in shape, or both stacks have it.
         """
         np = require_numpy("stacked()")
-        found = {
-            full: point for full, point in self._blocks(name).items() if full.startswith(f"{stack}." if stack else "")
-        }
+        found = [
+            full for full in self._meant(name) if "blocks." in full and full.startswith(f"{stack}." if stack else "")
+        ]
         if not found:
             where = f" of the {stack}" if stack else ""
             raise KeyError(f"no point {name!r}{where} in this answer; it has {', '.join(self.arrays) or 'none'}")
         if len({full.partition("blocks.")[0] for full in found}) > 1:
             raise ValueError(f'{name!r} is in both stacks of this answer: say stack="encoder" or stack="decoder"')
-        stacked: Array = np.stack([point.array for point in found.values()])
+        stacked: Array = np.stack([self.arrays[full].array for full in found])
         return stacked
-
-    def _blocks(self, name: str) -> dict[str, NamedArray]:
-        """The arrays of a point of the blocks, by their full names."""
-        return {full: point for full, point in self.arrays.items() if full.endswith(f".{name}")}
 
     def plot(self, name: str, layer: int | None = None, head: int | None = None, ax: Any = None) -> Any:
         """Draw a point as a heat map: its first axis down, its last across; `layer` and `head` are the model's own

@@ -8,19 +8,14 @@ Plain dicts work wherever these do. Knows the fields' names; what a model accept
 
 from __future__ import annotations
 
-import base64
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from lightwell_client._arrays import require_numpy
+from lightwell_client._arrays import encoded
 from lightwell_client._options import Prompt, Selection
 
 Intervention = dict[str, Any]
 """{"point", "layer", "head", "positions", "op", "value" or "from"}."""
-
-_LISTED = 64
-"""Arrays of more numbers than this travel as base64, which holds every bit in a third of the space."""
 
 
 def zero(
@@ -108,33 +103,7 @@ def _intervention(
         "layer": layer,
         "head": head,
         "positions": positions,
-        "value": _encoded(value),
+        "value": encoded(value),
         "from": source if source is None or isinstance(source, Mapping) else {"input": source},
     }
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _encoded(value: Any) -> Any:
-    """Numbers as they are; long arrays, and those with minus infinity, as {"data", "shape", "dtype"}.
-
-    Raises ValueError for what is no number, and for NaN and plus infinity, which no point takes.
-    """
-    if hasattr(value, "detach"):  # a torch tensor, of whatever device and dtype
-        value = value.detach().float().cpu().numpy()
-    if value is None or isinstance(value, (bool, int, float, str, Mapping)):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"value is {value}; a finite number is accepted, or an array of scores with -inf")
-        return value
-    np = require_numpy("an array as a value")
-    try:
-        array = np.asarray(value, dtype="<f4")
-    except (TypeError, ValueError) as error:
-        message = (
-            f"value is no array of numbers: {error}; numbers, arrays and nested lists of equal lengths are accepted"
-        )
-        raise ValueError(message) from None
-    if np.isnan(array).any() or np.isposinf(array).any():
-        raise ValueError("value holds NaN or infinity; finite numbers are accepted, and -inf for scores")
-    if array.size <= _LISTED and np.isfinite(array).all():
-        return array.tolist()
-    return {"data": base64.b64encode(array.tobytes()).decode(), "shape": list(array.shape), "dtype": "float32"}
