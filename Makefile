@@ -8,29 +8,38 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BUILT := $(VENV)/.kernels-built
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
 # One more than cores: tests wait for servers for a quarter of their time.
 JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS)
-SOURCES := lightwell_command.py model server clients tests benchmarks deploy
+SOURCES := lightwell_command.py hatch_build.py model server clients tests benchmarks deploy
+
+# Where wheels are for: `TARGETS` of model/kernels/build.py.
+WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test test-all bench faults soak fuzz clean
+.PHONY: help install serve lint format types test test-all bench faults soak fuzz wheels clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-install: $(STAMP) ## make .venv with everything in it; nothing is done when nothing changed
+install: $(STAMP) $(BUILT) ## make .venv with everything in it, kernels compiled; nothing is done when nothing changed
 
-$(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml Makefile
+$(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_build.py Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lightwell needs Python 3.11 or later; $(PYTHON) is " + sys.version.split()[0])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable clients/python
+	@touch $(BUILT) $@
+
+# pip has built them, too; this is for when a source changed since.
+$(BUILT): $(wildcard model/kernels/cpu/*) model/kernels/build.py | $(STAMP)
+	$(BIN)/python model/kernels/build.py
 	@touch $@
 
 serve: install ## serve the default model on port 8000 (PORT=, ARGS="MODEL --flag ...")
@@ -66,6 +75,11 @@ soak: install ## 64 clients of every kind, workers killed; every request account
 fuzz: install ## broken and hostile HTTP over raw sockets (ARGS="--count 20000 --idle 3000")
 	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
+wheels: $(STAMP) ## wheels for Linux and macOS into dist/, kernels compiled by PyPI's ziglang
+	for target in $(WHEELS); do \
+	  LIGHTWELL_KERNEL_TARGET=$$target $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
+	done
+
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build
+	rm -rf $(VENV) model/kernels/kernels.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

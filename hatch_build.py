@@ -1,0 +1,53 @@
+"""Compiles the CPU's kernels while the package is built, and names the wheel after the platform alone: the library
+knows neither Python nor torch.
+
+LIGHTWELL_KERNEL_TARGET names another platform than this machine, one of `TARGETS` of model/kernels/build.py.
+"""
+
+import os
+import platform
+import runpy
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+TARGET_VARIABLE = "LIGHTWELL_KERNEL_TARGET"
+_BUILD = runpy.run_path(str(Path(__file__).parent / "model" / "kernels" / "build.py"))
+
+
+class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Hatchling's hook for wheels, editable ones too."""
+
+    def dependencies(self) -> list[str]:
+        """A compiler from PyPI where the machine has none for the target."""
+        return [] if _BUILD["find_compiler"](_target()) else ["ziglang>=0.15,<1"]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build the library, and have it put into the wheel."""
+        if self.target_name != "wheel":
+            return
+        _BUILD["find_compiler"].cache_clear()
+        target = _target()
+        output = Path(self.root, "model", "kernels", _BUILD["library_name"](target))
+        if target is None:
+            if not _BUILD["is_current"](output):
+                _BUILD["build"](output)
+            build_data["artifacts"].append(f"model/kernels/{output.name}")
+        else:  # aside: what lies beside the sources is for this machine
+            made = Path(self.root, "build", target, output.name)
+            _BUILD["build"](made, target=target)
+            build_data["force_include"][str(made)] = f"model/kernels/{output.name}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{target or _this_platform()}"
+
+
+def _target() -> str | None:
+    return os.environ.get(TARGET_VARIABLE) or None
+
+
+def _this_platform() -> str:
+    # A Python for two architectures is one machine's all the same, and so is the library.
+    name = sysconfig.get_platform().replace("universal2", platform.machine())
+    return name.replace("-", "_").replace(".", "_")

@@ -1,0 +1,183 @@
+"""Compiles the kernels under `cpu/` into one library, each file once for every level of CPU.
+
+    python model/kernels/build.py [--compiler "clang++ --flag"] [--target NAME] [--output FILE] [--sanitize] [--strict]
+
+Runs when the package is built (`hatch_build.py`), by any C++20 compiler of the machine, else by PyPI's `ziglang`, which
+also compiles for other machines. Needs nothing but Python itself, and never runs where a model is served.
+"""
+
+import argparse
+import functools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+TARGETS = {
+    "manylinux_2_17_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+}
+"""Platforms that wheels are made for, as their names end, and as zig names them."""
+
+
+def library_name(target: str | None = None) -> str:
+    """The library's file name on one of `TARGETS`, by default on this machine."""
+    return "kernels.dylib" if (target or sys.platform).startswith(("darwin", "macosx")) else "kernels.so"
+
+
+SOURCES = Path(__file__).resolve().parent / "cpu"
+LIBRARY = SOURCES.parent / library_name()
+"""Where the library lies beside the Python that loads it."""
+
+_ONCE = ("levels.cpp", "pool.cpp")
+"""Files without arithmetic, compiled for the oldest CPU."""
+
+_AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt")
+_AVX512 = (*_AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "cd", "dq", "vl")), "-mprefer-vector-width=512")
+_BF16 = (*_AVX512, "-mavx512bf16", "-mavx512vnni")
+LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "avx2": _AVX2,
+        "avx512": _AVX512,
+        "avx512_bf16": _BF16,
+        "amx": (*_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    },
+    "aarch64": {"neon": (), "neon_bf16": ("-march=armv8.2-a+bf16+i8mm",)},
+}
+"""The levels of each architecture, the lowest first, with the compiler's flags; `levels.cpp` counts them from 1."""
+
+# No sum is reordered and nothing is contracted but what the code says: bits depend on it.
+_FLAGS = (
+    *("-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"),
+    *("-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wall", "-Wextra"),
+    *("-Wno-psabi", "-g0"),
+)
+_SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1")
+_CANDIDATES = ("c++", "g++", "clang++")
+_TRIAL = """\
+#include <pthread.h>
+#include <stdint.h>
+static_assert(__cplusplus >= 202002L);
+template <class T> concept Any = true;
+"""
+
+
+def architecture() -> str:
+    """The architecture of this machine, as `LEVELS` names it."""
+    machine = platform.machine().lower()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+
+
+@functools.cache
+def find_compiler(target: str | None = None) -> tuple[str, ...] | None:
+    """The command of a C++20 compiler: the environment's CXX, one of the machine's, PyPI's `ziglang`, or None. For a
+    target: `ziglang` or None.
+    """
+    told = os.environ.get("CXX")
+    commands = [tuple(shlex.split(told))] if told else [(name,) for name in _CANDIDATES if shutil.which(name)]
+    here = f"{architecture()}-{'macos.' if sys.platform == 'darwin' else 'linux-gnu.'}"
+    # Named also for this machine: or zig would use whatever this CPU has, at every level.
+    triple = TARGETS[target] if target else next((each for each in TARGETS.values() if each.startswith(here)), "native")
+    zig = (sys.executable, "-m", "ziglang", "c++", "-target", triple)
+    return next(filter(_compiles, [zig] if target else [*commands, zig]), None)
+
+
+def _compiles(command: tuple[str, ...]) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "trial.cpp"
+        source.write_text(_TRIAL)
+        try:
+            done = subprocess.run(
+                [*command, "-std=c++20", "-c", str(source), "-o", str(source.with_suffix(".o"))],
+                capture_output=True,
+                check=False,
+            )
+        except OSError:
+            return False
+        return done.returncode == 0
+
+
+def is_current(output: Path = LIBRARY) -> bool:
+    """Whether the library is there and newer than all that it is made of."""
+    made_of = [Path(__file__), *SOURCES.iterdir()]
+    return output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
+
+
+def build(
+    output: Path = LIBRARY,
+    *,
+    compiler: Sequence[str] | None = None,
+    target: str | None = None,
+    sanitize: bool = False,
+    strict: bool = False,
+) -> None:
+    """Compile and link the library, in place of the one that is there.
+
+    compiler: its command, by default `find_compiler`'s. target: a key of `TARGETS`, by default this machine. sanitize:
+    with sanitizers of addresses and undefined behaviour. strict: a warning is an error.
+
+    Raises RuntimeError when there is no compiler, when it fails (with what it printed), or when no level is known for
+    the architecture.
+    """
+    command = tuple(compiler or find_compiler(target) or ())
+    arch = TARGETS[target].partition("-")[0] if target else architecture()
+    if not command:
+        needed = "PyPI's ziglang" if target else "g++, clang or PyPI's ziglang, or set CXX"
+        raise RuntimeError(f"no C++20 compiler was found: install {needed}")
+    if arch not in LEVELS:
+        raise RuntimeError(f"no kernels are known for {arch}; there are some for {', '.join(LEVELS)}")
+    extra = (*(_SANITIZE if sanitize else ()), *(("-Werror",) if strict else ()))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=".building-") as folder:
+        jobs: list[tuple[Path, Path, tuple[str, ...]]] = []
+        jobs += [(SOURCES / name, Path(folder) / f"{name}.o", ("-DLEVEL=base",)) for name in _ONCE]
+        for level, flags in reversed(LEVELS[arch].items()):
+            jobs += [
+                (path, Path(folder) / f"{path.stem}-{level}.o", (f"-DLEVEL={level}", *flags))
+                for path in sorted(SOURCES.glob("*.cpp"))
+                if path.name not in _ONCE
+            ]
+
+        def compile_one(job: tuple[Path, Path, tuple[str, ...]]) -> Path:
+            source, made, flags = job
+            if "ziglang" in command:  # it has its own word for this
+                flags = tuple(flag.replace("-march=armv8.2-a", "-mcpu=generic") for flag in flags)
+            _run([*command, *_FLAGS, *flags, *extra, "-c", str(source), "-o", str(made)])
+            return made
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2) as pool:
+            objects = list(pool.map(compile_one, jobs))
+        whole = Path(folder) / output.name
+        # Nothing of C++'s own library is used: zig need not build it, and no machine needs it to load the kernels.
+        linker = ["cc" if each == "c++" and "ziglang" in command else each for each in command]
+        libraries = () if library_name(target).endswith("dylib") else ("-Wl,--as-needed", "-lpthread")
+        _run([*linker, *extra, "-shared", *map(str, objects), "-o", str(whole), *libraries])
+        os.replace(whole, output)
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def main() -> None:
+    """Build as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compiler", type=shlex.split, help="a compiler's command, with flags")
+    parser.add_argument("--target", choices=TARGETS, help="to compile for, in place of this machine")
+    parser.add_argument("--output", type=Path, default=LIBRARY)
+    parser.add_argument("--sanitize", action="store_true", help="with address and undefined-behaviour sanitizers")
+    parser.add_argument("--strict", action="store_true", help="take warnings for errors")
+    build(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

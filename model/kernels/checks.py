@@ -1,0 +1,44 @@
+"""What callers of kernels are told before memory is touched. Knows shapes, not what is computed."""
+
+import ctypes
+from collections.abc import Collection
+
+import torch
+from torch import Tensor
+
+from model.kernels.library import SUFFIXES, kernels
+
+
+def check_tensor(name: str, x: Tensor, dtypes: Collection[torch.dtype], shape: tuple[int, ...]) -> None:
+    """Raise ValueError unless x lies in one piece in the CPU's memory, with one of these dtypes and this shape."""
+    if x.shape != shape or x.dtype not in dtypes or not x.is_contiguous() or not x.is_cpu:
+        raise _refusal(name, x, dtypes, str(list(shape)))
+
+
+def check_axes(name: str, x: Tensor, dtypes: Collection[torch.dtype], num_axes: int) -> None:
+    """Raise ValueError unless x lies in one piece in the CPU's memory, with one of these dtypes and so many axes."""
+    if x.ndim != num_axes or x.dtype not in dtypes or not x.is_contiguous() or not x.is_cpu:
+        raise _refusal(name, x, dtypes, f"of {num_axes} axes")
+
+
+def check_numbers(name: str, x: Tensor, num_axes: int) -> str:
+    """Return the suffix of the kernels for numbers like those of x. Raises ValueError like `check_axes`."""
+    suffix = SUFFIXES.get(x.dtype)
+    if suffix is None or x.ndim != num_axes or not x.is_contiguous() or not x.is_cpu:
+        raise _refusal(name, x, SUFFIXES, f"of {num_axes} axes")
+    return suffix
+
+
+def check_indices(name: str, indices: Tensor, limit: int) -> None:
+    """Raise ValueError unless all indices, int64 in one piece, are from 0 to limit - 1."""
+    place = ctypes.c_long()
+    kernels().call("first_outside", "pllp", indices.data_ptr(), indices.numel(), limit, ctypes.byref(place))
+    if place.value >= 0:
+        found = int(indices.flatten()[place.value])
+        raise ValueError(f"{name} holds {found} at {place.value}; 0 to {limit - 1} is accepted")
+
+
+def _refusal(name: str, x: Tensor, dtypes: Collection[torch.dtype], wanted: str) -> ValueError:
+    found = f"{x.dtype} {list(x.shape)} on {x.device}{'' if x.is_contiguous() else ', not contiguous'}"
+    accepted = " or ".join(dict.fromkeys(map(str, dtypes)))
+    return ValueError(f"{name} is {found}; {accepted} {wanted} on cpu, contiguous, is accepted")

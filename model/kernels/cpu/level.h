@@ -1,0 +1,10 @@
+// How a kernel is made known. Each file of kernels is compiled once for each level of CPU, into a namespace and under
+// names of that level's own: EXPORT(void, rms_norm)(...) is the C function rms_norm_avx512 where LEVEL is avx512.
+#pragma once
+
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define API __attribute__((visibility("default")))
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+#define EXPORT(RESULT, NAME) extern "C" API RESULT JOIN(NAME, LEVEL)

@@ -1,0 +1,137 @@
+// The threads of `pool.h`. A thread that has nothing to do looks for work for some microseconds, then sleeps: between
+// the products of a step there is not even that much time, and a thread that spins longer takes its core from others.
+#include "pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+
+namespace {
+
+constexpr long MOST = 256;     // threads
+constexpr int PATIENCE = 2000; // looks for work before a thread sleeps: some tens of microseconds
+
+constexpr unsigned long ALL_TAKEN = 0xFFFFFFFF;
+
+using Work = void (*)(void* context, long part);
+
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // held by the thread whose job runs
+pthread_mutex_t sleepers = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
+
+// The job. It changes only while `turn` says that all is taken, so that whoever takes a part, which changes `turn` from
+// what it was before the job was read, has read the right one. For that its fields are released and acquired: else one
+// could be seen before `turn` is.
+Work job_work;
+void* job_context;
+long job_parts;
+// The job's number times 2**32, plus the next part that nobody has taken.
+unsigned long turn = ALL_TAKEN;
+long parts_done;
+
+long num_asleep;
+long wanted = 1;   // threads, the caller's among them
+long started = 0;  // threads of the pool
+__thread bool inside;
+
+inline void pause_a_moment() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// Takes and runs parts of the job numbered `number` until none is left.
+void take_parts(unsigned long number) {
+  for (;;) {
+    unsigned long seen = __atomic_load_n(&turn, __ATOMIC_ACQUIRE);
+    const Work work = __atomic_load_n(&job_work, __ATOMIC_ACQUIRE);
+    void* context = __atomic_load_n(&job_context, __ATOMIC_ACQUIRE);
+    const long part = long(seen & ALL_TAKEN), num_parts = __atomic_load_n(&job_parts, __ATOMIC_ACQUIRE);
+    if (seen >> 32 != number || part >= num_parts) return;
+    if (!__atomic_compare_exchange_n(&turn, &seen, seen + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) continue;
+    work(context, part);
+    __atomic_fetch_add(&parts_done, 1, __ATOMIC_RELEASE);
+  }
+}
+
+void* run_thread(void* index_of_thread) {
+  const long index = long(index_of_thread);
+  unsigned long number = __atomic_load_n(&turn, __ATOMIC_ACQUIRE) >> 32;
+  inside = true;
+  for (;;) {
+    int looks = 0;
+    while (__atomic_load_n(&turn, __ATOMIC_ACQUIRE) >> 32 == number) {
+      pause_a_moment();
+      if (++looks < PATIENCE) continue;
+      pthread_mutex_lock(&sleepers);
+      __atomic_fetch_add(&num_asleep, 1, __ATOMIC_SEQ_CST);
+      while (__atomic_load_n(&turn, __ATOMIC_SEQ_CST) >> 32 == number) pthread_cond_wait(&woken, &sleepers);
+      __atomic_fetch_sub(&num_asleep, 1, __ATOMIC_SEQ_CST);
+      pthread_mutex_unlock(&sleepers);
+    }
+    number = __atomic_load_n(&turn, __ATOMIC_ACQUIRE) >> 32;
+    if (index < lightwell_num_threads() - 1) take_parts(number);
+  }
+  return nullptr;
+}
+
+// Starts threads until there are as many as wanted; fewer where the system has no more.
+void start_threads() {
+  while (started < wanted - 1) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    const int failed = pthread_create(&thread, &attributes, run_thread, (void*)started);
+    pthread_attr_destroy(&attributes);
+    if (failed) return;
+    ++started;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+long lightwell_num_threads(void) { return __atomic_load_n(&wanted, __ATOMIC_RELAXED); }
+
+void lightwell_set_num_threads(long count) {
+  pthread_mutex_lock(&lock);
+  __atomic_store_n(&wanted, count < 1 ? 1 : count > MOST ? MOST : count, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&lock);
+}
+
+void lightwell_run(long num_parts, void (*work)(void* context, long part), void* context) {
+  if (num_parts <= 0) return;
+  const bool alone = inside || num_parts == 1 || lightwell_num_threads() == 1 || pthread_mutex_trylock(&lock) != 0;
+  if (alone) {
+    for (long part = 0; part < num_parts; ++part) work(context, part);
+    return;
+  }
+  start_threads();
+  inside = true;  // work that asks for the pool again runs in its own thread
+  const unsigned long before = __atomic_load_n(&turn, __ATOMIC_RELAXED), number = ((before >> 32) + 1) & ALL_TAKEN;
+  __atomic_store_n(&turn, before | ALL_TAKEN, __ATOMIC_SEQ_CST);
+  __atomic_store_n(&job_work, work, __ATOMIC_RELEASE);
+  __atomic_store_n(&job_context, context, __ATOMIC_RELEASE);
+  __atomic_store_n(&job_parts, num_parts, __ATOMIC_RELEASE);
+  __atomic_store_n(&parts_done, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&turn, number << 32, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&num_asleep, __ATOMIC_SEQ_CST) > 0) {
+    pthread_mutex_lock(&sleepers);
+    pthread_cond_broadcast(&woken);
+    pthread_mutex_unlock(&sleepers);
+  }
+  take_parts(number);
+  int looks = 0;
+  while (__atomic_load_n(&parts_done, __ATOMIC_ACQUIRE) < num_parts) {
+    pause_a_moment();
+    if (++looks >= PATIENCE) sched_yield();
+  }
+  inside = false;
+  pthread_mutex_unlock(&lock);
+}
+
+}

@@ -1,0 +1,115 @@
+"""The compiled kernels as one object: which library is loaded, and which level of CPU it runs at.
+
+Knows names and C types of functions; what they compute is said where they are called, and in `cpu/`.
+"""
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.kernels.build import LEVELS, LIBRARY, architecture
+
+LEVEL_VARIABLE = "LIGHTWELL_KERNEL_LEVEL"
+"""Names the level to run at, instead of the highest that the CPU has."""
+
+LIBRARY_VARIABLE = "LIGHTWELL_KERNEL_LIBRARY"
+"""Names a library to load instead of the one that was built beside this file: one with sanitizers, say."""
+
+SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+"""How a kernel's name ends that there is for these dtypes."""
+
+_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
+_TYPES = {"p": _POINTER, "l": _LONG, "f": _FLOAT}
+
+
+class Kernels:
+    """The kernels of one level: `call("rms_norm_f32", "pllf", ...)` runs one."""
+
+    def __init__(self, library: ctypes.CDLL, level: str) -> None:
+        self.level = level
+        self._library = library
+        self._functions: dict[str, Callable[..., None]] = {}
+
+    def call(self, name: str, types: str, *arguments: Any) -> None:
+        """Run the kernel `name`, whose parameters are of these types: p a pointer, l a long, f a float.
+
+        Pointers are addresses: the caller keeps the memory, and has checked that it is as large as the kernel takes it.
+        """
+        function = self._functions.get(name)
+        if function is None:
+            function = getattr(self._library, f"{name}_{self.level}")
+            function.argtypes = [_TYPES[each] for each in types]
+            function.restype = None
+            self._functions[name] = function
+        function(*arguments)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    path = Path(os.environ.get(LIBRARY_VARIABLE, LIBRARY))
+    return ctypes.CDLL(str(path)) if path.exists() else None
+
+
+def levels() -> list[str]:
+    """The levels that this machine can run, the lowest first; none where there is no library for it."""
+    library = _library()
+    if library is None:
+        return []
+    return list(LEVELS[architecture()])[: library.lightwell_highest_level()]
+
+
+@functools.cache
+def _at(level: str) -> Kernels:
+    library = _library()
+    assert library is not None
+    return Kernels(library, level)
+
+
+_forced: list[str] = []
+
+
+@contextmanager
+def at_level(level: str) -> Iterator[None]:
+    """Run this process's kernels at a level, one of `levels()`, within the context."""
+    _forced.append(level)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def kernels() -> Kernels:
+    """The kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL names.
+
+    Raises ValueError when the CPU has no such level, RuntimeError when there are no kernels for it at all.
+    """
+    return _at(_forced[-1]) if _forced else _chosen()
+
+
+@functools.cache
+def _chosen() -> Kernels:
+    there, wanted = levels(), os.environ.get(LEVEL_VARIABLE)
+    if not there:
+        raise RuntimeError(f"there are no compiled kernels for this machine ({LIBRARY})")
+    if wanted is not None and wanted not in there:
+        raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
+    return _at(wanted or there[-1])
+
+
+def set_num_threads(count: int) -> None:
+    """How many threads kernels compute in, the caller's among them."""
+    library = _library()
+    if library is not None:
+        library.lightwell_set_num_threads(ctypes.c_long(count))
+
+
+def num_threads() -> int:
+    """How many threads kernels compute in."""
+    library = _library()
+    return 1 if library is None else int(library.lightwell_num_threads())

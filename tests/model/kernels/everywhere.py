@@ -1,0 +1,59 @@
+"""Runs kernels at every level of CPU that this machine has, and in several numbers of threads. Knows no kernel."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.kernels import library
+
+needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="there is no numba to compare with")
+"""For tests that ask for the bits that numba's kernels gave."""
+
+
+def everywhere(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Return what compute gives, having seen that it gives the same bits at every level and in 1, 2 and 3 threads."""
+    first, *others = _results(compute)
+    for other in others:
+        assert_same_bits(other, first)
+    return first
+
+
+def _results(compute: Callable[[], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
+    before = library.num_threads()
+    try:
+        for level in library.levels():
+            for count in (1, 2, 3):
+                library.set_num_threads(count)
+                with library.at_level(level):
+                    yield compute()
+    finally:
+        library.set_num_threads(before)
+
+
+def assert_same_bits(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    """Assert that two results have the same bits; of what is no number, the place alone: sign and payload depend on the
+    order in which a compiler puts an operation's operands.
+    """
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(_bits(one), _bits(other))
+
+
+def _bits(x: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        return x
+    return torch.where(x.isnan(), torch.nan, x).view(torch.int16 if x.dtype == torch.bfloat16 else torch.int32)
+
+
+def draw_numbers(*shape: int, dtype: torch.dtype = torch.float32, special: bool = False, seed: int = 0) -> Tensor:
+    """Normal numbers; special: zeros of both signs, infinities, NaN, a tiny and a huge number among them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = 3 * torch.randn(shape, generator=generator)
+    if special and x.numel() > 0:
+        unusual = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, 3e38])
+        x.view(-1)[torch.randint(x.numel(), unusual.shape, generator=generator)] = unusual
+    return x.to(dtype)

@@ -1,0 +1,169 @@
+"""How kernels are compiled: by which compiler, for which machines, and what happens when that fails. On a small kernel:
+the real ones are compiled before any test runs.
+"""
+
+import ctypes
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hatch_build
+from model.kernels import build, library
+
+REAL = build.SOURCES
+KERNEL = '#include "level.h"\nEXPORT(void, double_f32)(float* x) { *x *= 2; }\n'
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of sources with one small kernel, which is what is built."""
+    folder = tmp_path / "cpu"
+    folder.mkdir()
+    for name in ("level.h", "levels.cpp", "pool.h", "pool.cpp"):
+        (folder / name).write_bytes((REAL / name).read_bytes())
+    (folder / "double.cpp").write_text(KERNEL)
+    monkeypatch.setattr(build, "SOURCES", folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _look_again() -> None:
+    build.find_compiler.cache_clear()
+
+
+def test_a_kernel_is_there_at_every_level(sources: Path, tmp_path: Path) -> None:
+    output = tmp_path / "made" / "kernels.so"
+    build.build(output)
+    made = ctypes.CDLL(str(output))
+    x = ctypes.c_float(3)
+    for level in library.levels():
+        getattr(made, f"double_f32_{level}")(ctypes.byref(x))
+    assert x.value == 3 * 2 ** len(library.levels())
+    assert all(hasattr(made, f"double_f32_{level}") for level in build.LEVELS[build.architecture()])
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_the_library_needs_nothing_of_cplusplus(sources: Path, tmp_path: Path) -> None:
+    build.build(tmp_path / "kernels.so")
+    assert b"libstdc++" not in (tmp_path / "kernels.so").read_bytes()
+
+
+def test_a_failure_says_what_the_compiler_said_and_leaves_the_library_as_it_was(sources: Path, tmp_path: Path) -> None:
+    output = tmp_path / "made" / "kernels.so"
+    output.parent.mkdir()
+    output.write_text("the old one")
+    (sources / "double.cpp").write_text("#error no such thing\n")
+    with pytest.raises(RuntimeError, match="no such thing"):
+        build.build(output)
+    assert output.read_text() == "the old one"
+    assert list(output.parent.iterdir()) == [output]
+
+
+def test_a_warning_is_an_error_only_where_that_is_asked_for(sources: Path, tmp_path: Path) -> None:
+    (sources / "double.cpp").write_text(KERNEL + "static void unused() {}\n")
+    build.build(tmp_path / "kernels.so")
+    with pytest.raises(RuntimeError, match="unused"):
+        build.build(tmp_path / "kernels.so", strict=True)
+
+
+def test_no_compiler_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "_compiles", lambda command: False)
+    with pytest.raises(RuntimeError, match=r"no C\+\+20 compiler was found: install g\+\+"):
+        build.build(tmp_path / "kernels.so")
+    with pytest.raises(RuntimeError, match=r"install PyPI's ziglang$"):
+        build.build(tmp_path / "kernels.so", target="manylinux_2_17_aarch64")
+
+
+def test_an_unknown_architecture_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(RuntimeError, match="no kernels are known for riscv64; there are some for x86_64, aarch64"):
+        build.build(tmp_path / "kernels.so", compiler=["c++"])
+
+
+@pytest.mark.parametrize(("machine", "arch"), [("AMD64", "x86_64"), ("arm64", "aarch64"), ("x86_64", "x86_64")])
+def test_an_architecture_has_one_name(machine: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert build.architecture() == arch
+
+
+def test_the_compiler_told_comes_first_and_one_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = build.find_compiler()
+    assert there is not None
+    build.find_compiler.cache_clear()
+    monkeypatch.setenv("CXX", f"{' '.join(there)} -DTOLD")
+    assert build.find_compiler() == (*there, "-DTOLD")
+    build.find_compiler.cache_clear()
+    monkeypatch.setenv("CXX", "/nonexistent")
+    tried = build.find_compiler()
+    assert tried is None or tried[1:4] == ("-m", "ziglang", "c++")
+
+
+def test_zig_is_told_its_target_for_this_machine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would compile every level for the CPU that it runs on."""
+    monkeypatch.setattr(build, "_compiles", lambda command: "ziglang" in command)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(sys, "platform", "linux")
+    zig = (sys.executable, "-m", "ziglang", "c++", "-target")
+    assert build.find_compiler() == (*zig, "x86_64-linux-gnu.2.17")
+    assert build.find_compiler("macosx_11_0_arm64") == (*zig, "aarch64-macos.11.0")
+
+
+@pytest.mark.skipif(
+    not os.path.exists("/proc/cpuinfo") or build.architecture() != "x86_64", reason="needs x86 on Linux"
+)
+def test_the_levels_are_those_that_the_system_sees() -> None:
+    flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
+    needed = {
+        "avx2": {"avx2", "fma", "bmi2", "f16c"},
+        "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+        "avx512_bf16": {"avx512_bf16", "avx512_vnni"},
+        "amx": {"amx_tile", "amx_bf16", "amx_int8"},
+    }
+    expected = []
+    for level, names in needed.items():
+        if not names <= flags:
+            break
+        expected.append(level)
+    assert library.levels() == expected
+
+
+class TestWheel:
+    @pytest.fixture
+    def built(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str | None]]:
+        """What the hook has had built."""
+        calls: list[tuple[Path, str | None]] = []
+        found: Any = hatch_build._BUILD
+        monkeypatch.setitem(found, "build", lambda output, target=None: calls.append((output, target)))
+        return calls
+
+    def hook(self, root: Path) -> hatch_build.KernelBuildHook:
+        return hatch_build.KernelBuildHook(str(root), {}, None, None, str(root / "dist"), "wheel")  # type: ignore[arg-type]
+
+    def test_of_this_machine_is_named_after_it(self, built: list[Any], tmp_path: Path) -> None:
+        data: dict[str, Any] = {"artifacts": [], "force_include": {}}
+        self.hook(tmp_path).initialize("standard", data)
+        name = build.LIBRARY.name
+        assert built == [(tmp_path / "model" / "kernels" / name, None)]
+        assert data["artifacts"] == [f"model/kernels/{name}"]
+        assert data["tag"].startswith("py3-none-")
+        assert data["tag"].endswith(("x86_64", "aarch64", "arm64"))
+        assert not data["pure_python"]
+
+    @pytest.mark.parametrize("target", build.TARGETS)
+    def test_of_another_is_named_after_that_and_made_aside(
+        self, target: str, built: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(hatch_build.TARGET_VARIABLE, target)
+        data: dict[str, Any] = {"artifacts": [], "force_include": {}}
+        self.hook(tmp_path).initialize("standard", data)
+        [(made, _)] = built
+        assert built == [(made, target)]
+        assert made.is_relative_to(tmp_path / "build")
+        assert made.suffix == (".dylib" if target.startswith("macosx") else ".so")
+        assert data["force_include"] == {str(made): f"model/kernels/{made.name}"}
+        assert data["artifacts"] == []
+        assert data["tag"] == f"py3-none-{target}"
