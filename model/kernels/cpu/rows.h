@@ -1,0 +1,151 @@
+// What becomes of one row of numbers between matrix products: norms, gates, rotation. A row's bits depend on that row
+// alone; numbers are of type X, float or bfloat16, and arithmetic is float32, rounded where a result is stored.
+//
+// Each step is written once, of N: a Vector for whole vectors, a float for the numbers that are left.
+#pragma once
+
+#include "functions.h"
+#include "level.h"
+
+namespace LEVEL {
+
+template <class N, class X>
+ALWAYS_INLINE N take(const X* p) {
+  if constexpr (sizeof(N) == sizeof(Vector)) return load(p);
+  else return widen(*p);
+}
+template <class Y>
+ALWAYS_INLINE void put(Y* p, const Vector& v) { store(p, v); }
+template <class Y>
+ALWAYS_INLINE void put(Y* p, float x) { store_one(p, x); }
+
+// step<N>(i) for all numbers i < width, sixteen at a time, then one at a time.
+template <class F>
+ALWAYS_INLINE void each_number(long width, F step) {
+  const long whole = lanes_down(width);
+  for (long i = 0; i < whole; i += LANES) step.template operator()<Vector>(i);
+  for (long i = whole; i < width; ++i) step.template operator()<float>(i);
+}
+
+// The sum over a row: add<N>(i, sum) gives the sum with the numbers from i on. Lane by lane, then over the lanes, then
+// over what is left of whole vectors.
+template <class F>
+ALWAYS_INLINE float sum_over_row(long width, F add) {
+  const long whole = lanes_down(width);
+  Vector lanes = zeros();
+  for (long i = 0; i < whole; i += LANES) lanes = add(i, lanes);
+  float sum = sum_of_lanes(lanes);
+  for (long i = whole; i < width; ++i) sum = add(i, sum);
+  return sum;
+}
+
+// out = x / sqrt(mean(x^2) + eps) * weight; x, out [width], which may be the same memory. Where weight [width] has the
+// type of x, the quotient is rounded to that type before the product; a weight of float32 is multiplied first.
+template <class X, class W>
+ALWAYS_INLINE void rms_norm_row(const X* x, const W* weight, long width, float eps, X* out) {
+  const float sum = sum_over_row(width, [&]<class N>(long i, const N& sum) {
+    const N numbers = take<N>(x + i);
+    return fma(numbers, numbers, sum);
+  });
+  const float inverse = 1.0f / __builtin_sqrtf(sum / float(width) + eps);
+  each_number(width, [&]<class N>(long i) {
+    put(out + i, rounded<W>(take<N>(x + i) * inverse) * take<N>(weight + i));
+  });
+}
+
+// out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias; x, out [width], which may be the same memory;
+// weight [width]; bias [width], or null for none.
+template <class X, class W, class Y>
+ALWAYS_INLINE void layer_norm_row(const X* x, const W* weight, const W* bias, long width, float eps, Y* out) {
+  const float sum = sum_over_row(width, [&]<class N>(long i, const N& sum) { return sum + take<N>(x + i); });
+  const float mean = sum / float(width);
+  const float squares = sum_over_row(width, [&]<class N>(long i, const N& sum) {
+    const N centred = take<N>(x + i) - mean;
+    return fma(centred, centred, sum);
+  });
+  const float inverse = 1.0f / __builtin_sqrtf(squares / float(width) + eps);
+  each_number(width, [&]<class N>(long i) {
+    const N normal = (take<N>(x + i) - mean) * inverse;
+    put(out + i, fma(normal, take<N>(weight + i), bias ? take<N>(bias + i) : spread<N>(0.0f)));
+  });
+}
+
+// out = silu(gate), rounded to the type of the numbers, times up; gate, up, out [width].
+template <class X>
+ALWAYS_INLINE void silu_times_row(const X* gate, const X* up, long width, X* out) {
+  each_number(width, [&]<class N>(long i) {
+    put(out + i, rounded<X>(silu(take<N>(gate + i))) * take<N>(up + i));
+  });
+}
+
+// A row of cos and sin, [num_turned] each, sin with the sign of the first half turned: the first num_turned dimensions
+// of a head turn, an even number, possibly none.
+struct Turn {
+  const float* cos;
+  const float* sin;
+  long num_turned;
+};
+
+// Gives result(d, numbers) the numbers d of a head x [dim] turned, a Vector or a float at a time. What is given to
+// result may be stored in place of x.
+template <class X, class F>
+ALWAYS_INLINE void turn_head(const X* x, long dim, const Turn& turn, F result) {
+  const long half = turn.num_turned / 2;
+  const float *cos = turn.cos, *sin = turn.sin;
+  each_number(half, [&]<class N>(long d) {
+    const N low = take<N>(x + d), high = take<N>(x + d + half);
+    result(d, fma(low, take<N>(cos + d), high * take<N>(sin + d)));
+    result(d + half, fma(high, take<N>(cos + d + half), low * take<N>(sin + d + half)));
+  });
+  const X* rest = x + turn.num_turned;
+  each_number(dim - turn.num_turned, [&]<class N>(long d) { result(turn.num_turned + d, take<N>(rest + d)); });
+}
+
+// How a row of queries, keys and values is made up, and the blocks of the cache.
+struct Heads {
+  long num_heads;      // H, of queries
+  long num_key_heads;  // K
+  long dim;            // D
+  long block_size;     // B, rows to a block
+};
+
+// Turns the queries of qkv [H + 2K, D] (query heads, key heads, value heads) into q [H, D].
+template <class X>
+ALWAYS_INLINE void turn_queries(const X* qkv, const Turn& turn, const Heads& heads, float* q) {
+  for (long h = 0; h < heads.num_heads; ++h) {
+    float* out = q + h * heads.dim;
+    turn_head(qkv + h * heads.dim, heads.dim, turn, [&](long d, const auto& numbers) { put(out + d, numbers); });
+  }
+}
+
+// Turns the queries of qkv into q, and its keys in their place.
+template <class X>
+ALWAYS_INLINE void rotate_row(X* qkv, const Turn& turn, const Heads& heads, float* q) {
+  turn_queries(qkv, turn, heads, q);
+  for (long h = heads.num_heads; h < heads.num_heads + heads.num_key_heads; ++h) {
+    X* key = qkv + h * heads.dim;
+    turn_head(key, heads.dim, turn, [&](long d, const auto& numbers) { put(key + d, numbers); });
+  }
+}
+
+// Turns the queries of qkv into q, its keys into place `slot` of keys [block, K, D, B], and copies its values to that
+// of values [block, K, B, D]. slot: block * B + the place in the block.
+template <class X>
+ALWAYS_INLINE void rotate_and_store_row(const X* qkv, const Turn& turn, long slot, const Heads& heads, float* q,
+                                        X* keys, X* values) {
+  const long dim = heads.dim, size = heads.block_size, block = slot / size, place = slot % size;
+  turn_queries(qkv, turn, heads, q);
+  for (long h = 0; h < heads.num_key_heads; ++h) {
+    const long at = (block * heads.num_key_heads + h) * dim * size;  // of the head in both caches
+    const X* key = qkv + (heads.num_heads + h) * dim;
+    X* column = keys + at + place;
+    turn_head(key, dim, turn, [&]<class N>(long d, const N& numbers) {
+      X stored[LANES];
+      put(stored, numbers);
+      for (long i = 0; i < long(sizeof(N) / sizeof(float)); ++i) column[(d + i) * size] = stored[i];
+    });
+    memcpy(values + at + place * dim, key + heads.num_key_heads * dim, dim * sizeof(X));
+  }
+}
+
+}  // namespace LEVEL

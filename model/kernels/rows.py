@@ -1,0 +1,107 @@
+"""The small steps between matrix products, row by row: norms, gates, soft caps, rotation and filling the cache.
+
+A row has the same bits whatever stands beside it, at every level of CPU and on any number of threads. Arithmetic is
+float32, rounded to nearest even where a result is stored.
+
+Axes: T rows, d model width, H query heads, K key heads, D head dimension, R dimensions that turn, B keys to a block.
+"""
+
+import torch
+from torch import Tensor
+
+from model.kernels.checks import check_axes, check_indices, check_numbers, check_tensor
+from model.kernels.library import kernels
+
+_FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return x / sqrt(mean(x^2) + eps) * weight of each row: x [T, d], weight [d] -> [T, d].
+
+    Where weight has the dtype of x the quotient is rounded to it before the product; else weight is float32, and only
+    the product is rounded.
+    """
+    kind = check_numbers("x", x, 2)
+    num_rows, width = x.shape
+    check_tensor("weight", weight, (x.dtype, torch.float32), (width,))
+    name = "rms_norm_" if weight.dtype == x.dtype else "rms_norm_rounded_once_"
+    out = torch.empty_like(x)
+    kernels().call(name + kind, "pppllf", x.data_ptr(), weight.data_ptr(), out.data_ptr(), num_rows, width, eps)
+    return out
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """Return (x - mean(x)) / sqrt(var(x) + eps) * weight + bias of each row: x [T, d] -> [T, d].
+
+    weight and bias [d] have the dtype of x; None is a bias of zeros.
+    """
+    kind = check_numbers("x", x, 2)
+    num_rows, width = x.shape
+    check_tensor("weight", weight, (x.dtype,), (width,))
+    if bias is not None:
+        check_tensor("bias", bias, (x.dtype,), (width,))
+    out = torch.empty_like(x)
+    bias_address = None if bias is None else bias.data_ptr()
+    kernels().call(
+        f"layer_norm_{kind}",
+        "ppppllf",
+        x.data_ptr(), weight.data_ptr(), bias_address, out.data_ptr(), num_rows, width, eps,
+    )  # fmt: skip
+    return out
+
+
+def silu_times(gate_up: Tensor) -> Tensor:
+    """Return silu(gate), rounded to the dtype, times up: gate_up [T, 2 ff], gate, then up, -> [T, ff]."""
+    kind = check_numbers("gate_up", gate_up, 2)
+    num_rows, both = gate_up.shape
+    if both % 2:
+        raise ValueError(f"gate_up has rows of {both}; an even number is accepted")
+    out = gate_up.new_empty(num_rows, both // 2)
+    kernels().call(f"silu_times_{kind}", "ppll", gate_up.data_ptr(), out.data_ptr(), num_rows, both // 2)
+    return out
+
+
+def soft_cap(x: Tensor, cap: float) -> None:
+    """Make x, float32 [T, width], cap * tanh(x / cap), in place."""
+    check_axes("x", x, _FLOAT32, 2)
+    kernels().call("soft_cap_f32", "pllf", x.data_ptr(), *x.shape, cap)
+
+
+def rotate_and_store(
+    qkv: Tensor, turns: tuple[Tensor, Tensor] | None, slots: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """Turn queries and keys by their positions, and put keys and values into places of the cache.
+
+    qkv [T, H + 2K, D]: query heads, key heads, value heads. turns: cos and sin [T, R], float32 (sin with the sign of
+    the first half turned), which turn the first R <= D dimensions; None turns none. slots [T] int64: block * B + the
+    place in the block. keys [block, K, D, B] and values [block, K, B, D], of the dtype of qkv, are written.
+
+    Returns the queries [T, H, D], float32.
+    """
+    kind = check_numbers("qkv", qkv, 3)
+    num_rows, all_heads, dim = qkv.shape
+    check_axes("keys", keys, (qkv.dtype,), 4)
+    num_blocks, num_key_heads, _, size = keys.shape
+    num_heads = all_heads - 2 * num_key_heads
+    if num_heads < 0 or keys.shape[2] != dim:
+        accepted = f"at most {all_heads // 2} heads of {dim} dimensions"
+        raise ValueError(f"keys is {list(keys.shape)}, qkv {list(qkv.shape)}; {accepted} are accepted in keys")
+    check_tensor("values", values, (qkv.dtype,), (num_blocks, num_key_heads, size, dim))
+    check_tensor("slots", slots, _INT64, (num_rows,))
+    check_indices("slots", slots, num_blocks * size)
+    cos, sin, num_turned = None, None, 0
+    if turns is not None:
+        num_turned = turns[0].shape[-1]
+        for name, table in zip(("cos", "sin"), turns, strict=True):
+            check_tensor(name, table, _FLOAT32, (num_rows, num_turned))
+        if num_turned % 2 or num_turned > dim:
+            raise ValueError(f"cos and sin turn {num_turned} dimensions; an even number up to {dim} is accepted")
+        cos, sin = turns[0].data_ptr(), turns[1].data_ptr()
+    q = torch.empty(num_rows, num_heads, dim)
+    kernels().call(
+        f"rotate_and_store_{kind}",
+        "ppplplllllppp",
+        qkv.data_ptr(), cos, sin, num_turned, slots.data_ptr(), num_rows, num_heads, num_key_heads, dim, size,
+        q.data_ptr(), keys.data_ptr(), values.data_ptr(),
+    )  # fmt: skip
+    return q

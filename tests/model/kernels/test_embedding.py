@@ -1,0 +1,105 @@
+"""Rows of tables against plain indexing, norms of their sums against the layer norm of the same sums in torch.
+
+Axes: T rows, d width, N blocks of 64 rows of a table.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model.kernels import rows
+from model.kernels.embedding import BLOCK, embed, gather_rows
+from model.layers.arrays import bits
+from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere, needs_numba
+
+EPS = 1e-5
+
+dtypes = st.sampled_from([torch.float32, torch.bfloat16])
+counts = st.sampled_from([0, 1, 9, 64, 100])
+widths = st.sampled_from([1, 2, 15, 16, 41, 64, 200])
+seeds = st.integers(0, 2**32 - 1)
+drawn = settings(deadline=None, max_examples=40)
+
+
+def in_blocks(table: Tensor) -> Tensor:
+    """A table [rows, d] as it lies in blocks, filled up with NaN."""
+    num_rows, width = table.shape
+    pair = 4 // table.dtype.itemsize
+    words = -(-width // pair)
+    whole = torch.full((-(-num_rows // BLOCK) * BLOCK, words * pair), torch.nan, dtype=table.dtype)
+    whole[:num_rows, :width] = table
+    blocks = whole.view(-1, BLOCK, words, pair).transpose(1, 2).contiguous()
+    return blocks.squeeze(-1) if pair == 1 else blocks
+
+
+def draw_ids(count: int, limit: int, seed: int) -> Tensor:
+    return torch.randint(limit, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+@drawn
+@given(counts, st.sampled_from([1, 63, 64, 65, 200]), widths, dtypes, seeds)
+def test_rows_are_gathered_from_blocks(count: int, num_rows: int, width: int, dtype: torch.dtype, seed: int) -> None:
+    table, ids = draw_numbers(num_rows, width, dtype=dtype, special=True, seed=seed), draw_ids(count, num_rows, seed)
+    blocks = in_blocks(table)
+    found = everywhere(lambda: (gather_rows(blocks, ids, num_rows=num_rows, width=width),))
+    assert_same_bits(found, (table[ids],))
+    wide = everywhere(lambda: (gather_rows(blocks, ids, num_rows=num_rows, width=width, dtype=torch.float32),))
+    assert_same_bits(wide, (table[ids].float(),))
+
+
+@drawn
+@given(counts, widths, dtypes, st.booleans(), st.booleans(), st.booleans(), seeds)
+def test_an_embedding_is_the_norm_of_sums_that_are_rounded(
+    count: int, width: int, dtype: torch.dtype, has_type: bool, has_positions: bool, has_bias: bool, seed: int
+) -> None:
+    tokens, positions = draw_numbers(50, width, dtype=dtype, seed=seed), draw_numbers(30, width, dtype=dtype, seed=seed)
+    token_type, weight, bias = draw_numbers(3, width, dtype=dtype, seed=seed + 1)
+    ids, places = draw_ids(count, 50, seed), draw_ids(count, 30, seed + 1)
+    total = tokens[ids]
+    if has_type:
+        total = total + token_type
+    if has_positions:
+        total = total + positions[places]
+    some_type, some_positions = token_type if has_type else None, positions if has_positions else None
+    some_bias = bias if has_bias else None
+    found = everywhere(lambda: (embed(ids, places, tokens, some_type, some_positions, weight, some_bias, EPS),))
+    assert_same_bits(found, (rows.layer_norm(total, weight, some_bias, EPS),))
+
+
+@needs_numba
+@drawn
+@given(counts, widths, dtypes, st.booleans(), seeds)
+def test_the_bits_are_those_of_the_numba_kernels(
+    count: int, width: int, dtype: torch.dtype, special: bool, seed: int
+) -> None:
+    from model.layers import embedding_kernels
+
+    tokens = draw_numbers(50, width, dtype=dtype, special=special, seed=seed)
+    positions = draw_numbers(30, width, dtype=dtype, seed=seed)
+    token_type, weight, bias = draw_numbers(3, width, dtype=dtype, seed=seed + 1)
+    ids, places = draw_ids(count, 50, seed), draw_ids(count, 30, seed + 1)
+    expected = tokens.new_empty(count, width)
+    tables = (bits(each) for each in (tokens, token_type, positions, weight, bias))
+    embedding_kernels.embed(ids.numpy(), places.numpy(), *tables, np.float32(EPS), bits(expected))
+    assert_same_bits((embed(ids, places, tokens, token_type, positions, weight, bias, EPS),), (expected,))
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    table, row = torch.zeros(1, 4, BLOCK), torch.zeros(4)
+    for ids, found in (([0, 40], "ids holds 40 at 1; 0 to 39"), ([-1], "ids holds -1 at 0; 0 to 39")):
+        with pytest.raises(ValueError, match=found):
+            gather_rows(table, torch.tensor(ids), num_rows=40, width=4)
+        with pytest.raises(ValueError, match=found):
+            embed(torch.tensor(ids), torch.tensor(ids), torch.zeros(40, 4), None, None, row, None, EPS)
+    one = torch.tensor([0])
+    with pytest.raises(ValueError, match=r"table is .* \[2, 4, 64\]"):
+        gather_rows(table, one, num_rows=65, width=4)
+    with pytest.raises(ValueError, match=r"table is torch\.float32, and its rows are asked for as torch\.bfloat16"):
+        gather_rows(table, one, num_rows=64, width=4, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match=r"ids is torch\.int32"):
+        gather_rows(table, one.int(), num_rows=64, width=4)
+    with pytest.raises(ValueError, match="places holds 3 at 0; 0 to 2 is accepted"):
+        embed(one, one + 3, torch.zeros(40, 4), None, torch.zeros(3, 4), row, None, EPS)

@@ -1,0 +1,227 @@
+"""The small kernels over rows against the same formulas in float64, their bits everywhere, and those of numba's.
+
+Axes: T rows, d width, H query heads, K key heads, D head dimension, R dimensions that turn, B keys to a block.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from model.kernels import rows
+from model.layers.arrays import bits
+from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere, needs_numba
+
+EPS = 1e-5
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1.6e-2}  # two roundings of 2**-8
+
+dtypes = st.sampled_from([torch.float32, torch.bfloat16])
+counts = st.sampled_from([0, 1, 2, 7, 17, 70])  # 70: more than any of these kernels does in one thread
+widths = st.sampled_from([1, 5, 15, 16, 17, 40, 64, 333])
+seeds = st.integers(0, 2**32 - 1)
+drawn = settings(deadline=None, max_examples=40)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    """found: of its dtype; expected: float64."""
+    scale = expected.abs().amax() if expected.numel() else 0.0
+    assert ((found.double() - expected).abs() <= TOLERANCE[found.dtype] * (expected.abs() + 0.1 * scale)).all()
+
+
+@drawn
+@given(counts, widths, dtypes, st.booleans(), seeds)
+def test_rms_norm_divides_by_the_root_of_the_mean_square(
+    count: int, width: int, dtype: torch.dtype, rounded_once: bool, seed: int
+) -> None:
+    x = draw_numbers(count, width, dtype=dtype, seed=seed)
+    weight = draw_numbers(width, dtype=torch.float32 if rounded_once else dtype, seed=seed + 1)
+    (found,) = everywhere(lambda: (rows.rms_norm(x, weight, EPS),))
+    wide = x.double()
+    assert_close(found, wide / (wide.square().mean(1, keepdim=True) + EPS).sqrt() * weight.double())
+
+
+def test_rms_norm_rounds_once_with_a_float32_weight_and_twice_with_its_own() -> None:
+    x = draw_numbers(50, 96, dtype=torch.bfloat16)
+    weight = draw_numbers(96, dtype=torch.bfloat16)
+    normal = rows.rms_norm(x.float(), torch.ones(96), EPS)
+    assert torch.equal(rows.rms_norm(x, weight, EPS), normal.bfloat16() * weight)
+    assert torch.equal(rows.rms_norm(x, weight.float(), EPS), (normal * weight.float()).bfloat16())
+
+
+@drawn
+@given(counts, widths, dtypes, st.booleans(), seeds)
+def test_layer_norm_takes_the_mean_away_and_divides_by_the_deviation(
+    count: int, width: int, dtype: torch.dtype, has_bias: bool, seed: int
+) -> None:
+    x = draw_numbers(count, width, dtype=dtype, seed=seed)
+    weight, bias = draw_numbers(2, width, dtype=dtype, seed=seed + 1)
+    (found,) = everywhere(lambda: (rows.layer_norm(x, weight, bias if has_bias else None, EPS),))
+    centred = x.double() - x.double().mean(1, keepdim=True)
+    normal = centred / (centred.square().mean(1, keepdim=True) + EPS).sqrt()
+    assert_close(found, normal * weight.double() + (bias.double() if has_bias else 0))
+
+
+@drawn
+@given(counts, widths, dtypes, seeds)
+def test_silu_times_multiplies_the_activated_half_with_the_other(
+    count: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    gate_up = draw_numbers(count, 2 * width, dtype=dtype, seed=seed)
+    (found,) = everywhere(lambda: (rows.silu_times(gate_up),))
+    gate, up = gate_up.double().chunk(2, 1)
+    assert_close(found, gate * gate.sigmoid() * up)
+
+
+def capped(x: Tensor, cap: float) -> tuple[Tensor]:
+    copy = x.clone()
+    rows.soft_cap(copy, cap)
+    return (copy,)
+
+
+@drawn
+@given(counts, widths, seeds, st.floats(0.5, 60))
+def test_soft_cap_bends_numbers_towards_the_cap(count: int, width: int, seed: int, cap: float) -> None:
+    x = draw_numbers(count, width, seed=seed) * 10
+    (found,) = everywhere(lambda: capped(x, cap))
+    assert_close(found, cap * (x.double() / cap).tanh())
+
+
+def test_soft_cap_of_what_is_not_finite() -> None:
+    x = torch.tensor([[torch.inf, -torch.inf, torch.nan] * 11])
+    (found,) = everywhere(lambda: capped(x, 3.0))
+    assert torch.equal(found.nan_to_num(7.0), torch.tensor([[3.0, -3.0, 7.0] * 11]))
+
+
+@drawn
+@given(widths, dtypes, seeds)
+def test_a_row_has_the_same_bits_alone_and_among_others_that_hold_nan(
+    width: int, dtype: torch.dtype, seed: int
+) -> None:
+    x = draw_numbers(70, 2 * width, dtype=dtype, seed=seed)
+    weight = draw_numbers(2 * width, dtype=dtype, seed=seed + 1)
+    x[::3] = torch.nan
+    kernels: tuple[Callable[[Tensor], Tensor], ...] = (
+        lambda some: rows.rms_norm(some, weight, EPS),
+        lambda some: rows.layer_norm(some, weight, weight, EPS),
+        rows.silu_times,
+    )
+    for kernel in kernels:
+        among = kernel(x)
+        assert among[::3].isnan().all()
+        for row in (1, 35, 68):
+            assert torch.equal(kernel(x[row : row + 1])[0], among[row])
+
+
+class Heads:
+    """Rows of heads, where they go, and a cache full of 7, with room for more rows."""
+
+    def __init__(self, count: int, dtype: torch.dtype, seed: int, *, special: bool = False) -> None:
+        random = Random(seed)
+        self.num_heads, num_key_heads, dim = random.randrange(5), random.randint(1, 3), random.randint(1, 80)
+        size, num_turned = random.randint(1, 20), 2 * random.randint(0, dim // 2)
+        num_blocks = count // size + 2
+        self.qkv = draw_numbers(count, self.num_heads + 2 * num_key_heads, dim, dtype=dtype, seed=seed, special=special)
+        self.cos, self.sin = draw_numbers(2, count, num_turned, seed=seed + 1)
+        self.slots = torch.tensor(random.sample(range(num_blocks * size), count), dtype=torch.int64)
+        self.keys = torch.full((num_blocks, num_key_heads, dim, size), 7.0).to(dtype)
+        self.values = torch.full((num_blocks, num_key_heads, size, dim), 7.0).to(dtype)
+
+    def enter(self) -> tuple[Tensor, Tensor, Tensor]:
+        keys, values = self.keys.clone(), self.values.clone()
+        turns = (self.cos, self.sin) if self.cos.numel() else None
+        return rows.rotate_and_store(self.qkv, turns, self.slots, keys, values), keys, values
+
+    def turned(self, x: Tensor) -> Tensor:
+        half, wide = self.cos.shape[1] // 2, x.double()
+        swapped = torch.cat((wide[..., half : 2 * half], wide[..., :half]), -1)
+        both = wide[..., : 2 * half] * self.cos.double()[:, None] + swapped * self.sin.double()[:, None]
+        return torch.cat((both, wide[..., 2 * half :]), -1)
+
+
+@drawn
+@given(counts, dtypes, seeds)
+def test_queries_and_keys_turn_and_the_cache_is_written_at_the_slots_alone(
+    count: int, dtype: torch.dtype, seed: int
+) -> None:
+    heads = Heads(count, dtype, seed)
+    q, keys, values = everywhere(heads.enter)
+    first, last = heads.num_heads, heads.num_heads + heads.keys.shape[1]
+    assert_close(q, heads.turned(heads.qkv[:, :first]))
+    in_order = keys.permute(0, 3, 1, 2).flatten(0, 1), values.permute(0, 2, 1, 3).flatten(0, 1)  # [slot, K, D]
+    assert_close(in_order[0][heads.slots], heads.turned(heads.qkv[:, first:last]))
+    assert torch.equal(in_order[1][heads.slots], heads.qkv[:, last:])
+    for cache in in_order:
+        cache[heads.slots] = 7.0
+        assert (cache == 7.0).all()
+
+
+@needs_numba
+@drawn
+@given(counts, widths, dtypes, st.booleans(), seeds)
+def test_the_bits_are_those_of_the_numba_kernels(
+    count: int, width: int, dtype: torch.dtype, special: bool, seed: int
+) -> None:
+    from model.layers import layer_norm_kernels, row_kernels
+
+    x = draw_numbers(count, 2 * width, dtype=dtype, special=special, seed=seed)
+    weight, bias = draw_numbers(2, 2 * width, dtype=dtype, seed=seed + 1)
+    wide = draw_numbers(2 * width, seed=seed + 2)
+    once, twice, normed, gated = *(torch.empty_like(x) for _ in range(3)), x.new_empty(count, width)
+    row_kernels.rms_norm(bits(x), bits(weight), np.float32(EPS), bits(twice))
+    row_kernels.rms_norm_rounded_once(bits(x), bits(wide), np.float32(EPS), bits(once))
+    layer_norm_kernels.layer_norm(bits(x), bits(weight), bits(bias), np.float32(EPS), bits(normed))
+    row_kernels.silu_times(bits(x), bits(gated))
+    found = (
+        rows.rms_norm(x, weight, EPS),
+        rows.rms_norm(x, wide, EPS),
+        rows.layer_norm(x, weight, bias, EPS),
+        rows.silu_times(x),
+    )
+    assert_same_bits(found, (twice, once, normed, gated))
+    row_kernels.soft_cap((numbers := wide[None].clone()).numpy(), np.float32(2.5))
+    assert_same_bits(capped(wide[None], 2.5), (numbers,))
+
+
+@needs_numba
+@drawn
+@given(counts, dtypes, st.booleans(), seeds)
+def test_rotation_has_the_bits_of_the_numba_kernel(count: int, dtype: torch.dtype, special: bool, seed: int) -> None:
+    from model.layers import row_kernels
+
+    heads = Heads(count, dtype, seed, special=special)
+    q = torch.empty(count, heads.num_heads, heads.qkv.shape[2])
+    row_kernels.rotate_and_store(
+        bits(heads.qkv), heads.cos.numpy(), heads.sin.numpy(), heads.slots.numpy(), q.numpy(),
+        bits(keys := heads.keys.clone()), bits(values := heads.values.clone()),
+    )  # fmt: skip
+    assert_same_bits(heads.enter(), (q, keys, values))
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    x, weight = torch.zeros(3, 8), torch.zeros(8)
+    refused: dict[str, Callable[[], Tensor]] = {
+        "x": lambda: rows.rms_norm(x.double(), weight, EPS),
+        "weight": lambda: rows.rms_norm(x, torch.zeros(7), EPS),
+        "bias": lambda: rows.layer_norm(x, weight, weight.bfloat16(), EPS),
+        "gate_up": lambda: rows.silu_times(torch.zeros(3, 7)),
+    }
+    for name, call in refused.items():
+        with pytest.raises(ValueError, match=f"^{name} (is|has) .* accepted"):
+            call()
+    with pytest.raises(ValueError, match="not contiguous"):
+        rows.layer_norm(x.T, torch.zeros(3), None, EPS)
+    qkv, keys, values = torch.zeros(1, 3, 6), torch.zeros(2, 1, 6, 4), torch.zeros(2, 1, 4, 6)
+    table, slot = torch.zeros(1, 4), torch.tensor([7])
+    rows.rotate_and_store(qkv, (table, table), slot, keys, values)
+    with pytest.raises(ValueError, match="slots holds 8 at 0; 0 to 7 is accepted"):
+        rows.rotate_and_store(qkv, None, slot + 1, keys, values)
+    with pytest.raises(ValueError, match=r"keys is .* at most 1 heads of 5 dimensions"):
+        rows.rotate_and_store(qkv[..., :5].contiguous(), None, slot, keys, values)
+    odd = torch.zeros(1, 3)
+    with pytest.raises(ValueError, match="turn 3 dimensions"):
+        rows.rotate_and_store(qkv, (odd, odd), slot, keys, values)
