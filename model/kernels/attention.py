@@ -1,0 +1,299 @@
+"""Attention over the paged cache on a CPU: `cpu/attention.h`. Knows rows, blocks and memory; knows no requests.
+
+Axes: T query rows, H query heads, K key heads, D head dimension, B keys to a block, J blocks of a sequence, S keys of
+one sequence. Keys are cached [block, K, D, B], values [block, K, B, D]; `dtype` is the cache's, float32 or bfloat16.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+
+from model.kernels.library import SUFFIXES, kernels
+
+Kind = Literal["pattern", "scores", "dots"]
+_KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
+_TOLD = np.dtype([("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)])
+"""`ToldMap` of attention.h."""
+
+
+class AttentionArguments(ctypes.Structure):
+    """The struct of the same name in attention.h, which says what its fields are."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "out", "tables", "positions")),
+        *((name, ctypes.c_void_p) for name in ("first", "last", "bias", "told")),
+        *((name, ctypes.c_long) for name in ("num_heads", "num_key_heads", "dim", "block_size")),
+        *((name, ctypes.c_long) for name in ("table_width", "bias_width")),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
+    )
+
+
+class ToldTable:
+    """Where attention writes the patterns of a step and layer as it makes them. The tensors that it points to must
+    outlive it.
+    """
+
+    def __init__(self, num_spans: int, num_heads: int) -> None:
+        self._maps = np.zeros((num_spans, num_heads), _TOLD)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Spans and heads."""
+        return self._maps.shape[0], self._maps.shape[1]
+
+    @property
+    def address(self) -> int:
+        """As the kernels take it."""
+        return self._maps.ctypes.data
+
+    def has(self, span: int) -> bool:
+        """Whether somebody is told the patterns of this span already: a table has room for one."""
+        return bool(self._maps["numbers"][span].any())
+
+    def add(self, span: int, first_row: int, heads: Sequence[int], room: torch.Tensor) -> None:
+        """room [heads, rows of the span, keys], float32 or float16, zeros, keys side by side; each head once."""
+        if room.dtype not in (torch.float32, torch.float16) or room.dim() != 3 or room.stride(2) != 1:
+            raise ValueError(
+                f"room must be float32 or float16 [heads, rows, keys], its keys in a row, not {_say(room)}"
+            )
+        for place, head in enumerate(heads):
+            numbers = room.data_ptr() + place * room.stride(0) * room.itemsize
+            self._maps[span, head] = numbers, first_row, room.stride(1) * room.itemsize, room.itemsize
+
+
+class SeenKeys:
+    """Which cached keys each row of a step sees. Checked once, for all layers; its arrays must not change."""
+
+    def __init__(
+        self, tables: np.ndarray, positions: np.ndarray, first: np.ndarray, last: np.ndarray, block_size: int
+    ) -> None:
+        """tables [sequence, J] int32: the blocks of each sequence's keys, in order. positions, first, last [T] int64:
+        row t stands at positions[t] and sees keys first[t] <= k < last[t]; neither falls from a row of a sequence to
+        the next.
+        """
+        self.tables = _array("tables", tables, np.int32, 2)
+        self.positions = _array("positions", positions, np.int64, 1)
+        self.first, self.last = _array("first", first, np.int64, 1), _array("last", last, np.int64, 1)
+        self.block_size = block_size
+        self.num_rows = len(self.positions)
+        for name, array in (("first", self.first), ("last", self.last)):
+            if len(array) != self.num_rows:
+                raise ValueError(f"{name} has {len(array)} rows; positions has {self.num_rows}")
+        self.num_blocks = int(self.tables.max(initial=-1)) + 1
+        most, end = self.tables.shape[1] * block_size, int(self.last.max(initial=0))
+        if self.tables.min(initial=0) < 0:
+            raise ValueError(f"tables has the block {self.tables.min()}; blocks count from 0")
+        if min(self.positions.min(initial=0), self.first.min(initial=0), self.last.min(initial=0)) < 0:
+            raise ValueError("positions, first and last must not be negative")
+        if end > most:
+            raise ValueError(f"last is {end} in one row; tables has blocks for {most} keys")
+        self.longest = max(1 + int(self.positions.max(initial=-1)), end)
+        """No row stands at this position or sees a key there or beyond."""
+        self.addresses = {
+            "tables": self.tables.ctypes.data,
+            "positions": self.positions.ctypes.data,
+            "first": self.first.ctypes.data,
+            "last": self.last.ctypes.data,
+            "table_width": self.tables.shape[1],
+        }
+        """Fields of `AttentionArguments`: to ask an array for its address takes a microsecond."""
+
+
+class AttentionItems:
+    """What threads share out of an attention. Checked once, for all layers; its array must not change."""
+
+    def __init__(self, items: np.ndarray) -> None:
+        """items [n, 5] int32: (sequence, first row, rows, first key head, key heads), a few rows of one sequence and
+        some of the heads. Threads take equal shares of them, in order.
+        """
+        self.array = _array("items", items, np.int32, 2)
+        if items.shape[1] != 5:
+            raise ValueError(f"items must have 5 columns, not {items.shape[1]}")
+        if items.min(initial=0) < 0 or items[:, 2].min(initial=1) < 1:
+            raise ValueError(f"items must not be negative and have rows; the least of each are {items.min(0).tolist()}")
+        sizes = items[:, 0] + 1, items[:, 1] + items[:, 2], items[:, 3] + items[:, 4]
+        self.sizes = tuple(int(each.max(initial=0)) for each in sizes)
+        """Sequences, rows and key heads that there must be."""
+        self.address = items.ctypes.data
+
+
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    seen: SeenKeys,
+    items: AttentionItems,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+    told: ToldTable | None = None,
+    out: torch.Tensor,
+) -> None:
+    """Write softmax(scores) V of the items' rows and heads to out [T, H, D], of the cache's dtype.
+
+    q [T, H, D] float32, of the first T rows that `seen` knows; keys and values: the cache. scale multiplies q.k; then
+    softcap * tanh(score / softcap) is taken, unless softcap is None or 0; then bias[h, key - position + reach - 1] is
+    added, of bias [H, 2 * reach - 1] float32. told: who wants the softmax itself.
+    """
+    arguments = _arguments(q, keys, seen, scale, softcap, bias)
+    _check("values", values, keys.dtype, (keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2]))
+    _check("out", out, keys.dtype, tuple(q.shape))
+    if told is not None and told.shape != (len(seen.tables), q.shape[1]):
+        raise ValueError(f"told is for {told.shape} spans and heads; there are {(len(seen.tables), q.shape[1])}")
+    for size, needed in zip((len(seen.tables), q.shape[0], keys.shape[1]), items.sizes, strict=True):
+        if needed > size:
+            raise ValueError(
+                f"items must lie in {len(seen.tables)} sequences, {q.shape[0]} rows and {keys.shape[1]} key heads; "
+                f"they need {items.sizes}"
+            )
+    arguments.values, arguments.out = values.data_ptr(), out.data_ptr()
+    arguments.told = None if told is None else told.address
+    name = f"attend_{SUFFIXES[keys.dtype]}"
+    kernels().call(name, "ppl", ctypes.addressof(arguments), items.address, len(items.array))
+
+
+def attention_rows(
+    q: torch.Tensor,
+    rows: Sequence[int],
+    heads: Sequence[int],
+    keys: torch.Tensor,
+    seen: SeenKeys,
+    sequence: int,
+    num_keys: int,
+    kind: Kind,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return what chosen rows (all of one sequence) and heads attend to, by the steps of `attend`: [heads, rows, S].
+
+    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1, keys out of sight are 0), "scores" (those
+    are -inf) or "dots" (the bare q.k, likewise). The rest as in `attend`.
+    """
+    arguments = _arguments(q, keys, seen, scale, softcap, bias)
+    if kind not in _KINDS:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
+    chosen_rows, chosen_heads = _chosen("rows", rows, q.shape[0]), _chosen("heads", heads, q.shape[1])
+    if not 0 <= sequence < len(seen.tables):
+        raise ValueError(f"sequence is {sequence}; there are {len(seen.tables)}")
+    if num_keys < 0 or seen.last[chosen_rows].max(initial=0) > num_keys:
+        raise ValueError(f"num_keys is {num_keys}; a row sees {seen.last[chosen_rows].max(initial=0)} keys")
+    out = torch.empty(len(chosen_heads), len(chosen_rows), num_keys)
+    arguments.tables = seen.tables[sequence].ctypes.data
+    kernels().call(
+        f"attention_rows_{SUFFIXES[keys.dtype]}",
+        "pplpllpl",
+        ctypes.addressof(arguments),
+        *(chosen_rows.ctypes.data, len(chosen_rows), chosen_heads.ctypes.data, len(chosen_heads)),
+        *(_KINDS[kind], out.data_ptr(), num_keys),
+    )
+    return out
+
+
+def softmax_rows(scores: torch.Tensor) -> torch.Tensor:
+    """Return the softmax of scores [..., S] float32, by the steps of `attend`."""
+    scores = scores.contiguous()
+    _check("scores", scores, torch.float32, tuple(scores.shape))
+    out = torch.empty_like(scores)
+    num_keys = scores.shape[-1]
+    num_rows = scores.numel() // num_keys if num_keys else 0
+    kernels().call("softmax_rows_f32", "ppll", scores.data_ptr(), out.data_ptr(), num_rows, num_keys)
+    return out
+
+
+def mix_rows(
+    pattern: torch.Tensor, key_heads: Sequence[int], values: torch.Tensor, seen: SeenKeys, sequence: int
+) -> torch.Tensor:
+    """Return pattern [n, rows, S] float32 times the values of one sequence, by the steps of `attend`: [n, rows, D] in
+    the cache's dtype. key_heads [n]: the key head whose values each part of the pattern takes.
+    """
+    pattern = pattern.contiguous()
+    if values.dtype not in SUFFIXES or values.dim() != 4:
+        raise ValueError(f"values must be float32 or bfloat16 [block, K, B, D], not {_say(values)}")
+    _check("values", values, values.dtype, (values.shape[0], values.shape[1], seen.block_size, values.shape[3]))
+    _check("pattern", pattern, torch.float32, (len(key_heads), *pattern.shape[1:]))
+    heads = _chosen("key_heads", key_heads, values.shape[1])
+    num_heads, num_rows, num_keys = pattern.shape
+    if not 0 <= sequence < len(seen.tables):
+        raise ValueError(f"sequence is {sequence}; there are {len(seen.tables)}")
+    if num_keys > seen.tables.shape[1] * seen.block_size or seen.num_blocks > len(values):
+        raise ValueError(f"pattern has {num_keys} keys; tables has {seen.tables.shape} blocks, of {len(values)}")
+    out = torch.empty(num_heads, num_rows, values.shape[3], dtype=values.dtype)
+    kernels().call(
+        f"mix_rows_{SUFFIXES[values.dtype]}",
+        "pppppllllll",
+        *(pattern.data_ptr(), heads.ctypes.data, values.data_ptr(), seen.tables[sequence].ctypes.data, out.data_ptr()),
+        *(num_heads, num_rows, num_keys, values.shape[1], values.shape[3], seen.block_size),
+    )
+    return out
+
+
+def _arguments(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    seen: SeenKeys,
+    scale: float,
+    softcap: float | None,
+    bias: torch.Tensor | None,
+) -> AttentionArguments:
+    """What all kernels take of a step, checked. The tensors and arrays must outlive it."""
+    if keys.dtype not in SUFFIXES or keys.dim() != 4:
+        raise ValueError(f"keys must be float32 or bfloat16 [block, K, D, B], not {_say(keys)}")
+    _, num_key_heads, dim, block_size = keys.shape
+    _check("keys", keys, keys.dtype, tuple(keys.shape))
+    if q.dim() != 3 or q.shape[1] % num_key_heads:
+        raise ValueError(f"q must be [rows, heads, {dim}] with a multiple of {num_key_heads} heads, not {_say(q)}")
+    num_rows, num_heads, _ = q.shape
+    _check("q", q, torch.float32, (num_rows, num_heads, dim))
+    if num_rows > seen.num_rows:
+        raise ValueError(f"q has {num_rows} rows; seen knows {seen.num_rows}")
+    if seen.block_size != block_size or seen.num_blocks > len(keys):
+        raise ValueError(
+            f"keys has {len(keys)} blocks of {block_size} keys; seen takes {seen.num_blocks} of {seen.block_size}"
+        )
+    arguments = AttentionArguments(
+        queries=q.data_ptr(),
+        keys=keys.data_ptr(),
+        num_heads=num_heads,
+        num_key_heads=num_key_heads,
+        dim=dim,
+        block_size=block_size,
+        scale=scale,
+        softcap=softcap or 0.0,
+        **seen.addresses,
+    )
+    if bias is not None:
+        _check("bias", bias, torch.float32, (num_heads, bias.shape[-1]))
+        reach = (bias.shape[1] + 1) // 2
+        if reach < seen.longest:
+            raise ValueError(f"the position bias reaches {reach} positions; a sequence has {seen.longest}")
+        arguments.bias, arguments.bias_width = bias.data_ptr(), bias.shape[1]
+    return arguments
+
+
+def _check(name: str, x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    if x.dtype != dtype or tuple(x.shape) != shape or not x.is_contiguous() or x.device.type != "cpu":
+        raise ValueError(f"{name} must be contiguous {dtype} {list(shape)} on cpu, not {_say(x)}")
+
+
+def _array(name: str, x: np.ndarray, dtype: type, num_axes: int) -> np.ndarray:
+    if x.dtype != dtype or x.ndim != num_axes or not x.flags.c_contiguous:
+        raise ValueError(f"{name} must be contiguous {dtype.__name__} of {num_axes} axes, not {x.dtype} {x.shape}")
+    return x
+
+
+def _chosen(name: str, indices: Sequence[int], count: int) -> np.ndarray:
+    chosen = np.array(indices, np.int64)
+    if len(chosen) and not 0 <= chosen.min() <= chosen.max() < count:
+        raise ValueError(f"{name} are from {chosen.min()} to {chosen.max()}; there are {count}")
+    return chosen
+
+
+def _say(x: torch.Tensor) -> str:
+    contiguous = "" if x.is_contiguous() else ", not contiguous"
+    return f"{x.dtype} {list(x.shape)} on {x.device}{contiguous}"

@@ -1,0 +1,388 @@
+"""Attention over the paged cache against a softmax written out in float64, and its bits at every level of CPU, in any
+number of threads, alone, among others and in chunks.
+
+Every draw is fresh. The cache holds NaN wherever nothing was put, so that a number read from out of sight shows.
+
+Axes: T rows, H query heads, K key heads, D head dimension, B keys to a block, S keys of one sequence.
+"""
+
+import importlib.util
+import math
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+from model.kernels import attention, library
+from model.kernels.attention import AttentionItems, SeenKeys, ToldTable
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+HAS_NUMBA = importlib.util.find_spec("numba") is not None
+SENTINEL = 7.0
+
+
+@dataclass
+class World:
+    """Sequences whose keys are all cached, some rows of each, and who sees whom."""
+
+    dtype: torch.dtype
+    group: int = field(default_factory=lambda: random.randint(1, 8))
+    dim: int = field(default_factory=lambda: random.choice([8, 20, 33, 48, 64, 80, 96, 128]))
+    block_size: int = field(default_factory=lambda: random.choice([3, 8, 16, 32, 40]))
+    causal: bool = field(default_factory=lambda: random.random() < 0.7)
+    num_sequences: int = 4
+
+    def __post_init__(self) -> None:
+        self.num_key_heads = random.choice([1, 2, 3])
+        self.num_heads = self.num_key_heads * self.group
+        window = random.choice([math.inf, 1, random.randint(2, 40)])
+        self.lengths = [random.choice([1, random.randint(2, 90)]) for _ in range(self.num_sequences)]
+        starts = [random.choice([0, n - 1, random.randrange(n)]) for n in self.lengths]
+        self.owners = np.repeat(np.arange(self.num_sequences), np.subtract(self.lengths, starts))
+        positions = np.concatenate(list(map(np.arange, starts, self.lengths)))
+        self.first = np.maximum(positions - (window - 1), 0).astype(np.int64)
+        ends = np.array(self.lengths)[self.owners]
+        self.last = positions + 1 if self.causal else np.minimum(ends, positions + window).astype(np.int64)
+        if not self.causal and random.random() < 0.3:  # a sequence that sees nothing
+            blind = self.owners == random.randrange(self.num_sequences)
+            self.first[blind] = self.last[blind] = random.choice([0, 5]) if ends[blind].min() >= 5 else 0
+        self.positions = positions
+        counts = [-(-n // self.block_size) for n in self.lengths]
+        free = random.sample(range(sum(counts) + 3), sum(counts))
+        self.tables = np.zeros((self.num_sequences, max(counts)), np.int32)
+        for table, count in zip(self.tables, counts, strict=True):
+            table[:count] = [free.pop() for _ in range(count)]
+        shape = (sum(counts) + 3, self.num_key_heads)
+        self.keys = torch.full((*shape, self.dim, self.block_size), math.nan, dtype=self.dtype)
+        self.values = torch.full((*shape, self.block_size, self.dim), math.nan, dtype=self.dtype)
+        self.k = [torch.randn(n, self.num_key_heads, self.dim).to(self.dtype) for n in self.lengths]
+        self.v = [torch.randn(n, self.num_key_heads, self.dim).to(self.dtype) for n in self.lengths]
+        for sequence, length in enumerate(self.lengths):
+            for position in range(length):
+                self.put(sequence, position, self.k[sequence][position], self.v[sequence][position])
+        self.q = torch.randn(len(positions), self.num_heads, self.dim) * 2
+        reach = max(self.lengths) + random.choice([0, 5])
+        self.rule = {
+            "scale": random.choice([1.0, self.dim**-0.5]),
+            "softcap": random.choice([None, random.uniform(1, 30)]),
+            "bias": random.choice([None, torch.randn(self.num_heads, 2 * reach - 1)]),
+        }
+
+    def put(self, sequence: int, position: int, k: torch.Tensor | float, v: torch.Tensor | float) -> None:
+        block, place = self.tables[sequence, position // self.block_size], position % self.block_size
+        self.keys[block, :, :, place] = k
+        self.values[block, :, place] = v
+
+    @property
+    def seen(self) -> SeenKeys:
+        return SeenKeys(self.tables, self.positions, self.first, self.last, self.block_size)
+
+    def rows_of(self, sequence: int) -> list[int]:
+        return np.flatnonzero(self.owners == sequence).tolist()
+
+    def items(self, most_rows: int = 8) -> np.ndarray:
+        """Tiles of at most so many rows: with one head where they have several, of one row with some or all heads."""
+        items = []
+        for sequence in range(self.num_sequences):
+            rows = self.rows_of(sequence)
+            for i in range(0, len(rows), most_rows):
+                num = min(most_rows, len(rows) - i)
+                heads = 1 if num > 1 else random.choice([1, self.num_key_heads])
+                items += [(sequence, rows[i], num, head, heads) for head in range(0, self.num_key_heads, heads)]
+        random.shuffle(items)
+        return np.array(items, np.int32)
+
+    def attend(self, items: np.ndarray | None = None, told: ToldTable | None = None) -> torch.Tensor:
+        out = torch.full(self.q.shape, SENTINEL, dtype=self.dtype)
+        shared = AttentionItems(self.items() if items is None else items)
+        attention.attend(self.q, self.keys, self.values, self.seen, shared, **self.rule, told=told, out=out)
+        return out
+
+    def rows(self, rows: list[int], heads: list[int], kind: attention.Kind) -> torch.Tensor:
+        sequence = int(self.owners[rows[0]])
+        return attention.attention_rows(
+            self.q, rows, heads, self.keys, self.seen, sequence, self.lengths[sequence], kind, **self.rule
+        )
+
+    def mix(self, pattern: torch.Tensor, heads: list[int], sequence: int) -> torch.Tensor:
+        return attention.mix_rows(pattern, [h // self.group for h in heads], self.values, self.seen, sequence)
+
+    def some_rows_and_heads(self, sequence: int) -> tuple[list[int], list[int]]:
+        rows = self.rows_of(sequence)
+        heads = random.sample(range(self.num_heads), random.randint(1, self.num_heads))
+        return random.sample(rows, random.randint(1, len(rows))), heads
+
+    def dots(self, sequence: int) -> torch.Tensor:
+        """[rows, H, S] float64."""
+        k = self.k[sequence].double().repeat_interleave(self.group, 1)
+        return torch.einsum("qhd,khd->qhk", self.q[self.rows_of(sequence)].double(), k)
+
+    def unseen(self, sequence: int) -> torch.Tensor:
+        """[rows, 1, S]"""
+        rows, keys = self.rows_of(sequence), np.arange(self.lengths[sequence])
+        return torch.from_numpy((keys < self.first[rows][:, None]) | (keys >= self.last[rows][:, None]))[:, None]
+
+    def scores(self, sequence: int) -> torch.Tensor:
+        """[rows, H, S] float64, as the formulas have it."""
+        cap, bias = self.rule["softcap"], self.rule["bias"]
+        scores: torch.Tensor = self.dots(sequence) * self.rule["scale"]
+        if cap is not None:
+            scores = cap * torch.tanh(scores / cap)
+        if bias is not None:
+            reach, positions = (bias.shape[1] + 1) // 2, self.positions[self.rows_of(sequence)]
+            distances = np.arange(self.lengths[sequence]) - positions[:, None]
+            scores = scores + bias.double()[:, distances + reach - 1].transpose(0, 1)
+        return scores.masked_fill(self.unseen(sequence), -math.inf)
+
+    def pattern(self, sequence: int) -> torch.Tensor:
+        """[rows, H, S] float64; 0 in rows that see nothing."""
+        return torch.nan_to_num(torch.softmax(self.scores(sequence), -1), 0.0)
+
+    def mixed(self, sequence: int) -> torch.Tensor:
+        """[rows, H, D] float64."""
+        v = self.v[sequence].double().repeat_interleave(self.group, 1)
+        return torch.einsum("qhk,khd->qhd", self.pattern(sequence), v)
+
+    def everything(self) -> list[torch.Tensor]:
+        """What all four kernels make of the same things, the same in every call."""
+        rows, heads = self.rows_of(1), list(range(self.num_heads))
+        kinds: list[attention.Kind] = ["pattern", "scores", "dots"]
+        looks = [self.rows(rows, heads, kind) for kind in kinds]
+        return [self.attend(), *looks, attention.softmax_rows(looks[1]), self.mix(looks[0], heads, 1)]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """NaN is NaN, whatever it carries."""
+    return a.dtype == b.dtype and torch.equal(a.nan_to_num(nan=1234.5), b.nan_to_num(nan=1234.5))
+
+
+@DTYPES
+def test_attention_is_the_softmax_written_out(dtype: torch.dtype) -> None:
+    bound = 2e-5 if dtype == torch.float32 else 1e-2
+    for _ in range(25):
+        world = World(dtype)
+        out = world.attend()
+        for sequence in range(world.num_sequences):
+            found = out[world.rows_of(sequence)]
+            assert (found - world.mixed(sequence)).abs().max() <= bound * (1 + world.v[sequence].abs().max()), world
+
+
+@DTYPES
+def test_rows_are_the_patterns_scores_and_dots_written_out(dtype: torch.dtype) -> None:
+    for _ in range(15):
+        world = World(dtype)
+        rows, heads = world.some_rows_and_heads(1)
+        own = [row - world.rows_of(1)[0] for row in rows]
+        kinds: list[attention.Kind] = ["pattern", "scores", "dots"]
+        dots = world.dots(1).masked_fill(world.unseen(1), -math.inf)
+        for kind, expected in zip(kinds, (world.pattern(1), world.scores(1), dots), strict=True):
+            expected = expected[own][:, heads].transpose(0, 1)
+            found, seen = world.rows(rows, heads, kind), expected > -math.inf
+            assert torch.equal(found > -math.inf, seen)
+            numbers = world.scores(1) if kind == "pattern" else expected  # a pattern errs as its scores do
+            size = 1 + numbers.nan_to_num(0, 0, 0).abs().max()
+            assert ((found[seen] - expected[seen]).abs() <= 5e-5 * size).all(), (world, kind)
+
+
+@DTYPES
+def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(dtype: torch.dtype) -> None:
+    for _ in range(20):
+        world = World(dtype)
+        out = world.attend()
+        sequence = random.randrange(world.num_sequences)
+        rows, heads = world.some_rows_and_heads(sequence)
+        pattern = world.rows(rows, heads, "pattern")
+        if (world.first[rows] < world.last[rows]).all():
+            assert torch.equal(attention.softmax_rows(world.rows(rows, heads, "scores")), pattern)
+        assert torch.equal(world.mix(pattern, heads, sequence), out[rows][:, heads].transpose(0, 1))
+
+
+@DTYPES
+def test_a_row_has_the_same_bits_alone_and_in_tiles_of_any_size(dtype: torch.dtype) -> None:
+    for _ in range(20):
+        world = World(dtype)
+        expected = world.attend()
+        for most_rows in (1, random.randint(2, 12)):
+            assert torch.equal(world.attend(world.items(most_rows)), expected), world
+
+
+@DTYPES
+def test_every_level_and_number_of_threads_gives_the_same_bits(dtype: torch.dtype) -> None:
+    before = library.num_threads()
+    try:
+        for _ in range(12):
+            world = World(dtype)
+            expected = world.everything()
+            for level in library.levels():
+                for threads in (1, 2, 3):
+                    library.set_num_threads(threads)
+                    with library.at_level(level):
+                        found = world.everything()
+                    assert all(map(same_bits, found, expected)), (world, level, threads)
+    finally:
+        library.set_num_threads(before)
+
+
+@DTYPES
+def test_nothing_out_of_sight_is_read_and_only_the_items_are_written(dtype: torch.dtype) -> None:
+    for _ in range(15):
+        world = World(dtype)
+        expected = world.attend()
+        rows = zip(world.owners, world.first, world.last, strict=True)
+        seen = {(int(owner), key) for owner, first, last in rows for key in range(first, last)}
+        for sequence, length in enumerate(world.lengths):
+            for key in range(length):
+                if (sequence, key) not in seen:
+                    world.put(sequence, key, math.inf, math.nan)
+        items = world.items()
+        items = items[: random.randint(0, len(items))]
+        found, written = world.attend(items), torch.zeros(world.q.shape, dtype=torch.bool)
+        for _, row, num, head, num_heads in items:
+            written[row : row + num, head * world.group : (head + num_heads) * world.group] = True
+        assert torch.equal(found[written], expected[written])
+        assert found[~written].eq(SENTINEL).all()
+
+
+@DTYPES
+@pytest.mark.parametrize("told_dtype", [torch.float32, torch.float16])
+def test_what_is_told_has_the_bits_of_a_look_at_rows_and_changes_nothing(
+    dtype: torch.dtype, told_dtype: torch.dtype
+) -> None:
+    for _ in range(15):
+        world = World(dtype)
+        expected, told, rooms = world.attend(), ToldTable(world.num_sequences, world.num_heads), {}
+        for sequence in random.sample(range(world.num_sequences), random.randint(1, world.num_sequences)):
+            rows, num_keys = world.rows_of(sequence), world.lengths[sequence]
+            _, heads = world.some_rows_and_heads(sequence)
+            answer = torch.full((len(heads) + 2, len(rows) + 3, num_keys + 5), SENTINEL, dtype=told_dtype)
+            room = answer[1:-1, 2:-1, :num_keys]
+            room.zero_()
+            assert not told.has(sequence)
+            told.add(sequence, rows[0], heads, room)
+            assert told.has(sequence)
+            rooms[sequence] = answer, room, rows, heads
+        assert torch.equal(world.attend(told=told), expected)
+        for answer, room, rows, heads in rooms.values():
+            assert torch.equal(room, world.rows(rows, heads, "pattern").to(told_dtype)), world
+            assert (answer == SENTINEL).sum() == answer.numel() - room.numel(), world
+
+
+def test_patterns_are_rounded_to_float16_as_torch_rounds_them() -> None:
+    for _ in range(5):
+        world = World(torch.float32, group=1, dim=8, num_sequences=1)
+        world.q *= random.choice([0.1, 10, 100])  # from even patterns to those of tiny numbers
+        rows, room = world.rows_of(0), torch.zeros(world.num_heads, len(world.q), world.lengths[0], dtype=torch.float16)
+        told = ToldTable(1, world.num_heads)
+        told.add(0, 0, range(world.num_heads), room)
+        world.attend(told=told)
+        assert torch.equal(room, world.rows(rows, list(range(world.num_heads)), "pattern").half())
+
+
+def test_infinite_scores_and_no_numbers_make_rows_of_no_numbers_and_touch_no_others() -> None:
+    for bad in (math.inf, math.nan):
+        world = World(torch.float32, causal=False)
+        expected = world.attend()
+        row = random.randrange(len(world.q))
+        world.q[row, 0, 0] = bad
+        found = world.attend()
+        rest = [other for other in range(len(world.q)) if other != row]
+        assert torch.equal(found[rest], expected[rest])
+        assert torch.equal(found[row, 1:], expected[row, 1:])
+        capped = bad == math.inf and world.rule["softcap"] is not None
+        if world.first[row] < world.last[row] and not capped:
+            assert found[row, 0].isnan().all()
+
+
+def test_a_softmax_of_rows_takes_any_number_of_keys_and_rows() -> None:
+    for shape in [(3, 0, 5), (2, 3, 0), (0, 1, 1), (1, 1, 1), (3, 2, 16), (2, 5, 33), (1, 7, 500)]:
+        scores = torch.randn(shape) * 5
+        scores[..., :1] = -math.inf if shape[-1] > 1 else 0.5
+        found = attention.softmax_rows(scores)
+        assert found.shape == shape
+        assert torch.allclose(found, torch.softmax(scores, -1), atol=1e-6)
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    world = World(torch.float32, group=2, dim=8)
+    out, items, seen = torch.empty_like(world.q), AttentionItems(world.items()), world.seen
+    good = {"q": world.q, "keys": world.keys, "values": world.values, "seen": seen, "items": items, "out": out}
+    rule = {**world.rule, "bias": None}
+    beyond = world.items()
+    beyond[0, 1] = len(world.q)
+    for name, bad, says in [
+        ("q", world.q.bfloat16(), "q must be"),
+        ("q", world.q[:, :-1], "q must be"),
+        ("q", torch.cat([world.q, world.q]), "q has"),
+        ("keys", world.keys.half(), "keys must be"),
+        ("keys", world.keys[: seen.num_blocks - 1], "keys has"),
+        ("values", world.values.bfloat16(), "values must be"),
+        ("values", world.values[..., :-1], "values must be"),
+        ("out", out.transpose(0, 1), "out must be"),
+        ("items", AttentionItems(beyond), "items must lie in"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            attention.attend(**{**good, name: bad}, **rule)  # type: ignore[arg-type]
+    for array, says in [
+        (beyond.astype(np.int64), "items must be"),
+        (beyond[:, :4].copy(), "items must have 5 columns"),
+        (-beyond - 1, "items must not be negative"),
+        (beyond * np.array([1, 1, 0, 1, 1], np.int32), "items must not be negative and have rows"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            AttentionItems(array)
+    if seen.longest > 1:
+        short = torch.zeros(world.num_heads, 2 * seen.longest - 3)
+        with pytest.raises(ValueError, match=f"reaches {seen.longest - 1} positions; a sequence has {seen.longest}"):
+            attention.attend(**good, **{**rule, "bias": short})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="told is for"):
+        attention.attend(**good, **rule, told=ToldTable(1, 1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="last is"):
+        SeenKeys(world.tables, world.positions, world.first, world.last + 1000, world.block_size)
+    with pytest.raises(ValueError, match="tables has the block -1"):
+        SeenKeys(np.full_like(world.tables, -1), world.positions, world.first, world.last, world.block_size)
+    with pytest.raises(ValueError, match="heads are from"):
+        world.rows([0], [world.num_heads], "dots")
+    with pytest.raises(ValueError, match="kind is"):
+        world.rows([0], [0], "softmax")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="key_heads are from"):
+        attention.mix_rows(torch.zeros(1, 1, 1), [world.num_key_heads], world.values, seen, 0)
+
+
+@pytest.mark.skipif(not HAS_NUMBA, reason="numba's kernels are gone")
+@DTYPES
+def test_bits_are_those_of_the_kernels_before(dtype: torch.dtype) -> None:
+    from model.layers import attention_kernels as old
+    from model.layers.arrays import bits
+
+    for draw in range(40):
+        world = World(dtype)
+        if draw % 4 == 3:
+            world.q[random.randrange(len(world.q)), 0, 0] = random.choice([math.inf, -math.inf, math.nan])
+        shape = (world.num_heads, world.num_key_heads, world.dim, world.block_size)
+        bias = world.rule["bias"]
+        seen = (
+            *(world.positions, world.first, world.last, np.float32(world.rule["scale"])),
+            np.float32(world.rule["softcap"] or 0),
+            np.empty((world.num_heads, 0), np.float32) if bias is None else bias.numpy(),
+        )
+        q, keys, values = (bits(x.reshape(-1)) for x in (world.q, world.keys, world.values))
+        items, out = world.items(), torch.empty(world.q.shape, dtype=dtype)
+        old.attend(q, keys, values, shape, world.tables, items, *seen, bits(out.reshape(-1)), 0)
+        assert same_bits(world.attend(items), out), world
+        rows, heads = world.some_rows_and_heads(2)
+        looks = {}
+        for kind, number in (("pattern", old.PATTERN), ("scores", old.SCORES), ("dots", old.DOTS)):
+            looks[kind] = torch.empty(len(heads), len(rows), world.lengths[2])
+            chosen = np.array(rows), np.array(heads)
+            old.attention_rows(q, *chosen, keys, shape, world.tables[2], *seen, number, looks[kind].numpy())
+            assert same_bits(world.rows(rows, heads, kind), looks[kind]), (world, kind)  # type: ignore[arg-type]
+        softmax, pattern = torch.empty_like(looks["scores"]), torch.rand(looks["scores"].shape)
+        old.softmax_rows(looks["scores"].numpy(), softmax.numpy())
+        assert same_bits(attention.softmax_rows(looks["scores"]), softmax)
+        mixed = torch.zeros(len(heads), len(rows), world.dim)
+        sizes = (len(rows), world.lengths[2], *shape[1:])
+        readers = np.array(heads) // world.group
+        old.mix_rows(bits(pattern.reshape(-1)), readers, values, sizes, world.tables[2], bits(mixed.reshape(-1)))
+        assert same_bits(world.mix(pattern, heads, 2), mixed.to(dtype))
