@@ -1,0 +1,110 @@
+// The head's product searched as it is made: no logits are written, nor read again.
+#include "level.h"
+#include "whole_products.h"
+
+namespace LEVEL {
+namespace {
+
+// The largest numbers of a row that a piece of work has seen, lane by lane, and the column of each one's lane 0.
+struct Found {
+  float largest[LANES], columns[LANES];
+};
+
+// Notes the largest of numbers [64], `width` of which there are, of the block of columns that begins at `column`; as
+// float32, or rounded to bfloat16 as the product would be. Returns unusual + 0 * numbers, NaN if one is not finite.
+template <class T>
+ALWAYS_INLINE Vector note_largest(float* numbers, long width, long column, Found& found, Vector unusual) {
+  // The last column again where there are no more: among equals the first one is taken.
+  for (long j = width; j < BLOCK; ++j) numbers[j] = numbers[width - 1];
+  Vector best = load(found.largest), columns = load(found.columns);
+  for (long j = 0; j < BLOCK; j += LANES) {
+    T rounded[LANES];
+    store(rounded, load(numbers + j));
+    const Vector each = load(rounded);
+    columns = where_greater(each, best, all_lanes(float(column + j)), columns);
+    best = where_greater(each, best, each, best);
+    unusual = fma(each, 0.0f, unusual);
+  }
+  store(found.largest, best);
+  store(found.columns, columns);
+  return unusual;
+}
+
+// numbers[r] = the largest of row r of x [num_rows][K] times the weight w, rounded to T, which stands first at
+// places[r]. Returns whether all numbers of the product are finite; if not, nothing is found. N <= 2**24
+template <class Form, class T>
+bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long* places, float* numbers) {
+  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
+  bool all_finite = true;
+  for (long first = 0; first < num_rows; first += MOST_ROWS) {
+    const long count = num_rows - first < MOST_ROWS ? num_rows - first : MOST_ROWS;
+    const Cuts cuts(count, N);
+    const long num_parts = cuts.column_parts;
+    Found* all = scratch<Found, Found>(num_parts * count);
+    parallel(num_parts, [&](long part) {
+        Found* mine = all + part * count;
+      for (long r = 0; r < count; ++r) {
+        store(mine[r].largest, all_lanes(-__builtin_inff()));
+        store(mine[r].columns, zeros());
+      }
+      const auto* rows = rows_as<typename Form::Number>(x + first * K, count * K);
+      float* sums = scratch<ProductSums, float>(count * BLOCK);
+      Vector unusual = zeros();
+      for (long block = cuts.block(part); block < cuts.block(part + 1); ++block) {
+        const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
+        sum_block<Form>(rows, K, count, w + block * block_words, K, sums, [&](long r, long num) {
+          for (long i = r; i < r + num; ++i)
+            unusual = note_largest<T>(sums + i * BLOCK, width, column, mine[i], unusual);
+        });
+      }
+      const float sum = sum_of_lanes(unusual);
+      if (sum != sum) __atomic_store_n(&all_finite, false, __ATOMIC_RELAXED);
+    });
+    for (long r = 0; r < count; ++r) {
+      long place = N;
+      float number = -__builtin_inff();
+      for (long part = 0; part < num_parts; ++part)
+        for (long lane = 0; lane < LANES; ++lane) {
+          const Found& found = all[part * count + r];
+          const long column = long(found.columns[lane]) + lane;
+          if (found.largest[lane] > number || (found.largest[lane] == number && column < place))
+            place = column, number = found.largest[lane];
+        }
+      places[first + r] = place;
+      numbers[first + r] = number;
+    }
+  }
+  return all_finite;
+}
+
+}  // namespace
+}  // namespace LEVEL
+
+// finite[0] = whether all numbers of x [num_rows][K] W^T are finite, W as pack_weight_f32 lays it; if so numbers
+// [num_rows] are the largest of each row and places [num_rows] where they first stand. N <= 2**24
+EXPORT(void, find_largest_f32)(const float* x, const uint32_t* packed, long num_rows, long K, long N, long* places,
+                               float* numbers, long* finite) {
+  using namespace LEVEL;
+  *finite = find_largest<Float>(x, packed, num_rows, K, N, places, numbers);
+}
+
+// The same of bfloat16 rows and weights, with the bits of product_bf16; arithmetic: as there
+EXPORT(void, find_largest_bf16)(const uint16_t* x, const uint32_t* packed, long num_rows, long K, long N, long* places,
+                                float* numbers, long* finite, long arithmetic) {
+  using namespace LEVEL;
+#if defined(__AVX512BF16__)
+  if (arithmetic == 1) {
+    *finite = find_largest<Dot>(x, packed, num_rows, K, N, places, numbers);
+    return;
+  }
+#endif
+  (void)arithmetic;
+  *finite = find_largest<Widened>(x, packed, num_rows, K, N, places, numbers);
+}
+
+// The same of float32 rows and bfloat16 weights, with the bits of product_f32_bf16.
+EXPORT(void, find_largest_f32_bf16)(const float* x, const uint32_t* packed, long num_rows, long K, long N, long* places,
+                                    float* numbers, long* finite) {
+  using namespace LEVEL;
+  *finite = find_largest<Widened>(x, packed, num_rows, K, N, places, numbers);
+}

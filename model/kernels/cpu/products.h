@@ -1,0 +1,208 @@
+// Sums of products of rows with blocks of 64 columns of a weight: for whole products and for steps that fuse them.
+//
+// A weight [N, K] lies in blocks of 64 outputs, the last one filled up with zeros: float32 as [blocks][K][64], bfloat16
+// as [blocks][ceil(K / 2)][64][2], pairs of inputs side by side. Either is [blocks][steps][64] words of 32 bits. A sum
+// is one chain over the steps in order, from 0: so its bits depend neither on the rows beside it, nor on threads, nor
+// on how the steps are cut for the caches, as a chain goes on from where it was left.
+#pragma once
+
+#include "functions.h"
+#include "scratch.h"
+
+namespace LEVEL {
+
+constexpr long BLOCK = 64;        // outputs side by side
+constexpr long LINES = 4;         // of a cache, in a step of a block
+constexpr long AHEAD = 8192;      // bytes by which weights are asked for where they are used once
+constexpr long FEW = 128;         // rows up to which weights come from memory slower than they are used
+constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
+constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
+#if defined(__AVX512F__)
+constexpr int ROWS_TOGETHER = 6, VECTORS = 4;  // whose sums stay in registers: 24 of 32
+#else
+constexpr int ROWS_TOGETHER = 6, VECTORS = 1;  // AVX2: 12 of 16; NEON: 24 of 32
+#endif
+
+using Word = uint32_t;
+ALWAYS_INLINE Vector as_floats(const Word* w) { return load(reinterpret_cast<const float*>(w)); }
+ALWAYS_INLINE Vector even_numbers(const Vector& pairs) {
+  return each_part([&](int i) { return (Floats)((Words)pairs.part[i] << 16); });
+}
+ALWAYS_INLINE Vector odd_numbers(const Vector& pairs) {
+  return each_part([&](int i) { return (Floats)((Words)pairs.part[i] & 0xFFFF0000); });
+}
+
+// sums[r][v] += x[r * stride] * weights[v]
+template <int R, int V>
+ALWAYS_INLINE void add_input(const float* x, long stride, const Vector (&weights)[V], Vector (&sums)[R][V]) {
+  for (int r = 0; r < R; ++r) {
+    const Vector number = all_lanes(x[r * stride]);
+    for (int v = 0; v < V; ++v) sums[r][v] = fma(number, weights[v], sums[r][v]);
+  }
+}
+
+// The forms of arithmetic. A step adds the next INPUTS of R rows from x on, `stride` apart, times a step of a block
+// from w on; where the inputs end in the middle of a step, the last one is half a step.
+struct Float {  // float32 weights, rows of float32
+  using Number = float;
+  static constexpr int INPUTS = 1;
+  template <int R, int V>
+  static ALWAYS_INLINE void step(const float* x, long stride, const Word* w, Vector (&sums)[R][V]) {
+    Vector weights[V];
+    for (int v = 0; v < V; ++v) weights[v] = as_floats(w + v * LANES);
+    add_input(x, stride, weights, sums);
+  }
+  template <int R, int V>
+  static ALWAYS_INLINE void half_step(const float*, long, const Word*, Vector (&)[R][V]) {}
+};
+struct Widened {  // bfloat16 weights, widened in registers, rows of float32
+  using Number = float;
+  static constexpr int INPUTS = 2;
+  template <int R, int V>
+  static ALWAYS_INLINE void step(const float* x, long stride, const Word* w, Vector (&sums)[R][V]) {
+    half_step(x, stride, w, sums);
+    Vector weights[V];
+    for (int v = 0; v < V; ++v) weights[v] = odd_numbers(as_floats(w + v * LANES));
+    add_input(x + 1, stride, weights, sums);
+  }
+  template <int R, int V>
+  static ALWAYS_INLINE void half_step(const float* x, long stride, const Word* w, Vector (&sums)[R][V]) {
+    Vector weights[V];
+    for (int v = 0; v < V; ++v) weights[v] = even_numbers(as_floats(w + v * LANES));
+    add_input(x, stride, weights, sums);
+  }
+};
+#if defined(__AVX512BF16__)
+struct Dot {  // bfloat16 weights times rows of bfloat16, two inputs at a time, as VDPBF16PS rounds
+  using Number = bfloat16;
+  static constexpr int INPUTS = 2;
+  template <int R, int V>
+  static ALWAYS_INLINE void add(const int32_t (&pairs)[R], const Word* w, Vector (&sums)[R][V]) {
+    __m512bh weights[V];
+    for (int v = 0; v < V; ++v) weights[v] = (__m512bh)_mm512_loadu_si512(w + v * LANES);
+    for (int r = 0; r < R; ++r) {
+      const __m512bh pair = (__m512bh)_mm512_set1_epi32(pairs[r]);
+      for (int v = 0; v < V; ++v)
+        sums[r][v].part[0] = (Floats)_mm512_dpbf16_ps((__m512)sums[r][v].part[0], pair, weights[v]);
+    }
+  }
+  template <int R, int V>
+  static ALWAYS_INLINE void step(const bfloat16* x, long stride, const Word* w, Vector (&sums)[R][V]) {
+    int32_t pairs[R];
+    for (int r = 0; r < R; ++r) memcpy(&pairs[r], x + r * stride, sizeof pairs[r]);
+    add(pairs, w, sums);
+  }
+  template <int R, int V>
+  static ALWAYS_INLINE void half_step(const bfloat16* x, long stride, const Word* w, Vector (&sums)[R][V]) {
+    int32_t pairs[R];
+    for (int r = 0; r < R; ++r) pairs[r] = x[r * stride];
+    add(pairs, w, sums);
+  }
+};
+#endif
+
+// Goes on with the chains of sums [R][64], V vectors of columns of them, over `inputs` of rows x, `stride` apart, times
+// w [steps][64]. Meanwhile the first FETCHED lines of each step from `next` on are asked for.
+template <class Form, int R, int V, int FETCHED>
+void add_chain(const typename Form::Number* x, long stride, const Word* w, long inputs, const Word* next, float* sums) {
+  Vector t[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) t[r][v] = load(sums + r * BLOCK + v * LANES);
+  const auto* end = x + inputs / Form::INPUTS * Form::INPUTS;
+  for (; x < end; x += Form::INPUTS, w += BLOCK, next += BLOCK) {
+    for (int i = 0; i < FETCHED; ++i) __builtin_prefetch(next + i * LANES);
+    Form::step(x, stride, w, t);
+  }
+  if (inputs % Form::INPUTS) Form::half_step(x, stride, w, t);
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) store(sums + r * BLOCK + v * LANES, t[r][v]);
+}
+
+// The same for 1 <= rows <= R, and 0, 1, 2 or 4 lines.
+template <class Form, int R = ROWS_TOGETHER>
+void add_chains(long rows, const typename Form::Number* x, long stride, const Word* w, long inputs, long fetched,
+                const Word* next, float* sums) {
+  if constexpr (R > 1)
+    if (rows < R) return add_chains<Form, R - 1>(rows, x, stride, w, inputs, fetched, next, sums);
+  const auto add = fetched == 0   ? add_chain<Form, R, VECTORS, 0>
+                   : fetched == 1 ? add_chain<Form, R, VECTORS, 1>
+                   : fetched == 2 ? add_chain<Form, R, VECTORS, 2>
+                                  : add_chain<Form, R, VECTORS, 4>;
+  add(x, stride, w, inputs, next, sums);
+}
+
+// Goes on with the chains of sums [num_rows][64] over `inputs` of rows x, `stride` apart, times w [steps][64]. The rows
+// pass over w some at a time; the passes ask for a share each of the lines from `next` on, so that memory is at work
+// all the while. finish(first, count) as `sum_block` says, called where `is_last`.
+template <class Form, class F>
+ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
+                             const Word* next, bool is_last, float* sums, F finish) {
+  const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER, passes = groups * (BLOCK / LANES / VECTORS);
+  long asked = 0;
+  for (long group = 0; group < groups; ++group) {
+    const long r = group * num_rows / groups, rows = (group + 1) * num_rows / groups - r;
+    for (long column = 0; column < BLOCK; column += VECTORS * LANES) {
+      const long left = LINES - asked, share = passes == 1 ? LINES : passes <= 3 ? 2 : 1;
+      const long fetched = share < left ? share : left;
+      add_chains<Form>(rows, x + r * stride, stride, w + column, inputs, fetched, next + asked * LANES,
+                       sums + r * BLOCK + column);
+      asked += fetched;
+    }
+    if (is_last) finish(r, rows);
+  }
+}
+
+// sums [num_rows][64] = rows x [num_rows][K], `stride` apart, times the block w. As soon as some rows are done
+// finish(first, count) is called, so that what it writes leaves for memory while other rows are computed.
+template <class Form, class F>
+void sum_block(const typename Form::Number* x, long stride, long num_rows, const Word* w, long K, float* sums,
+               F finish) {
+  constexpr bool WIDENS = __is_same(Form, Widened);
+  const bool once = num_rows <= ROWS_TOGETHER && VECTORS * LANES == BLOCK, few = num_rows <= FEW;
+  const long num_steps = (K + Form::INPUTS - 1) / Form::INPUTS, most = few ? FEW_STEPS : MANY_STEPS / (WIDENS ? 2 : 1);
+  const long num_pieces = once || num_steps == 0 ? 1 : (num_steps + most - 1) / most;
+  memset(sums, 0, num_rows * BLOCK * sizeof *sums);
+  for (long piece = 0; piece < num_pieces; ++piece) {
+    const long first = piece * num_steps / num_pieces, end = (piece + 1) * num_steps / num_pieces;
+    const long k = first * Form::INPUTS, inputs = (end == num_steps ? K : end * Form::INPUTS) - k;
+    const Word *at = w + first * BLOCK, *next = once ? w + AHEAD / sizeof *w : w + end * BLOCK;
+    const bool is_last = end == num_steps;
+    if constexpr (WIDENS) {
+      if (!few) {  // widened once for all rows
+        float* wide = scratch<Widened, float>(2 * (end - first) * BLOCK);
+        for (long i = 0; i < (end - first) * BLOCK; i += LANES) {
+          float* to = wide + i / BLOCK * 2 * BLOCK + i % BLOCK;
+          const Vector pairs = as_floats(at + i);
+          store(to, even_numbers(pairs));
+          store(to + BLOCK, odd_numbers(pairs));
+        }
+        const Word* words = reinterpret_cast<const Word*>(wide);
+        pass_rows<Float>(x + k, stride, num_rows, words, inputs, next, is_last, sums, finish);
+        continue;
+      }
+    }
+    pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, is_last, sums, finish);
+  }
+}
+
+// out [num_rows], `stride` apart, of the block's `count` columns = activation(sums [num_rows][64] + bias), rounded
+// once. bias and out begin at the block's first column; bias may be null.
+template <class T>
+void store_block(const float* sums, long num_rows, long count, const T* bias, long activation, T* out, long stride) {
+  const long whole = lanes_down(count);
+  for (long r = 0; r < num_rows; ++r, sums += BLOCK, out += stride) {
+    for (long j = 0; j < whole; j += LANES) {
+      Vector y = load(sums + j);
+      if (bias) y = y + load(bias + j);
+      store(out + j, activate(y, activation));
+    }
+    for (long j = whole; j < count; ++j)
+      store_one(out + j, activate(bias ? sums[j] + widen(bias[j]) : sums[j], activation));
+  }
+}
+
+}  // namespace LEVEL

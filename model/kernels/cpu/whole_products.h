@@ -1,0 +1,143 @@
+// Whole products of rows with a weight, and how a weight is laid for them (see products.h).
+#pragma once
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include "pool.h"
+#include "products.h"
+
+namespace LEVEL {
+
+constexpr long MOST_ROWS = 192;  // in one piece of work: a multiple of ROWS_TOGETHER
+
+// Users of scratch.
+struct ProductSums {};
+struct WidenedRows {};
+
+// How rows and blocks of columns are cut into pieces of work.
+struct Cuts {
+  long num_rows, num_blocks, row_parts, column_parts;
+
+  Cuts(long rows, long outputs) : num_rows(rows), num_blocks((outputs + BLOCK - 1) / BLOCK) {
+    const long threads = lightwell_num_threads();
+    column_parts = num_blocks < threads ? num_blocks : threads;
+    row_parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
+    // A thread that is held up leaves its rest to others, where pieces are long enough to begin anew.
+    if (row_parts == 1 && num_blocks >= 32 * threads) column_parts *= 4;
+    // Too few columns for all threads: they share rows.
+    const long wanted = column_parts ? (threads + column_parts - 1) / column_parts : 0;
+    const long most = (rows + 2 * ROWS_TOGETHER - 1) / (2 * ROWS_TOGETHER);
+    if (row_parts < wanted) row_parts = wanted < most ? wanted : most;
+  }
+  long num_parts() const { return row_parts * column_parts; }
+  // The first row of a part, at a multiple of ROWS_TOGETHER but for the last.
+  long row(long part) const {
+    const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+    return part == row_parts ? num_rows : part * groups / row_parts * ROWS_TOGETHER;
+  }
+  long block(long part) const { return part * num_blocks / column_parts; }
+};
+
+// Rows [count][K] as a form of arithmetic takes them: as they are, or widened into this thread's scratch.
+template <class Number>
+ALWAYS_INLINE const Number* rows_as(const Number* x, long) { return x; }
+template <class Number>
+ALWAYS_INLINE const float* rows_as(const bfloat16* x, long count) requires(__is_same(Number, float)) {
+  float* wide = scratch<WidenedRows, float>(count);
+  const long whole = lanes_down(count);
+  for (long i = 0; i < whole; i += LANES) store(wide + i, load(x + i));
+  for (long i = whole; i < count; ++i) wide[i] = widen(x[i]);
+  return wide;
+}
+
+// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once
+template <class Form, class T>
+void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, long K, long N, long activation) {
+  if (num_rows == 0 || N == 0) return;
+  const Cuts cuts(num_rows, N);
+  const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
+  parallel(cuts.num_parts(), [&](long part) {
+    const long row_part = part % cuts.row_parts, column_part = part / cuts.row_parts;
+    const long first = cuts.row(row_part), count = cuts.row(row_part + 1) - first;
+    const auto* rows = rows_as<typename Form::Number>(x + first * K, count * K);
+    float* sums = scratch<ProductSums, float>(count * BLOCK);
+    for (long block = cuts.block(column_part); block < cuts.block(column_part + 1); ++block) {
+      const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
+      sum_block<Form>(rows, K, count, w + block * block_words, K, sums, [&](long r, long num) {
+        store_block(sums + r * BLOCK, num, width, bias ? bias + column : nullptr, activation,
+                    out + (first + r) * N + column, N);
+      });
+    }
+  });
+}
+
+// The same from a weight [N][K] as it is, number by number: what `multiply` must give but for Dot.
+template <class T, class W>
+void multiply_plainly(const T* x, const W* weight, const T* bias, T* out, long num_rows, long K, long N,
+                      long activation) {
+  for (long r = 0; r < num_rows; ++r)
+    for (long n = 0; n < N; ++n) {
+      float sum = 0;
+      for (long k = 0; k < K; ++k) sum = fma(widen(x[r * K + k]), widen(weight[n * K + k]), sum);
+      if (bias) sum = sum + widen(bias[n]);
+      store_one(out + r * N + n, activate(sum, activation));
+    }
+}
+
+// Asks the system for large pages for memory not yet written: weights are read from end to end, which takes a tenth to
+// a fifth longer where every 4 KB need an address of their own. Only pages inside, so that no more memory is taken.
+inline void prefer_large_pages(void* memory, size_t num_bytes) {
+#if defined(__linux__)
+  constexpr uintptr_t LARGE = 2 << 20;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(memory) + LARGE - 1) / LARGE * LARGE;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + num_bytes) / LARGE * LARGE;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // it may say no
+#else
+  (void)memory, (void)num_bytes;
+#endif
+}
+
+// packed [blocks][steps][64] words = weight [N][K], filled up with zeros; 4 / sizeof(T) inputs in a word.
+template <class T>
+void pack(const T* weight, Word* packed, long K, long N) {
+  constexpr long TOGETHER = sizeof(Word) / sizeof(T), STEPS = 64 / sizeof(Word);  // a line of the weight at a time
+  const long num_steps = (K + TOGETHER - 1) / TOGETHER, num_blocks = (N + BLOCK - 1) / BLOCK;
+  if (K == 0) return;
+  prefer_large_pages(packed, num_blocks * num_steps * BLOCK * sizeof *packed);
+  parallel(num_blocks, [&](long block) {
+    Word* to = packed + block * num_steps * BLOCK;
+    const long width = N - block * BLOCK < BLOCK ? N - block * BLOCK : BLOCK;
+    memset(to, 0, num_steps * BLOCK * sizeof *to);
+    for (long first = 0; first < num_steps; first += STEPS)
+      for (long j = 0; j < width; ++j) {
+        const T* row = weight + (block * BLOCK + j) * K;
+        for (long s = first; s < first + STEPS && s < num_steps; ++s) {
+          const long left = K - s * TOGETHER;
+          memcpy(to + s * BLOCK + j, row + s * TOGETHER, left < TOGETHER ? sizeof(T) : sizeof(Word));
+        }
+      }
+  });
+}
+
+// weight [N][K] = what `pack` was given
+template <class T>
+void unpack(const Word* packed, T* weight, long K, long N) {
+  constexpr long TOGETHER = sizeof(Word) / sizeof(T), STEPS = 64 / sizeof(Word);
+  const long num_steps = (K + TOGETHER - 1) / TOGETHER;
+  parallel((N + BLOCK - 1) / BLOCK, [&](long block) {
+    const Word* from = packed + block * num_steps * BLOCK;
+    const long width = N - block * BLOCK < BLOCK ? N - block * BLOCK : BLOCK;
+    for (long first = 0; first < num_steps; first += STEPS)
+      for (long j = 0; j < width; ++j) {
+        T* row = weight + (block * BLOCK + j) * K;
+        for (long s = first; s < first + STEPS && s < num_steps; ++s) {
+          const long left = K - s * TOGETHER;
+          memcpy(row + s * TOGETHER, from + s * BLOCK + j, left < TOGETHER ? sizeof(T) : sizeof(Word));
+        }
+      }
+  });
+}
+
+}  // namespace LEVEL

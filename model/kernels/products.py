@@ -1,0 +1,128 @@
+"""Products of rows with a weight that is laid in blocks of 64 outputs: `cpu/products.h` says how.
+
+A sum is one chain over the inputs in order, so a row has the same bits whatever stands beside it and on any number of
+threads; and at every level of CPU, except by DOT, whose bits are those of the CPU's own instruction.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from model.config import Activation
+from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.library import SUFFIXES, kernels
+
+BLOCK = 64
+"""Outputs that lie side by side; the last block is filled up with zeros."""
+
+Arithmetic = Literal[0, 1]
+WIDEN: Arithmetic = 0
+"""Multiply bfloat16 numbers as float32."""
+DOT: Arithmetic = 1
+"""Multiply bfloat16 numbers two inputs at a time, at levels whose CPU has an instruction for it; else as WIDEN."""
+
+MOST_COLUMNS = 1 << 24
+"""Among which `find_largest` tells one from another."""
+
+ACTIVATIONS: dict[Activation | None, int] = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+"""`Activation` of `cpu/functions.h`."""
+
+
+_LARGE_PAGE = 2 << 20
+"""Bytes of the system's large pages, in which few rows pass over weights a tenth to a fifth faster."""
+
+
+def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
+    """An array whose large pages begin where it does, if it has some. What is left before it is never written, so it
+    takes no memory.
+    """
+    count = math.prod(shape)
+    if count * dtype.itemsize < _LARGE_PAGE:
+        return torch.empty(shape, dtype=dtype)
+    room = torch.empty(count + _LARGE_PAGE // dtype.itemsize, dtype=dtype)
+    first = -room.data_ptr() % _LARGE_PAGE // dtype.itemsize
+    return room[first : first + count].view(shape)
+
+
+class BlockedWeight:
+    """A weight [N, K], float32 or bfloat16, laid as the kernels read it; the same memory serves any number of rows."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """weight [N, K] is copied."""
+        kind = check_numbers("weight", weight, 2)
+        self.num_outputs, self.num_inputs = weight.shape
+        self._kind, self._together = kind, 4 // weight.itemsize
+        num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // self._together)
+        self.packed = _aligned_room(weight.dtype, num_blocks, num_steps, BLOCK, self._together)
+        """[ceil(N / 64), K, 64, 1] of float32, [ceil(N / 64), ceil(K / 2), 64, 2] of bfloat16."""
+        kernels().call(
+            f"pack_weight_{kind}", "ppll", weight.data_ptr(), self.packed.data_ptr(), self.num_inputs, self.num_outputs
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its numbers."""
+        return self.packed.dtype
+
+    def to_dense(self) -> Tensor:
+        """Return the weight [N, K] as it was given, bit for bit: a copy."""
+        weight = self.packed.new_empty(self.num_outputs, self.num_inputs)
+        kernels().call(
+            f"unpack_weight_{self._kind}",
+            "ppll",
+            *(self.packed.data_ptr(), weight.data_ptr(), self.num_inputs, self.num_outputs),
+        )
+        return weight
+
+    def multiply(
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        activation: Activation | None = None,
+        arithmetic: Arithmetic = WIDEN,
+    ) -> Tensor:
+        """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
+
+        x and bias [N] are of the weight's dtype, or float32. arithmetic: of bfloat16 rows.
+        """
+        name, extra = self._kernel("product", x, arithmetic)
+        if bias is not None:
+            check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+        out = x.new_empty(len(x), self.num_outputs)
+        addresses = x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
+        sizes = len(x), self.num_inputs, self.num_outputs
+        kernels().call(name, "ppppllll" + "l" * len(extra), *addresses, *sizes, ACTIVATIONS[activation], *extra)
+        return out
+
+    def find_largest(self, x: Tensor, arithmetic: Arithmetic = WIDEN) -> tuple[Tensor, Tensor] | None:
+        """Return where the largest number of each row of `multiply(x)` first stands, int64 [R], and that number,
+        float32 [R]; None when a number of the product is not finite. x as in `multiply`.
+        """
+        name, extra = self._kernel("find_largest", x, arithmetic)
+        if not 0 < self.num_outputs <= MOST_COLUMNS:
+            raise ValueError(f"the weight has {self.num_outputs} outputs; 1 to {MOST_COLUMNS} are accepted")
+        places, numbers = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
+        finite = torch.empty(1, dtype=torch.int64)
+        sizes = len(x), self.num_inputs, self.num_outputs
+        found = places.data_ptr(), numbers.data_ptr(), finite.data_ptr()
+        kernels().call(
+            name, "pplllppp" + "l" * len(extra), x.data_ptr(), self.packed.data_ptr(), *sizes, *found, *extra
+        )
+        return (places, numbers) if finite.item() else None
+
+    def _kernel(self, name: str, x: Tensor, arithmetic: Arithmetic) -> tuple[str, tuple[int, ...]]:
+        """The kernel's name for rows x, which are checked, and what it takes at the end."""
+        check_axes("x", x, (self.dtype, torch.float32), 2)
+        if x.shape[1] != self.num_inputs:
+            raise ValueError(f"x has rows of {x.shape[1]}; the weight's {self.num_inputs} inputs are accepted")
+        if arithmetic not in (WIDEN, DOT):
+            raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")
+        if x.dtype != self.dtype:
+            return f"{name}_f32_bf16", ()
+        return f"{name}_{SUFFIXES[x.dtype]}", (int(arithmetic),) if x.dtype == torch.bfloat16 else ()

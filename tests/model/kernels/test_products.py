@@ -1,0 +1,233 @@
+"""Products with weights in blocks of 64 outputs."""
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from model.kernels import library
+from model.kernels.library import kernels
+from model.kernels.products import ACTIVATIONS, DOT, WIDEN, Arithmetic, BlockedWeight
+
+_KINDS = {
+    "float32": (torch.float32, torch.float32),
+    "bfloat16": (torch.bfloat16, torch.bfloat16),
+    "float32 times bfloat16": (torch.float32, torch.bfloat16),
+}
+"""The dtypes of rows and of weights."""
+_SUFFIX = {"float32": "f32", "bfloat16": "bf16", "float32 times bfloat16": "f32_bf16"}
+_SHAPES = (
+    (1, 1, 1),
+    (2, 7, 3),
+    (5, 64, 65),
+    (6, 33, 130),
+    (7, 127, 64),
+    (13, 129, 70),
+    (32, 200, 129),
+    (129, 70, 67),
+    (193, 515, 10),
+    (400, 37, 77),
+)
+"""Rows, inputs, outputs: the first cache's pieces, groups of rows and blocks of columns whole and with rests."""
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Two of them, whatever a test asks for meanwhile."""
+    before = library.num_threads()
+    library.set_num_threads(2)
+    yield
+    library.set_num_threads(before)
+
+
+def _drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def _plainly(
+    kind: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: int
+) -> torch.Tensor:
+    """The product by one fused multiply-add after the other."""
+    out = x.new_empty(len(x), len(weight))
+    addresses = x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
+    sizes = len(x), weight.shape[1], len(weight)
+    kernels().call(f"product_plain_{_SUFFIX[kind]}", "ppppllll", *addresses, *sizes, activation)
+    return out
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether all bits are the same, those of zeros and of what is no number too."""
+    bits = torch.int32 if a.dtype == torch.float32 else torch.int16
+    return a.dtype == b.dtype and torch.equal(a.view(bits), b.view(bits))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1), (64, 8), (3, 5), (65, 31), (130, 34), (200, 77), (0, 3), (3, 0)])
+def test_a_packed_weight_gives_back_its_bits(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    weight = _drawn(*shape, dtype=dtype)
+    weight.flatten()[:1] = float("nan")
+    for level in library.levels():
+        with library.at_level(level):
+            assert _same(BlockedWeight(weight).to_dense(), weight)
+
+
+def test_weights_lie_in_blocks_of_64_with_pairs_of_bfloat16_and_zeros_behind_the_last() -> None:
+    weight = _drawn(70, 5)
+    packed = BlockedWeight(weight).packed
+    filled = torch.nn.functional.pad(weight, (0, 0, 0, 58)).view(2, 64, 5)
+    assert torch.equal(packed[..., 0], filled.transpose(1, 2))
+    packed = BlockedWeight(weight.bfloat16()).packed
+    pairs = torch.nn.functional.pad(filled.bfloat16(), (0, 1)).view(2, 64, 3, 2)
+    assert torch.equal(packed, pairs.transpose(1, 2))
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_products_have_the_bits_of_one_chain_of_multiply_adds_at_every_level_and_on_any_number_of_threads(
+    kind: str,
+) -> None:
+    rows_dtype, weight_dtype = _KINDS[kind]
+    choose = random.Random(0)
+    for (rows, inputs, outputs), has_bias in itertools.product(_SHAPES, (False, True)):
+        x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
+        bias = _drawn(outputs, dtype=rows_dtype) if has_bias else None
+        activation = choose.choice(list(ACTIVATIONS))
+        wanted = _plainly(kind, x, weight, bias, ACTIVATIONS[activation])
+        for level in library.levels():
+            with library.at_level(level):
+                blocked = BlockedWeight(weight)
+                for threads in (1, 2, 3):
+                    library.set_num_threads(threads)
+                    assert _same(blocked.multiply(x, bias, activation), wanted), (level, threads, x.shape, activation)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("arithmetic", [WIDEN, DOT])
+def test_a_row_has_the_same_bits_alone_and_among_others(kind: str, arithmetic: Arithmetic) -> None:
+    rows_dtype, weight_dtype = _KINDS[kind]
+    x, blocked = _drawn(300, 601, dtype=rows_dtype), BlockedWeight(_drawn(77, 601, dtype=weight_dtype))
+    whole = blocked.multiply(x, arithmetic=arithmetic)
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 24, 31, 64, 128, 129, 192, 193, 299):
+        library.set_num_threads(rows % 3 + 1)
+        assert _same(blocked.multiply(x[-rows:], arithmetic=arithmetic), whole[-rows:]), rows
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("arithmetic", [WIDEN, DOT])
+@pytest.mark.parametrize("level", library.levels())
+def test_products_are_those_of_float64_within_what_sums_in_float32_may_lose(
+    level: str, kind: str, arithmetic: Arithmetic
+) -> None:
+    rows_dtype, weight_dtype = _KINDS[kind]
+    for rows, inputs, outputs in _SHAPES:
+        x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
+        with library.at_level(level):
+            y = BlockedWeight(weight).multiply(x, arithmetic=arithmetic).double()
+        wanted, size = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
+        rounding = wanted.abs() * 2**-8 if rows_dtype == torch.bfloat16 else 0
+        assert bool(((y - wanted).abs() <= inputs * 2**-24 * size + rounding + 1e-30).all())
+
+
+def test_the_first_steps_of_a_chain_keep_the_sign_of_zero_and_what_is_no_number() -> None:
+    """Numbers that zeros behind the inputs, or a sum begun anew, would change."""
+    tiny, inf = 1e-30, float("inf")
+    for rows in (1, 7, 200):
+        for dtype in (torch.float32, torch.bfloat16):
+            x = torch.tensor([[tiny, 0, tiny]]).repeat(rows, 1).to(dtype)
+            blocked = BlockedWeight(
+                torch.tensor([[0.0, 0, -tiny], [inf, 1, 1], [float("nan"), 0, 0], [1, 0, -inf]]).to(dtype)
+            )
+            y = blocked.multiply(x).float()
+            assert bool((y[:, 0] == 0).all())
+            assert bool(torch.signbit(y[:, 0]).all())  # -tiny * tiny rounds to -0
+            assert bool((y[:, 1] == inf).all())
+            assert bool(y[:, 2].isnan().all())
+            assert bool((y[:, 3] == -inf).all())
+
+
+def test_products_of_nothing_are_empty_or_what_the_bias_says() -> None:
+    bias = torch.tensor([1.0, -2.0])
+    assert BlockedWeight(torch.empty(2, 3)).multiply(torch.empty(0, 3)).shape == (0, 2)
+    assert BlockedWeight(torch.empty(0, 3)).multiply(torch.empty(4, 3)).shape == (4, 0)
+    for dtype in (torch.float32, torch.bfloat16):
+        for rows in (1, 8, 200):
+            y = BlockedWeight(torch.empty(2, 0, dtype=dtype)).multiply(
+                torch.empty(rows, 0, dtype=dtype), bias.to(dtype)
+            )
+            assert torch.equal(y.float(), bias.repeat(rows, 1))
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("arithmetic", [WIDEN, DOT])
+@pytest.mark.parametrize("level", library.levels())
+def test_the_largest_column_is_the_first_largest_of_the_product(level: str, kind: str, arithmetic: Arithmetic) -> None:
+    rows_dtype, weight_dtype = _KINDS[kind]
+    for rows, inputs, outputs in (*_SHAPES, (3, 20, 5000)):
+        x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
+        weight[outputs // 2 :] = weight[: outputs - outputs // 2].clone()  # so that there are equals
+        with library.at_level(level):
+            blocked = BlockedWeight(weight)
+            y = blocked.multiply(x, arithmetic=arithmetic).float().numpy()
+            for threads in (1, 2, 3):
+                library.set_num_threads(threads)
+                found = blocked.find_largest(x, arithmetic)
+                assert found is not None
+                places, numbers = found
+                assert places.tolist() == np.argmax(y, 1).tolist()
+                assert np.array_equal(numbers.numpy(), y.max(1))
+
+
+def test_no_largest_column_is_told_where_a_number_of_the_product_is_not_finite() -> None:
+    for dtype, bad, column in itertools.product(
+        (torch.float32, torch.bfloat16), (float("nan"), float("inf"), float("-inf")), (0, 63, 64, 99)
+    ):
+        weight, x = _drawn(100, 8, dtype=dtype), _drawn(9, 8, dtype=dtype)
+        weight[column, 3] = bad
+        assert BlockedWeight(weight).find_largest(x) is None
+    assert BlockedWeight(-torch.ones(3, 1)).find_largest(torch.ones(2, 1)) is not None  # the filling is not searched
+
+
+def test_wrong_arguments_are_refused_by_name() -> None:
+    blocked, x = BlockedWeight(torch.randn(4, 3)), torch.randn(2, 3)
+    for wrong in (torch.randn(2, 4), torch.randn(3), torch.randn(3, 2).T, x.double(), x.bfloat16()):
+        with pytest.raises(ValueError, match=r"^x "):
+            blocked.multiply(wrong)
+        with pytest.raises(ValueError, match=r"^x "):
+            blocked.find_largest(wrong)
+    for wrong in (torch.randn(3), torch.randn(4, 1), torch.randn(4).bfloat16()):
+        with pytest.raises(ValueError, match=r"^bias "):
+            blocked.multiply(x, wrong)
+    with pytest.raises(ValueError, match=r"^activation is 'tanh'"):
+        blocked.multiply(x, None, "tanh")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^arithmetic is 2"):
+        blocked.multiply(x, arithmetic=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^weight "):
+        BlockedWeight(torch.randn(4, 3).double())
+    with pytest.raises(ValueError, match="outputs"):
+        BlockedWeight(torch.empty(0, 3)).find_largest(x)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_up_to_512_inputs_products_have_the_bits_of_the_kernels_by_numba(kind: str) -> None:
+    """Which cut longer sums as oneDNN does."""
+    pytest.importorskip("numba")
+    from model.layers import few_rows_kernels, tiles
+    from model.layers.arrays import bits
+
+    if kind == "bfloat16" and (not tiles.multiplies_bfloat16() or tiles.has_tiles()):
+        pytest.skip("numba multiplies bfloat16 otherwise here")
+    if not tiles.has_wide_vectors():
+        pytest.skip("numba has no such kernel here")
+    dtype = _KINDS[kind][0]
+    for rows, inputs, outputs in ((1, 512, 65), (4, 64, 640), (8, 256, 100), (17, 480, 64)):
+        x, bias, blocked = (
+            _drawn(rows, inputs, dtype=dtype),
+            _drawn(outputs, dtype=dtype),
+            BlockedWeight(_drawn(outputs, inputs, dtype=dtype)),
+        )
+        out = x.new_empty(rows, outputs)
+        memory = bits(blocked.packed.flatten())
+        few_rows_kernels.multiply_shared(bits(x), memory, 512, bits(bias), bits(out))
+        assert _same(blocked.multiply(x, bias, arithmetic=DOT), out)
