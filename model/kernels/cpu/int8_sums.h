@@ -1,0 +1,195 @@
+// Exact sums of products of bytes: rows of digits times a block of a weight in int8. `int8.h` says how these lie.
+#pragma once
+
+#include "products.h"
+
+namespace LEVEL {
+namespace int8 {
+
+constexpr long GROUP = 4;               // inputs side by side
+constexpr long LINE = 64;               // bytes; inputs are filled up to a multiple
+constexpr long HEADER = 2 * 4 * BLOCK;  // bytes of a block before its weights
+constexpr long ROWS = 16;               // whose sums are made before they are used; their digits fill whole tiles
+// Rows of digits, and registers of columns, whose sums stay in registers.
+#if defined(__AVX512F__)
+constexpr int PLACES = 6, REGISTERS = 4;
+#elif defined(__AVX2__)
+constexpr int PLACES = 2, REGISTERS = 4;
+#else
+constexpr int PLACES = 4, REGISTERS = 4;
+#endif
+constexpr long CACHED_INPUTS = 256;  // of a block that stay in the first cache while all rows pass: 16 KB
+
+// By way of memcpy GCC moves vectors through the stack.
+typedef Ints LooseInts __attribute__((aligned(1), may_alias));
+ALWAYS_INLINE Ints load_register(const void* p) { return *static_cast<const LooseInts*>(p); }
+ALWAYS_INLINE void store_register(void* p, Ints x) { *static_cast<LooseInts*>(p) = x; }
+
+// total + in each lane the products of four digits (bytes 0 .. 255) with four weights (-128 .. 127); exact.
+ALWAYS_INLINE Ints add_dots(Ints total, Ints digits, Ints weights) {
+#if defined(__AVX512VNNI__)
+  return (Ints)_mm512_dpbusd_epi32((__m512i)total, (__m512i)digits, (__m512i)weights);
+#elif defined(__AVX2__)
+  // The four in two pairs of 16 bits; to multiply bytes straight away would cut off sums at 16 bits.
+  typedef int16_t Shorts __attribute__((vector_size(4 * WIDTH)));
+  const auto pairs = [](Ints a, Ints b) {
+#if defined(__AVX512F__)
+    return (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#else
+    return (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#endif
+  };
+  const Ints even = (Ints)(((Shorts)weights << 8) >> 8), odd = (Ints)((Shorts)weights >> 8);
+  return total + pairs(digits & 0x00FF00FF, even) + pairs((digits >> 8) & 0x00FF00FF, odd);
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return (Ints)vusdotq_s32((int32x4_t)total, (uint8x16_t)digits, (int8x16_t)weights);
+#else
+  for (int shift = 0; shift < 32; shift += 8) total += ((digits >> shift) & 0xFF) * ((weights << (24 - shift)) >> 24);
+  return total;
+#endif
+}
+
+#if defined(__AMX_INT8__)
+// What LDTILECFG reads: eight tiles of 16 rows of 64 bytes. Fewer rows would take no less time: weights are waited for.
+struct TileShapes {
+  uint8_t palette, start_row, none[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+alignas(64) constexpr TileShapes TILE_SHAPES = {
+    1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+constexpr long TILE_ROWS = 16, STEP = 4 * BLOCK;  // bytes from a step of a block, or a row of sums, to the next
+
+ALWAYS_INLINE void take_tiles() { _tile_loadconfig(&TILE_SHAPES); }
+ALWAYS_INLINE void give_up_tiles() { _tile_release(); }
+ALWAYS_INLINE void fetch_line_of_steps(const int8_t* w) {
+  for (long step = 0; step < LINE / GROUP; ++step) __builtin_prefetch(w + step * STEP);
+}
+
+// sums [16][64] = 16 rows of digits, `stride` apart, times the weights w, from `start` [64].
+inline void sum_tile(const uint8_t* digits, long stride, const int8_t* start, const int8_t* w, long inputs,
+                     int32_t* sums) {
+  _tile_loadd(0, start, 0);  // the same for each row
+  _tile_loadd(1, start + LINE, 0);
+  _tile_loadd(2, start + 2 * LINE, 0);
+  _tile_loadd(3, start + 3 * LINE, 0);
+  for (const uint8_t* end = digits + inputs; digits < end; digits += LINE, w += LINE * BLOCK) {
+    _tile_loadd(4, digits, stride);
+    fetch_line_of_steps(w + AHEAD);
+    _tile_loadd(5, w, STEP);
+    _tile_dpbusd(0, 4, 5);
+    fetch_line_of_steps(w + AHEAD + LINE);
+    _tile_loadd(6, w + LINE, STEP);
+    _tile_dpbusd(1, 4, 6);
+    fetch_line_of_steps(w + AHEAD + 2 * LINE);
+    _tile_loadd(7, w + 2 * LINE, STEP);
+    _tile_dpbusd(2, 4, 7);
+    fetch_line_of_steps(w + AHEAD + 3 * LINE);
+    _tile_loadd(5, w + 3 * LINE, STEP);
+    _tile_dpbusd(3, 4, 5);
+  }
+  _tile_stored(0, sums, STEP);
+  _tile_stored(1, sums + LANES, STEP);
+  _tile_stored(2, sums + 2 * LANES, STEP);
+  _tile_stored(3, sums + 3 * LANES, STEP);
+}
+
+// Half of the columns of sums [32][64], likewise.
+inline void sum_two_tiles(const uint8_t* digits, long stride, const int8_t* start, const int8_t* w, long inputs,
+                          int32_t* sums) {
+  _tile_loadd(0, start, 0);
+  _tile_loadd(1, start + LINE, 0);
+  _tile_loadd(2, start, 0);
+  _tile_loadd(3, start + LINE, 0);
+  for (const uint8_t* end = digits + inputs; digits < end; digits += LINE, w += LINE * BLOCK) {
+    _tile_loadd(4, digits, stride);
+    fetch_line_of_steps(w + AHEAD);
+    _tile_loadd(6, w, STEP);
+    _tile_dpbusd(0, 4, 6);
+    fetch_line_of_steps(w + AHEAD + LINE);
+    _tile_loadd(7, w + LINE, STEP);
+    _tile_dpbusd(1, 4, 7);
+    _tile_loadd(5, digits + TILE_ROWS * stride, stride);
+    _tile_dpbusd(2, 5, 6);
+    _tile_dpbusd(3, 5, 7);
+  }
+  _tile_stored(0, sums, STEP);
+  _tile_stored(1, sums + LANES, STEP);
+  _tile_stored(2, sums + TILE_ROWS * BLOCK, STEP);
+  _tile_stored(3, sums + TILE_ROWS * BLOCK + LANES, STEP);
+}
+
+// What its namesake below does, with tiles in use: rows up to a multiple of 16 are read and written.
+inline void sum_digits(const uint8_t* digits, long rows, long stride, const int8_t* block, long inputs, int32_t* sums) {
+  const int8_t *start = block + STEP, *w = block + HEADER;
+  __asm__ volatile("" ::: "memory");  // GCC does not know that tiles read memory
+  for (long r = 0; r < rows; r += 2 * TILE_ROWS, digits += 2 * TILE_ROWS * stride, sums += 2 * TILE_ROWS * BLOCK) {
+    if (rows - r <= TILE_ROWS) sum_tile(digits, stride, start, w, inputs, sums);
+    else
+      for (long half = 0; half < 2; ++half)
+        sum_two_tiles(digits, stride, start + half * 2 * LINE, w + half * 2 * LINE, inputs, sums + half * 2 * LANES);
+  }
+}
+#else
+ALWAYS_INLINE void take_tiles() {}
+ALWAYS_INLINE void give_up_tiles() {}
+
+// sums [R][64], of C registers of columns of them, += R rows of digits, `stride` apart, times `inputs` of a block w.
+// Asks for `lines` of the four in each step of the weights that lie `ahead` bytes further.
+template <int R, int C>
+void add_products(const uint8_t* digits, long stride, const int8_t* w, long inputs, int32_t* sums, long ahead,
+                  long lines) {
+  Ints t[R][C];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) t[r][c] = load_register(sums + r * BLOCK + c * WIDTH);
+  for (const uint8_t* end = digits + inputs; digits < end; digits += GROUP, w += GROUP * BLOCK) {
+    for (long line = 0; line < lines; ++line) __builtin_prefetch(w + ahead + line * LINE);
+    Ints weights[C];
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) weights[c] = load_register(w + c * WIDTH * GROUP);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+      int32_t four;
+      memcpy(&four, digits + r * stride, sizeof four);
+#pragma GCC unroll 8
+      for (int c = 0; c < C; ++c) t[r][c] = add_dots(t[r][c], Ints{} + four, weights[c]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < C; ++c) store_register(sums + r * BLOCK + c * WIDTH, t[r][c]);
+}
+
+template <int R = PLACES>
+ALWAYS_INLINE void add_group(long rows, const uint8_t* digits, long stride, const int8_t* w, long inputs, int32_t* sums,
+                             long ahead, long lines) {
+  if (rows == R) {
+    for (long n = 0; n < BLOCK; n += REGISTERS * WIDTH)
+      add_products<R, REGISTERS>(digits, stride, w + n * GROUP, inputs, sums + n, ahead, n == 0 ? lines : 0);
+  } else if constexpr (R > 1) {
+    add_group<R - 1>(rows, digits, stride, w, inputs, sums, ahead, lines);
+  }
+}
+
+// sums [rows][64] = rows of digits, `stride` apart, times a block of weights of so many inputs, filled up.
+inline void sum_digits(const uint8_t* digits, long rows, long stride, const int8_t* block, long inputs, int32_t* sums) {
+  for (long r = 0; r < rows; ++r) memcpy(sums + r * BLOCK, block + 4 * BLOCK, 4 * BLOCK);
+  const int8_t* w = block + HEADER;
+  const long groups = (rows + PLACES - 1) / PLACES, most = groups == 1 ? inputs : CACHED_INPUTS;
+  for (long k = 0; k < inputs; k += most) {
+    const long count = inputs - k < most ? inputs - k : most;
+    const int8_t* at = w + k * BLOCK;
+    for (long g = 0; g < groups; ++g) {
+      const long r = g * rows / groups, end = (g + 1) * rows / groups, line = g * 4 / groups;
+      add_group(end - r, digits + r * stride + k, stride, at, count, sums + r * BLOCK,
+                (groups == 1 ? AHEAD : CACHED_INPUTS * BLOCK) + line * LINE, (g + 1) * 4 / groups - line);
+    }
+  }
+}
+#endif
+
+}  // namespace int8
+}  // namespace LEVEL

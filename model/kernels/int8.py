@@ -1,0 +1,64 @@
+"""Products of rows with a weight in int8, laid in blocks of 64 outputs: `cpu/int8.h` says how.
+
+Whole numbers are added up exactly, so a row has the same bits whatever stands beside it, on any number of threads and
+at every level of CPU.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+import torch
+from torch import Tensor
+
+from model.config import Activation
+from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.library import kernels
+from model.kernels.products import ACTIVATIONS, BLOCK
+
+_GROUP, _LINE = 4, 64
+"""Inputs that lie side by side, and a multiple to which they are filled up."""
+_HEADER = 2 * 4 * BLOCK
+"""Bytes of a block before its numbers."""
+
+
+class Int8BlockedWeight:
+    """A weight [N, K] in int8 with one scale for each output, laid as the kernels read it."""
+
+    def __init__(self, values: Tensor, scales: Tensor) -> None:
+        """The weight is values [N, K] int8 times scales [N] float32; both are copied."""
+        check_axes("values", values, (torch.int8,), 2)
+        check_tensor("scales", scales, (torch.float32,), values.shape[:1])
+        self.num_outputs, self.num_inputs = values.shape
+        num_blocks, num_lines = -(-self.num_outputs // BLOCK), -(-self.num_inputs // _LINE)
+        self.packed = values.new_empty(num_blocks, _HEADER + num_lines * _LINE * BLOCK)
+        """[blocks, bytes of a block]."""
+        addresses = values.data_ptr(), scales.data_ptr(), self.packed.data_ptr()
+        kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
+
+    def values_and_scales(self) -> tuple[Tensor, Tensor]:
+        """Return what the weight was made of: copies."""
+        scales = self.packed[:, : _HEADER // 2].view(torch.float32).flatten()
+        num_blocks, num_bytes = self.packed.shape
+        steps = self.packed[:, _HEADER:].view(num_blocks, (num_bytes - _HEADER) // (BLOCK * _GROUP), BLOCK, _GROUP)
+        values = steps.transpose(1, 2).flatten(2).flatten(0, 1)
+        return values[: self.num_outputs, : self.num_inputs].contiguous(), scales[: self.num_outputs].clone()
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
+        """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
+
+        x and bias [N] are float32 or bfloat16. A row with a number that is not finite becomes NaN.
+        """
+        kind = check_numbers("x", x, 2)
+        if x.shape[1] != self.num_inputs:
+            raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
+        if bias is not None:
+            check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+        out = x.new_empty(len(x), self.num_outputs)
+        kernels().call(
+            f"product_int8_{kind}",
+            "ppppllll",
+            *(x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
+            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation]),
+        )
+        return out
