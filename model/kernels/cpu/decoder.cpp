@@ -1,0 +1,273 @@
+// A decoder's blocks for a few rows in one call. Each number is made by the same functions, in the same order, as by
+// the kernels of the single steps: only who calls them is another.
+#include "decoder.h"
+
+#include "int8.h"
+#include "rows.h"
+#include "turns.h"
+
+namespace LEVEL {
+namespace {
+
+// Of a block, one after the other.
+enum Phase { NORM, QKV, ENTER, ATTEND, READY, OUT, NORM_MLP, GATE_UP, GATE, DOWN, NUM_PHASES };
+constexpr Phase PRODUCTS[] = {QKV, OUT, GATE_UP, DOWN};
+
+// The product of a phase, or null.
+ALWAYS_INLINE const Product* product_of(const DecoderLayer& layer, long phase) {
+  switch (phase) {
+    case QKV: return &layer.qkv;
+    case OUT: return &layer.out;
+    case GATE_UP: return &layer.gate_up;
+    case DOWN: return &layer.down;
+    default: return nullptr;
+  }
+}
+
+constexpr long FETCHED = 8192;  // bytes of its weights that a piece asks for while it waits for its rows
+
+// Users of scratch.
+struct Normed;
+struct Wide;
+struct Mixed;
+struct Queries;
+struct Ready;
+struct Scales;
+struct Sums;
+
+template <class T>
+struct Decoder {
+  const DecoderLayer* layers;
+  long num_layers;
+  const DecoderStep& step;
+  T* stream;         // [R, d]
+  T* normed;         // [R, d]; also what a product adds to the stream
+  T* wide;           // [R, (H + 2K) D or 2 ff]
+  T* mixed;          // [R, H D or ff]
+  float* queries;    // [R, H, D] of layers that nobody looks at
+  void* ready;       // the rows of the next product, where it does not take them as they are: float32, or digits
+  float* scales;     // [R], of digits
+  long num_threads;
+
+  const AttentionArguments& heads() const { return step.sights[0]; }
+  long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
+
+  static bool widens_rows(const Product& p) {
+#if defined(__AVX512BF16__)
+    if (p.form == DOT) return false;
+#endif
+    return sizeof(T) < sizeof(float) && p.form != INT8;
+  }
+
+  template <class X>
+  void norm_row(const X* x, const void* weight, long width, X* out) const {
+    if (step.rounds_once) rms_norm_row(x, static_cast<const float*>(weight), width, step.eps, out);
+    else rms_norm_row(x, static_cast<const X*>(weight), width, step.eps, out);
+  }
+
+  // Makes of row r, x [inputs], what the product multiplies, if that is not the row itself.
+  void make_ready(const Product& p, const T* x, long r) const {
+    const long K = p.num_inputs;
+    if (p.form == INT8) {
+      uint8_t* digits = static_cast<uint8_t*>(ready) + r * int8::NUM_DIGITS<T> * int8::digit_stride(K);
+      scales[r] = int8::digits_of_row(x, K, digits);
+    } else if (widens_rows(p)) {
+      float* to = static_cast<float*>(ready) + r * K;
+      each_number(K, [&]<class N>(long i) { put(to + i, take<N>(x + i)); });
+    }
+  }
+
+  // Norms the heads of row r, turns them, and puts keys and values into the cache unless the row is alone: attention
+  // then does.
+  void enter_row(const DecoderLayer& layer, const LayerMemory& memory, long r) const {
+    const Heads shape{heads().num_heads, heads().num_key_heads, heads().dim, heads().block_size};
+    const long width = shape.num_heads * shape.dim, key_width = shape.num_key_heads * shape.dim;
+    const long position = heads().positions[r];
+    T* qkv = wide + r * qkv_width();
+    if (layer.q_norm)
+      for (long i = 0; i < width; i += layer.q_norm_width) norm_row(qkv + i, layer.q_norm, layer.q_norm_width, qkv + i);
+    if (layer.k_norm)
+      for (long i = width; i < width + key_width; i += layer.k_norm_width)
+        norm_row(qkv + i, layer.k_norm, layer.k_norm_width, qkv + i);
+    const long turned = layer.num_turned;
+    const Turn turn{layer.cos + position * turned, layer.sin + position * turned, turned};
+    float* q = (memory.queries ? memory.queries : queries) + r * width;
+    if (step.alone[r]) rotate_row(qkv, turn, shape, q);
+    else
+      rotate_and_store_row(qkv, turn, step.slots[r], shape, q, static_cast<T*>(memory.keys),
+                           static_cast<T*>(memory.values));
+  }
+
+  void attend(const DecoderLayer& layer, const LayerMemory& memory, const AttentionItem& item) const {
+    AttentionArguments a = step.sights[layer.sight];
+    a.queries = memory.queries ? memory.queries : queries;
+    a.keys = memory.keys, a.values = memory.values, a.out = mixed;
+    const T* keys = wide + item.first_row * qkv_width() + a.num_heads * a.dim;
+    attend_item<T>(a, item, step.alone[item.first_row] ? keys : nullptr);
+  }
+
+  // How threads share a product: blocks of columns, and rows where these are too few.
+  long blocks_of(const Product& p) const { return (p.num_outputs + BLOCK - 1) / BLOCK; }
+  long rows_of_part(const Product& p) const { return p.form == INT8 ? int8::ROWS : 2 * ROWS_TOGETHER; }  // at least
+  long row_parts_of(const Product& p) const {
+    const long wanted = (num_threads + blocks_of(p) - 1) / blocks_of(p);
+    const long most = (step.num_rows + rows_of_part(p) - 1) / rows_of_part(p);
+    return wanted < most ? wanted : most;
+  }
+  Share rows_of(const Product& p, long piece) const {
+    const long parts = row_parts_of(p), part = piece % parts, some = rows_of_part(p);
+    const long num = (step.num_rows + some - 1) / some, end = (part + 1) * num / parts * some;
+    return {part * num / parts * some, end < step.num_rows ? end : step.num_rows};
+  }
+  Share columns_of(const Product& p, long piece) const {
+    return piece_of(blocks_of(p), num_threads, piece / row_parts_of(p));
+  }
+  long block_bytes(const Product& p) const {
+    return p.form == INT8      ? int8::block_bytes(p.num_inputs)
+           : p.form == FLOAT32 ? p.num_inputs * BLOCK * long(sizeof(float))
+                               : (p.num_inputs + 1) / 2 * BLOCK * long(sizeof(Word));
+  }
+
+  template <class F>
+  void multiply_floats(const Product& p, const typename F::Number* x, Share rows, Share blocks, T* y) const {
+    const long count = rows.end - rows.begin, K = p.num_inputs, N = p.num_outputs;
+    const T* bias = static_cast<const T*>(p.bias);
+    float* sums = scratch<Sums, float>(count * BLOCK);
+    for (long block = blocks.begin; block < blocks.end; ++block) {
+      const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
+      const Word* w = static_cast<const Word*>(p.weight) + block * (block_bytes(p) / long(sizeof(Word)));
+      sum_block<F>(x + rows.begin * K, K, count, w, K, sums, [&](long r, long some) {
+        store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
+                    y + (rows.begin + r) * N + column, N);
+      });
+    }
+  }
+
+  // A piece of y [R, outputs] = x [R, inputs] W^T + bias, then of the stream += y where that is wanted.
+  void multiply(const Product& p, const T* x, long piece, T* y, bool adds) const {
+    const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
+    const long N = p.num_outputs;
+    const float* floats = static_cast<const float*>(ready);
+    if constexpr (sizeof(T) == sizeof(float)) floats = x;
+    if (p.form == INT8) {
+      const uint8_t* digits = static_cast<const uint8_t*>(ready);
+      int8::multiply_blocks(digits + rows.begin * int8::NUM_DIGITS<T> * int8::digit_stride(p.num_inputs),
+                            scales + rows.begin, rows.end - rows.begin, p.num_inputs,
+                            static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), NONE, N, blocks.begin,
+                            blocks.end, y + rows.begin * N);
+    } else if (p.form == FLOAT32) {
+      multiply_floats<Float>(p, floats, rows, blocks, y);
+    } else if (sizeof(T) == sizeof(float) || widens_rows(p)) {
+      multiply_floats<Widened>(p, floats, rows, blocks, y);
+    }
+#if defined(__AVX512BF16__)
+    else if constexpr (sizeof(T) < sizeof(float)) multiply_floats<Dot>(p, x, rows, blocks, y);
+#endif
+    if (!adds) return;
+    const long column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
+    for (long r = rows.begin; r < rows.end; ++r) {
+      T* to = stream + r * N + column;
+      const T* from = y + r * N + column;
+      each_number(end - column, [&]<class N>(long i) { put(to + i, take<N>(to + i) + take<N>(from + i)); });
+    }
+  }
+
+  void gate_row(const DecoderLayer& layer, long r) const {
+    const long width = layer.down.num_inputs;
+    const T* gate = wide + 2 * r * width;
+    silu_times_row(gate, gate + width, width, mixed + r * width);
+    make_ready(layer.down, mixed + r * width, r);
+  }
+
+  long num_pieces(long number) const {
+    const long phase = number % NUM_PHASES, n = number / NUM_PHASES;
+    if (n < num_layers) {
+      if (const Product* p = product_of(layers[n], phase))
+        return row_parts_of(*p) * num_pieces_of(blocks_of(*p), num_threads);
+      if (phase == ATTEND) return num_pieces_of(step.num_items, num_threads);
+      if (phase == READY && layers[n].out.form != INT8 && !widens_rows(layers[n].out)) return 0;
+    }
+    return num_pieces_of(step.num_rows, num_threads);
+  }
+
+  // Asks for the first weights of a piece.
+  void fetch(long number, long piece) const {
+    if (number / NUM_PHASES == num_layers) return;
+    const Product* p = product_of(layers[number / NUM_PHASES], number % NUM_PHASES);
+    if (p) prefetch(static_cast<const char*>(p->weight) + columns_of(*p, piece).begin * block_bytes(*p), FETCHED);
+  }
+
+  void run(long number, long piece) const {
+    const long n = number / NUM_PHASES, phase = number % NUM_PHASES, width = step.width;
+    const auto each_row = [&](auto work) {
+      const Share rows = piece_of(step.num_rows, num_threads, piece);
+      for (long r = rows.begin; r < rows.end; ++r) work(r);
+    };
+    if (n == num_layers)
+      return each_row([&](long r) {
+        norm_row(stream + r * width, step.final_norm, width, static_cast<T*>(step.out) + r * width);
+      });
+    const DecoderLayer& layer = layers[n];
+    const LayerMemory& memory = step.memory[n];
+    const auto norm = [&](const void* weight, const Product& next) {
+      each_row([&](long r) {
+        norm_row(stream + r * width, weight, width, normed + r * width);
+        make_ready(next, normed + r * width, r);
+      });
+    };
+    switch (phase) {
+      case NORM: return norm(layer.before_attention, layer.qkv);
+      case QKV: return multiply(layer.qkv, normed, piece, wide, false);
+      case ENTER: return each_row([&](long r) { enter_row(layer, memory, r); });
+      case ATTEND: {
+        const Share items = piece_of(step.num_items, num_threads, piece);
+        for (long i = items.begin; i < items.end; ++i) attend(layer, memory, step.items[i]);
+        return;
+      }
+      case READY: return each_row([&](long r) { make_ready(layer.out, mixed + r * layer.out.num_inputs, r); });
+      case OUT: return multiply(layer.out, mixed, piece, normed, true);
+      case NORM_MLP: return norm(layer.before_mlp, layer.gate_up);
+      case GATE_UP: return multiply(layer.gate_up, normed, piece, wide, false);
+      case GATE: return each_row([&](long r) { gate_row(layer, r); });
+      case DOWN: return multiply(layer.down, mixed, piece, normed, true);
+    }
+  }
+};
+
+long larger_of(long a, long b) { return a > b ? a : b; }
+
+template <class T>
+void run_decoder(const DecoderLayer* layers, long num_layers, const DecoderStep& step, T* stream) {
+  const long R = step.num_rows;
+  if (R == 0) return;
+  long inputs = 0, outputs = 0;
+  for (long n = 0; n < num_layers; ++n)
+    for (const Phase phase : PRODUCTS) {
+      const Product& p = *product_of(layers[n], phase);
+      inputs = larger_of(inputs, p.num_inputs);
+      outputs = larger_of(outputs, p.num_outputs);
+    }
+  const long ready_bytes = larger_of(int8::room_for_digits<T>(R, inputs), R * inputs * long(sizeof(float)));
+  const Decoder<T> decoder{layers, num_layers, step, stream,
+                           scratch<Normed, T>(R * step.width), scratch<Wide, T>(R * outputs),
+                           scratch<Mixed, T>(R * inputs),
+                           scratch<Queries, float>(R * step.sights[0].num_heads * step.sights[0].dim),
+                           scratch<Ready, char>(ready_bytes), scratch<Scales, float>(R), lightwell_num_threads()};
+  take_turns(num_layers * NUM_PHASES + (step.final_norm != nullptr),
+             [&](long number) { return decoder.num_pieces(number); },
+             [&](long number, long piece) { decoder.fetch(number, piece); },
+             [&](long number, long piece) { decoder.run(number, piece); });
+}
+
+}  // namespace
+}  // namespace LEVEL
+
+// Runs the blocks of layers [num_layers] on stream [R, d], in place; keys and values go into the caches.
+EXPORT(void, run_decoder_f32)
+(const LEVEL::DecoderLayer* layers, long num_layers, const LEVEL::DecoderStep* step, float* stream) {
+  LEVEL::run_decoder(layers, num_layers, *step, stream);
+}
+EXPORT(void, run_decoder_bf16)
+(const LEVEL::DecoderLayer* layers, long num_layers, const LEVEL::DecoderStep* step, LEVEL::bfloat16* stream) {
+  LEVEL::run_decoder(layers, num_layers, *step, stream);
+}

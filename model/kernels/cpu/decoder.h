@@ -1,0 +1,52 @@
+// What the blocks of a decoder and a step of few rows through them are made up of. Same fields as in decoder.py.
+//
+// Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff width inside the gated network, B keys
+// to a block of the cache, L layers. T: the type of the stream and the cache, float or bfloat16.
+#pragma once
+
+#include "attention.h"
+
+namespace LEVEL {
+
+// How a weight lies and is multiplied: see `Float`, `Widened` and `Dot` in products.h, and int8.h.
+enum Form : long { FLOAT32, WIDENED, DOT, INT8 };  // DOT is WIDENED where the level has no such instruction
+
+struct Product {
+  const void* weight;  // [outputs, inputs], as its form lays it
+  const void* bias;    // [outputs] of T, or null
+  long form, num_inputs, num_outputs;
+};
+
+// Weights of norms are of T, or float32 where the step says that norms round once.
+struct DecoderLayer {
+  Product qkv, out, gate_up, down;    // d to (H + 2K) D, H D to d, d to 2 ff, ff to d
+  const void* before_attention;       // [d], of the norm
+  const void* before_mlp;             // [d]
+  const void* q_norm;                 // [q_norm_width], for each so many numbers of the queries; or null
+  const void* k_norm;                 // [k_norm_width], likewise of the keys
+  const float *cos, *sin;             // [positions, num_turned], see `Turn` in rows.h
+  long q_norm_width, k_norm_width, num_turned;
+  long sight;                         // which of the step's is the layer's
+};
+
+// What a layer writes to.
+struct LayerMemory {
+  void* keys;      // [block, K, D, B] of T
+  void* values;    // [block, K, B, D] of T
+  float* queries;  // [R, H, D], kept for who looks at the layer; or null
+};
+
+struct DecoderStep {
+  const AttentionArguments* sights;  // without queries, keys, values and out; heads and positions are all the same
+  const AttentionItem* items;        // [num_items]: each row and key head once
+  const int64_t* slots;              // [R]: a row's place in the cache, block * B + place in the block
+  const uint8_t* alone;              // [R]: 1 where the row is the only one of its sequence, and its last
+  const LayerMemory* memory;         // [L]
+  const void* final_norm;            // [d], or null
+  void* out;                         // [R, d] of T: the final-normed rows; may be null where final_norm is
+  long num_items, num_rows, width;   // R, d
+  long rounds_once;                  // 1: norms round after the product with their weights, which are float32
+  float eps;                         // of all norms
+};
+
+}  // namespace LEVEL

@@ -1,0 +1,358 @@
+"""A decoder's blocks in one call: the bits of its kernels one by one, and the numbers of the formulas in float64.
+
+Every draw is fresh; its seed is shown when it fails. The cache holds NaN wherever nothing was put, so that a number
+read from out of sight shows.
+
+Axes: R rows, d width, H query heads, K key heads, D head dimension, B keys to a block.
+"""
+
+import itertools
+import math
+import random
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from model.kernels import attention, library, rows
+from model.kernels.attention import AttentionItems, SeenKeys
+from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from model.kernels.int8 import Int8BlockedWeight
+from model.kernels.products import DOT, WIDEN, BlockedWeight
+from tests.model.kernels.everywhere import assert_same_bits
+
+Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
+KINDS = pytest.mark.parametrize(
+    "kind", ["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
+)
+"""How weights are multiplied; narrow: bfloat16 weights of a float32 network; mixed: each in its own way."""
+EPS, POSITIONS = 1e-5, 400
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Iterator[None]:
+    """Two of them, whatever a test asks for meanwhile."""
+    before = library.num_threads()
+    library.set_num_threads(2)
+    yield
+    library.set_num_threads(before)
+
+
+@dataclass
+class World:
+    """A network and a step of several sequences."""
+
+    kind: Kind
+    seed: int = field(default_factory=lambda: secrets.randbits(32))
+
+    def __post_init__(self) -> None:
+        print(self)
+        rng = self.rng = random.Random(self.seed)
+        torch.manual_seed(self.seed)
+        low = self.kind in ("bfloat16", "dot", "int8 bfloat16") or (self.kind == "mixed" and rng.random() < 0.5)
+        self.dtype = torch.bfloat16 if low else torch.float32
+        self.num_key_heads, self.group = rng.choice([1, 2, 3]), rng.choice([1, 2, 3])
+        self.num_heads, self.dim = self.num_key_heads * self.group, rng.choice([8, 16, 20, 32, 64])
+        self.width, self.inside = rng.choice([40, 64, 77, 130, 200, 333]), rng.choice([24, 64, 100, 231])
+        self.norm_dtype = rng.choice([self.dtype, torch.float32])
+        self.softcap = rng.choice([None, 2.0])
+        self.windows = [math.inf, *rng.sample([1, 7, 40], rng.choice([0, 1, 2]))]
+        self.head_norm = rng.choice([None, "head", "full"])
+        self.layers = [self._layer() for _ in range(rng.randint(1, 3))]
+        self.final_norm = self._norm(self.width) if rng.random() < 0.8 else None
+        self._draw_rows()
+        self.x = torch.randn(self.num_rows, self.width).to(self.dtype)
+
+    def _norm(self, width: int) -> Tensor:
+        return (1 + torch.randn(width) / 3).to(self.norm_dtype)
+
+    def _product(self, inputs: int, outputs: int) -> Product:
+        weight = torch.randn(outputs, inputs) / inputs**0.5
+        bias = torch.randn(outputs).to(self.dtype) if self.rng.random() < 0.5 else None
+        kinds = ["bfloat16", "dot", "int8"] if self.dtype == torch.bfloat16 else ["float32", "narrow", "int8"]
+        kind = self.rng.choice(kinds) if self.kind == "mixed" else self.kind
+        if kind.startswith("int8"):
+            scales = weight.abs().amax(1) / 127
+            return Product(Int8BlockedWeight((weight / scales[:, None]).round().to(torch.int8), scales), bias)
+        dtype = torch.float32 if kind == "float32" else torch.bfloat16
+        return Product(BlockedWeight(weight.to(dtype)), bias, DOT if kind == "dot" else WIDEN)
+
+    def _layer(self) -> DecoderLayer:
+        heads, key_heads, dim = self.num_heads, self.num_key_heads, self.dim
+        cos, sin = torch.randn(2, POSITIONS, self.rng.choice([dim, dim // 4 * 2]))
+        return DecoderLayer(
+            qkv=self._product(self.width, (heads + 2 * key_heads) * dim),
+            out=self._product(heads * dim, self.width),
+            gate_up=self._product(self.width, 2 * self.inside),
+            down=self._product(self.inside, self.width),
+            before_attention=self._norm(self.width),
+            before_mlp=self._norm(self.width),
+            q_norm={None: None, "head": self._norm(dim), "full": self._norm(heads * dim)}[self.head_norm],
+            k_norm={None: None, "head": self._norm(dim), "full": self._norm(key_heads * dim)}[self.head_norm],
+            turns=(cos, sin) if self.rng.random() < 0.8 else None,
+            sight=self.rng.randrange(len(self.windows)),
+        )
+
+    def _draw_rows(self) -> None:
+        rng, size = self.rng, self.rng.choice([3, 8, 16, 32])
+        self.size, self.num_rows = size, rng.choice([1, 1, 2, 5, 8, 16, 33, rng.randint(1, 33)])
+        counts: list[int] = []
+        while sum(counts) < self.num_rows:
+            counts.append(min(rng.choice([1, 1, 1, rng.randint(2, 20)]), self.num_rows - sum(counts)))
+        self.counts, self.starts = counts, [rng.choice([0, rng.randint(1, 90)]) for _ in counts]
+        lengths = [start + count for start, count in zip(self.starts, counts, strict=True)]
+        needed = [-(-length // size) for length in lengths]
+        self.num_blocks = sum(needed) + 3
+        blocks = rng.sample(range(self.num_blocks), sum(needed))
+        tables = [[blocks.pop() for _ in range(count)] for count in needed]
+        self.tables = np.zeros((len(counts), max(map(len, tables))), np.int32)
+        for n, table in enumerate(tables):
+            self.tables[n, : len(table)] = table
+        self.owners = np.repeat(np.arange(len(counts)), counts)
+        self.positions = np.concatenate([np.arange(s, n) for s, n in zip(self.starts, lengths, strict=True)])
+        self.slots = self.tables[self.owners, self.positions // size].astype(np.int64) * size + self.positions % size
+        self.sights = [
+            SeenKeys(
+                self.tables,
+                self.positions,
+                np.maximum(self.positions - (window - 1), 0).astype(np.int64),
+                self.positions + 1,
+                size,
+            )
+            for window in self.windows
+        ]
+        items, first = [], 0
+        for sequence, count in enumerate(counts):
+            for row in range(first, first + count, 8):
+                num = min(8, first + count - row)
+                heads = 1 if num > 1 else rng.choice([1, self.num_key_heads])
+                items += [(sequence, row, num, head, heads) for head in range(0, self.num_key_heads, heads)]
+            first += count
+        rng.shuffle(items)
+        self.items = AttentionItems(np.array(items, np.int32))
+        alone = np.repeat(np.array(counts) == 1, counts)
+        self.rows = DecoderRows(self.sights, self.items, self.slots, alone, self.num_key_heads)
+        shape = (self.num_blocks, self.num_key_heads)
+        self.caches = []
+        for _ in self.layers:
+            keys = torch.full((*shape, self.dim, size), math.nan, dtype=self.dtype)
+            values = torch.full((*shape, size, self.dim), math.nan, dtype=self.dtype)
+            for own, start in zip(self.tables, self.starts, strict=True):
+                positions = np.arange(start)
+                at, places = own[positions // size], positions % size
+                keys[at, :, :, places] = torch.randn(start, *keys.shape[1:3]).to(self.dtype)
+                values[at, :, places] = torch.randn(start, *keys.shape[1:3]).to(self.dtype)
+            self.caches.append((keys, values))
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.dim)
+
+    def copied_caches(self) -> list[tuple[Tensor, Tensor]]:
+        return [(keys.clone(), values.clone()) for keys, values in self.caches]
+
+    def decoder(self) -> Decoder:
+        return Decoder(
+            self.layers,
+            self.final_norm,
+            dtype=self.dtype,
+            num_heads=self.num_heads,
+            num_key_heads=self.num_key_heads,
+            head_dim=self.dim,
+            eps=EPS,
+            scale=self.scale,
+            softcap=self.softcap,
+        )
+
+    def run(self, pieces: tuple[int, ...] = ()) -> tuple[Tensor, ...]:
+        """The stream, the result, the queries of each layer, and all caches."""
+        x, caches, decoder = self.x.clone(), self.copied_caches(), self.decoder()
+        queries = {n: torch.zeros(self.num_rows, self.num_heads, self.dim) for n in range(len(self.layers))}
+        out, bounds = x, (0, *pieces, len(self.layers))
+        for first, end in itertools.pairwise(bounds):
+            out = decoder.run(x, self.rows, LayerCaches(caches), first_layer=first, end_layer=end, queries=queries)
+        return x, out, *queries.values(), *(each for cache in caches for each in cache)
+
+    def run_one_by_one(self) -> tuple[Tensor, ...]:
+        """The same by the kernels of the single steps."""
+        x, caches, queries = self.x.clone(), self.copied_caches(), []
+        heads, key_heads = self.num_heads * self.dim, self.num_key_heads * self.dim
+        for layer, (keys, values) in zip(self.layers, caches, strict=True):
+            qkv = _multiply(layer.qkv, rows.rms_norm(x, layer.before_attention, EPS))
+            for norm, part in ((layer.q_norm, qkv[:, :heads]), (layer.k_norm, qkv[:, heads : heads + key_heads])):
+                if norm is not None:
+                    part.copy_(rows.rms_norm(part.reshape(-1, len(norm)).contiguous(), norm, EPS).view(part.shape))
+            qkv, at = qkv.view(self.num_rows, -1, self.dim), torch.from_numpy(self.positions)
+            turns = None if layer.turns is None else (layer.turns[0][at], layer.turns[1][at])
+            q = rows.rotate_and_store(qkv, turns, torch.from_numpy(self.slots), keys, values)
+            mixed = torch.empty(q.shape, dtype=self.dtype)
+            attention.attend(
+                *(q, keys, values, self.sights[layer.sight], self.items),
+                scale=self.scale,
+                softcap=self.softcap,
+                out=mixed,
+            )
+            x = x + _multiply(layer.out, mixed.flatten(1))
+            gate_up = _multiply(layer.gate_up, rows.rms_norm(x, layer.before_mlp, EPS))
+            x = x + _multiply(layer.down, rows.silu_times(gate_up))
+            queries.append(q)
+        out = x if self.final_norm is None else rows.rms_norm(x, self.final_norm, EPS)
+        return x, out, *queries, *(each for cache in caches for each in cache)
+
+    def run_in_float64(self) -> Tensor:
+        """The stream behind all blocks, as the formulas have it."""
+        x, widths = self.x.double(), [self.num_heads, self.num_key_heads, self.num_key_heads]
+        for layer, (keys, values) in zip(self.layers, self.caches, strict=True):
+            qkv = _exactly(layer.qkv, _normal(x, layer.before_attention)).view(self.num_rows, -1, self.dim)
+            q, k, v = torch.split(qkv, widths, 1)
+            q, k = (
+                part if norm is None else _normal(part.reshape(-1, len(norm)), norm).view(part.shape)
+                for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
+            )
+            if layer.turns is not None:
+                at = torch.from_numpy(self.positions)
+                cos, sin = (table[at][:, None].double() for table in layer.turns)
+                q, k = _turned(q, cos, sin), _turned(k, cos, sin)
+            mixed, sight = torch.empty_like(q), self.sights[layer.sight]
+            for sequence, start in enumerate(self.starts):
+                own, blocks = np.flatnonzero(self.owners == sequence), self.tables[sequence]
+                cached = keys[blocks].permute(0, 3, 1, 2).flatten(0, 1)[:start].double()  # [position, K, D]
+                weighted = values[blocks].transpose(1, 2).flatten(0, 1)[:start].double()
+                cached, weighted = torch.cat([cached, k[own]]), torch.cat([weighted, v[own]])
+                scores = torch.einsum("qhd,khd->hqk", q[own], cached.repeat_interleave(self.group, 1)) * self.scale
+                if self.softcap is not None:
+                    scores = self.softcap * (scores / self.softcap).tanh()
+                numbers = np.arange(len(cached))
+                unseen = (numbers < sight.first[own][:, None]) | (numbers >= sight.last[own][:, None])
+                scores = scores.masked_fill(torch.from_numpy(unseen), -math.inf).softmax(2)
+                mixed[own] = torch.einsum("hqk,khd->qhd", scores, weighted.repeat_interleave(self.group, 1))
+            x = x + _exactly(layer.out, mixed.flatten(1))
+            gate, up = _exactly(layer.gate_up, _normal(x, layer.before_mlp)).chunk(2, 1)
+            x = x + _exactly(layer.down, gate * gate.sigmoid() * up)
+        return x
+
+
+def _multiply(product: Product, x: Tensor) -> Tensor:
+    if isinstance(product.weight, BlockedWeight):
+        return product.weight.multiply(x, product.bias, arithmetic=product.arithmetic)
+    return product.weight.multiply(x, product.bias)
+
+
+def _exactly(product: Product, x: Tensor) -> Tensor:
+    if isinstance(product.weight, BlockedWeight):
+        weight = product.weight.to_dense().double()
+    else:
+        values, scales = product.weight.values_and_scales()
+        weight = values.double() * scales.double()[:, None]
+    return x @ weight.T + (0 if product.bias is None else product.bias.double())
+
+
+def _normal(x: Tensor, weight: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    return torch.cat([turned * cos + turned.roll(cos.shape[-1] // 2, -1) * sin, rest], -1)
+
+
+@KINDS
+@pytest.mark.parametrize("attempt", range(6))
+def test_one_call_gives_the_bits_of_its_kernels_one_by_one_at_every_level_and_on_any_number_of_threads(
+    attempt: int, kind: Kind
+) -> None:
+    world = World(kind)
+    for level in library.levels():
+        with library.at_level(level):
+            expected = world.run_one_by_one()
+            for count in (1, 2, 3):
+                library.set_num_threads(count)
+                assert_same_bits(world.run(), expected)
+
+
+@KINDS
+def test_one_call_gives_the_same_bits_where_the_threads_are_busy_and_in_many_threads(kind: Kind) -> None:
+    worlds, found = [World(kind) for _ in range(3)], []
+    expected = [world.run_one_by_one() for world in worlds]
+    library.set_num_threads(5)
+
+    def run(world: World, wanted: tuple[Tensor, ...]) -> None:
+        for _ in range(20):
+            assert_same_bits(world.run(), wanted)
+        found.append(world)
+
+    tasks = [threading.Thread(target=run, args=each) for each in zip(worlds, expected, strict=True)]
+    for task in tasks:
+        task.start()
+    for task in tasks:
+        task.join()
+    assert len(found) == len(worlds)
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_layers_in_several_calls_give_the_bits_of_one(attempt: int) -> None:
+    world = World("mixed")
+    cuts = tuple(sorted(world.rng.choices(range(len(world.layers) + 1), k=2)))
+    assert_same_bits(world.run(cuts), world.run())
+
+
+@KINDS
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_decoder_computes_the_blocks_of_the_formulas_within_what_its_dtype_may_lose(attempt: int, kind: Kind) -> None:
+    world = World(kind)
+    x = world.run()[0].double()
+    expected = world.run_in_float64()
+    tolerance = 1e-4 if world.dtype == torch.float32 else 0.15
+    assert (x - expected).abs().amax() <= tolerance * expected.abs().amax()
+
+
+def test_nothing_else_of_the_cache_is_written() -> None:
+    world = World("float32")
+    *_, keys, values = world.run()
+    written = torch.zeros(world.num_blocks, world.size, dtype=torch.bool)
+    written.view(-1)[world.slots] = True
+    before_keys, before_values = world.caches[-1]
+    assert keys.transpose(2, 3)[written[:, None].expand(-1, world.num_key_heads, -1)].isfinite().all()
+    untouched = ~written[:, None].expand(-1, world.num_key_heads, -1)
+    for before, after in ((before_keys.transpose(2, 3), keys.transpose(2, 3)), (before_values, values)):
+        assert_same_bits((after[untouched],), (before[untouched],))
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    world = World("float32")
+    layer, caches = world.layers[0], LayerCaches(world.copied_caches())
+
+    def make(*layers: DecoderLayer, **changed: object) -> Decoder:
+        sizes = {"num_heads": world.num_heads, "num_key_heads": world.num_key_heads, "head_dim": world.dim}
+        given = {"dtype": world.dtype, "eps": EPS, "scale": 1.0, **sizes, **changed}
+        return Decoder(layers, None, **given)  # type: ignore[arg-type]
+
+    with pytest.raises(ValueError, match="layers is empty"):
+        make()
+    with pytest.raises(ValueError, match=r"dtype is torch\.float16"):
+        make(layer, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"qkv has .* inputs and"):
+        make(layer, head_dim=world.dim + 1)
+    with pytest.raises(ValueError, match="x is"):
+        world.decoder().run(world.x[:, 1:].contiguous(), world.rows, caches)
+    with pytest.raises(ValueError, match="caches are of"):
+        world.decoder().run(world.x.clone(), world.rows, LayerCaches(world.copied_caches() * 2))
+    with pytest.raises(ValueError, match="layers from 1 to 0"):
+        world.decoder().run(world.x.clone(), world.rows, caches, first_layer=1, end_layer=0)
+    with pytest.raises(ValueError, match="queries of layer 0"):
+        world.decoder().run(world.x.clone(), world.rows, caches, queries={0: torch.zeros(1)})
+    fewer = AttentionItems(world.items.array[:-1].copy())
+    with pytest.raises(ValueError, match="items have"):
+        DecoderRows(world.sights, fewer, world.slots, world.rows.alone, world.num_key_heads)
+    with pytest.raises(ValueError, match="slots holds -1"):
+        DecoderRows(world.sights, world.items, world.slots * 0 - 1, world.rows.alone, world.num_key_heads)
+    few = [(keys[:1].clone(), values[:1].clone()) for keys, values in world.caches]
+    if world.num_blocks > 1:
+        with pytest.raises(ValueError, match="caches have 1 blocks"):
+            world.decoder().run(world.x.clone(), world.rows, LayerCaches(few))
