@@ -1,0 +1,226 @@
+// All layers of an encoder like BERT's (Devlin et al. 2018, arXiv:1810.04805) in one call.
+//
+// Texts know nothing of each other. So they are dealt out in groups, and a thread takes a group through all layers:
+// what lies between two products stays in its own cache, and nobody waits for anybody. Where there are fewer groups
+// than threads they share each step instead: products by their columns, attention by texts and heads, norms by rows.
+// Each number is made by the same functions, in the same order, as by the kernels of the single steps.
+//
+// Axes: T rows of all texts, d = H D model width, H heads of D numbers, ff width of the mlp. T also: the type of
+// numbers, float or bfloat16.
+#include "rows.h"
+#include "text_attention.h"
+#include "turns.h"
+#include "whole_products.h"
+
+namespace LEVEL {
+
+// Of one layer, all of T: weights as `pack` lays them, biases, norms. Same fields as in encoder.py.
+struct EncoderLayer {
+  const void *qkv, *qkv_bias;              // [3 d, d]
+  const void *out, *out_bias;              // [d, d]
+  const void *norm, *norm_bias;            // [d]
+  const void *up, *up_bias;                // [ff, d], with gelu behind it
+  const void *down, *down_bias;            // [d, ff]
+  const void *last_norm, *last_norm_bias;  // [d]
+};
+
+struct EncoderShape {
+  long num_layers, num_heads, dim, ff;
+  float scale, eps;  // of scores; of norms
+};
+
+namespace {
+
+constexpr long MOST_GROUP_ROWS = 256;  // of a group, if it is not one text: what they make stays near
+constexpr long ROWS_OF_PART = 12;      // at least, where a product has fewer blocks of columns than threads want
+
+// Of a layer, one after the other.
+enum Step { QKV, ATTEND, OUT, NORM, UP, DOWN, LAST_NORM, NUM_STEPS };
+
+// Users of scratch.
+struct GroupRows;
+struct GroupHidden;
+
+template <class Form, class T>
+struct Encoder {
+  const EncoderLayer* layers;
+  const EncoderShape& shape;
+  const long* first_rows;  // [num_texts + 1], of texts that go through the layers together
+  long num_texts, num_shares;
+  T* stream;  // [T, d], of all texts
+  T* rows;    // [rows of these texts, 3 d]: queries, keys and values; then what is added to the stream
+  T* hidden;  // [rows, d or ff]: what attention mixed; then what is between up and down
+
+  Encoder(const EncoderLayer* layers, const EncoderShape& shape, const long* first_rows, long num_texts,
+          long num_shares, T* all)
+      : layers(layers), shape(shape), first_rows(first_rows), num_texts(num_texts), num_shares(num_shares),
+        stream(all + first_rows[0] * width()) {
+    rows = scratch<GroupRows, T>(num_rows() * 3 * width());
+    hidden = scratch<GroupHidden, T>(num_rows() * (width() > shape.ff ? width() : shape.ff));
+  }
+
+  long width() const { return shape.num_heads * shape.dim; }
+  long num_rows() const { return first_rows[num_texts] - first_rows[0]; }
+
+  struct Product {
+    const void *weight, *bias;
+    const T* x;
+    T* to;
+    long num_inputs, num_outputs;
+  };
+  Product product(long layer, long step) const {
+    const EncoderLayer& l = layers[layer];
+    const long d = width();
+    switch (step) {
+      case QKV: return {l.qkv, l.qkv_bias, stream, rows, d, 3 * d};
+      case OUT: return {l.out, l.out_bias, hidden, rows, d, d};
+      case UP: return {l.up, l.up_bias, stream, hidden, d, shape.ff};
+      default: return {l.down, l.down_bias, hidden, rows, shape.ff, d};
+    }
+  }
+
+  static bool multiplies(long step) { return step == QKV || step == OUT || step == UP || step == DOWN; }
+
+  // A product is cut by rows, and then by blocks of columns.
+  long blocks(long step) const { return (product(0, step).num_outputs + BLOCK - 1) / BLOCK; }
+  long row_parts(long step) const {
+    const long few = (num_rows() + MOST_GROUP_ROWS - 1) / MOST_GROUP_ROWS;
+    const long most = (num_rows() + ROWS_OF_PART - 1) / ROWS_OF_PART;
+    const long wanted = num_shares == 1 ? 1 : (2 * num_shares + blocks(step) - 1) / blocks(step);
+    return wanted <= few ? few : wanted < most ? wanted : most;
+  }
+  // The first row of a part, at a multiple of ROWS_TOGETHER but for the last.
+  long first_row(long part, long parts) const {
+    const long groups = (num_rows() + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+    return part == parts ? num_rows() : part * groups / parts * ROWS_TOGETHER;
+  }
+
+  // Things of which any may be done by any thread.
+  long num_things(long step) const {
+    if (multiplies(step)) return row_parts(step) * blocks(step);
+    return step == ATTEND ? num_texts * shape.num_heads : num_rows();
+  }
+
+  void run(long layer, long step, Share things) const {
+    if (multiplies(step)) return multiply_share(layer, step, things);
+    for (long i = things.begin; i < things.end; ++i) {
+      if (step == ATTEND) attend(i / shape.num_heads, i % shape.num_heads);
+      else if (step == NORM) add_and_norm(layers[layer].norm, layers[layer].norm_bias, i);
+      else add_and_norm(layers[layer].last_norm, layers[layer].last_norm_bias, i);
+    }
+  }
+
+  void multiply_share(long layer, long step, Share things) const {
+    const Product p = product(layer, step);
+    const long K = p.num_inputs, N = p.num_outputs, num_blocks = blocks(step), parts = row_parts(step);
+    const long block_words = (K + Form::INPUTS - 1) / Form::INPUTS * BLOCK;
+    const Word* weight = static_cast<const Word*>(p.weight);
+    const T* bias = static_cast<const T*>(p.bias);
+    for (long i = things.begin; i < things.end;) {
+      const long part = i / num_blocks, first = first_row(part, parts), count = first_row(part + 1, parts) - first;
+      const auto* x = rows_as<typename Form::Number>(p.x + first * K, count * K);
+      float* sums = scratch<ProductSums, float>(count * BLOCK);
+      for (; i < things.end && i / num_blocks == part; ++i) {
+        const long block = i % num_blocks, column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
+        sum_block<Form>(x, K, count, weight + block * block_words, K, sums, [&](long r, long num) {
+          store_block(sums + r * BLOCK, num, width, bias + column, step == UP ? GELU : NONE,
+                      p.to + (first + r) * N + column, N);
+        });
+      }
+    }
+  }
+
+  void attend(long text, long head) const {
+    const long first = first_rows[text] - first_rows[0], count = first_rows[text + 1] - first_rows[text];
+    const TextHeads heads{shape.num_heads, shape.dim, shape.scale};
+    attend_text<Form>(rows + first * 3 * width(), count, heads, head, hidden + first * width());
+  }
+
+  // Row i of the stream becomes the norm of itself plus that of `rows`; the sum is rounded first.
+  void add_and_norm(const void* weight, const void* bias, long i) const {
+    T* row = stream + i * width();
+    const T* added = rows + i * width();
+    each_number(width(), [&]<class N>(long j) { put(row + j, take<N>(row + j) + take<N>(added + j)); });
+    layer_norm_row(row, static_cast<const T*>(weight), static_cast<const T*>(bias), width(), shape.eps, row);
+  }
+
+  void run_alone() const {
+    for (long i = 0; i < shape.num_layers * NUM_STEPS; ++i)
+      run(i / NUM_STEPS, i % NUM_STEPS, {0, num_things(i % NUM_STEPS)});
+  }
+
+  void run_shared() const {
+    take_turns(
+        shape.num_layers * NUM_STEPS,
+        [&](long i) { return num_pieces_of(num_things(i % NUM_STEPS), num_shares); }, [](long, long) {},
+        [&](long i, long piece) {
+          run(i / NUM_STEPS, i % NUM_STEPS, piece_of(num_things(i % NUM_STEPS), num_shares, piece));
+        });
+  }
+};
+
+// Number g of `count` groups begins with the first text that begins at or behind g shares of all rows.
+long first_text(const long* first_rows, long num_texts, long g, long count) {
+  if (g == count) return num_texts;
+  const long row = first_rows[0] + g * (first_rows[num_texts] - first_rows[0]) / count;
+  long low = 0, high = num_texts;
+  while (low < high) {
+    const long middle = (low + high) / 2;
+    if (first_rows[middle] < row) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+template <class Form, class T>
+void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, const long* first_rows, long num_texts) {
+  const long threads = lightwell_num_threads(), num_rows = first_rows[num_texts] - first_rows[0];
+  const long together = MOST_GROUP_ROWS * threads, count = (num_rows + together - 1) / together * threads;
+  long there = 0;  // groups with texts
+  for (long g = 0; g < count; ++g)
+    there += first_text(first_rows, num_texts, g, count) < first_text(first_rows, num_texts, g + 1, count);
+  if (there < threads) return Encoder<Form, T>(layers, shape, first_rows, num_texts, threads, stream).run_shared();
+  parallel(count, [&](long g) {
+    const long first = first_text(first_rows, num_texts, g, count);
+    const long end = first_text(first_rows, num_texts, g + 1, count);
+    if (first < end) Encoder<Form, T>(layers, shape, first_rows + first, end - first, 1, stream).run_alone();
+  });
+}
+
+}  // namespace
+}  // namespace LEVEL
+
+// The stream [T, d] becomes the one behind all layers. first_rows [num_texts + 1]: of each text, and T; layers
+// [shape->num_layers]
+EXPORT(void, encode_f32)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, float* stream,
+                         const long* first_rows, long num_texts) {
+  using namespace LEVEL;
+  encode<Float>(layers, *shape, stream, first_rows, num_texts);
+}
+
+// arithmetic: as of product_bf16
+EXPORT(void, encode_bf16)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, uint16_t* stream,
+                          const long* first_rows, long num_texts, long arithmetic) {
+  using namespace LEVEL;
+#if defined(__AVX512BF16__)
+  if (arithmetic == 1) return encode<Dot>(layers, *shape, stream, first_rows, num_texts);
+#endif
+  (void)arithmetic;
+  encode<Widened>(layers, *shape, stream, first_rows, num_texts);
+}
+
+// mixed [T, H, D] = softmax(scale q K^T) V within each text of qkv [T, 3, H, D]: attention alone.
+EXPORT(void, attend_texts_f32)(const float* qkv, float* mixed, const long* first_rows, long num_texts, long num_heads,
+                               long dim, float scale) {
+  using namespace LEVEL;
+  attend_texts<Float>(qkv, mixed, first_rows, num_texts, {num_heads, dim, scale});
+}
+EXPORT(void, attend_texts_bf16)(const uint16_t* qkv, uint16_t* mixed, const long* first_rows, long num_texts,
+                                long num_heads, long dim, float scale, long arithmetic) {
+  using namespace LEVEL;
+#if defined(__AVX512BF16__)
+  if (arithmetic == 1) return attend_texts<Dot>(qkv, mixed, first_rows, num_texts, {num_heads, dim, scale});
+#endif
+  (void)arithmetic;
+  attend_texts<Widened>(qkv, mixed, first_rows, num_texts, {num_heads, dim, scale});
+}

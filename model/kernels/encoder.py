@@ -1,0 +1,153 @@
+"""All layers of an encoder like BERT's in one call, and attention within whole texts: `cpu/encoder.cpp` says how.
+
+A text has the same bits alone and among others, on any number of threads; in float32 and by WIDEN at every level of
+CPU. They are those of the kernels of the single steps, one after the other.
+
+Axes: T rows of all texts, n of one, d = H D model width, H heads of D numbers, ff width of the mlp.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.library import kernels
+from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncoderLayer:
+    """y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))). All of one dtype."""
+
+    qkv: BlockedWeight
+    """[3 d, d]: queries, keys and values of all heads."""
+    qkv_bias: Tensor
+    out: BlockedWeight
+    """[d, d]"""
+    out_bias: Tensor
+    norm: Tensor
+    """[d], as its bias."""
+    norm_bias: Tensor
+    up: BlockedWeight
+    """[ff, d]"""
+    up_bias: Tensor
+    down: BlockedWeight
+    """[d, ff]"""
+    down_bias: Tensor
+    last_norm: Tensor
+    """[d], as its bias."""
+    last_norm_bias: Tensor
+
+
+class _Layer(ctypes.Structure):
+    """`EncoderLayer` of encoder.cpp."""
+
+    _fields_ = [(field.name, ctypes.c_void_p) for field in fields(EncoderLayer)]
+
+
+class _Shape(ctypes.Structure):
+    """`EncoderShape` of encoder.cpp."""
+
+    _fields_ = [
+        *((name, ctypes.c_long) for name in ("num_layers", "num_heads", "dim", "ff")),
+        *((name, ctypes.c_float) for name in ("scale", "eps")),
+    ]
+
+
+class Encoder:
+    """The layers of one encoder; their tensors live as long as this does."""
+
+    def __init__(
+        self,
+        layers: Sequence[EncoderLayer],
+        *,
+        num_heads: int,
+        scale: float,
+        eps: float,
+        arithmetic: Arithmetic = WIDEN,
+    ) -> None:
+        """scale: of scores; eps: of norms; arithmetic: of bfloat16."""
+        if not layers:
+            raise ValueError("layers is empty; at least one is accepted")
+        if arithmetic not in (WIDEN, DOT):
+            raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")
+        first = layers[0]
+        self._width, self._dtype, ff = first.out.num_outputs, first.out.dtype, first.up.num_outputs
+        if num_heads < 1 or self._width % num_heads:
+            raise ValueError(f"num_heads is {num_heads}; divisors of the width {self._width} are accepted")
+        for layer in layers:
+            self._check(layer, ff)
+        self._layers = list(layers)
+        self._table = (_Layer * len(layers))(*(_Layer(**_addresses(layer)) for layer in layers))
+        self._shape = _Shape(
+            num_layers=len(layers), num_heads=num_heads, dim=self._width // num_heads, ff=ff, scale=scale, eps=eps
+        )
+        self._kind = check_numbers("norm", first.norm, 1)
+        self._extra = (int(arithmetic),) if self._dtype == torch.bfloat16 else ()
+
+    def _check(self, layer: EncoderLayer, ff: int) -> None:
+        d = self._width
+        for name, shape in {"qkv": (3 * d, d), "out": (d, d), "up": (ff, d), "down": (d, ff)}.items():
+            weight: BlockedWeight = getattr(layer, name)
+            found = weight.num_outputs, weight.num_inputs
+            if found != shape or weight.dtype != self._dtype:
+                accepted = f"{self._dtype} {list(shape)}"
+                raise ValueError(f"{name} is {weight.dtype} {list(found)}; {accepted} is accepted")
+            check_tensor(f"{name}_bias", getattr(layer, f"{name}_bias"), (self._dtype,), shape[:1])
+        for name in ("norm", "norm_bias", "last_norm", "last_norm_bias"):
+            check_tensor(name, getattr(layer, name), (self._dtype,), (d,))
+
+    def __call__(self, stream: Tensor, first_rows: Tensor) -> None:
+        """Make the stream [T, d] the one behind all layers, in place. first_rows [texts + 1], int64: of each text, and
+        where the last one ends; other rows stay as they are.
+        """
+        check_axes("stream", stream, (self._dtype,), 2)
+        check_tensor("stream", stream, (self._dtype,), (len(stream), self._width))
+        _check_first_rows(first_rows, len(stream))
+        kernels().call(
+            f"encode_{self._kind}",
+            "ppppl" + "l" * len(self._extra),
+            ctypes.addressof(self._table),
+            ctypes.addressof(self._shape),
+            stream.data_ptr(),
+            first_rows.data_ptr(),
+            len(first_rows) - 1,
+            *self._extra,
+        )
+
+
+def attend_texts(qkv: Tensor, first_rows: Tensor, scale: float | None = None, arithmetic: Arithmetic = WIDEN) -> Tensor:
+    """Return softmax(scale q K^T) V, where each row sees all rows of its text: qkv [T, 3, H, D] -> [T, H, D].
+
+    first_rows as of `Encoder`, all rows in a text; scale: 1 / sqrt(D) where None.
+    """
+    kind = check_numbers("qkv", qkv, 4)
+    num_rows, _, num_heads, dim = qkv.shape
+    check_tensor("qkv", qkv, (qkv.dtype,), (num_rows, 3, num_heads, dim))
+    _check_first_rows(first_rows, num_rows)
+    mixed = qkv.new_zeros(num_rows, num_heads, dim)
+    extra = (int(arithmetic),) if qkv.dtype == torch.bfloat16 else ()
+    addresses = qkv.data_ptr(), mixed.data_ptr(), first_rows.data_ptr()
+    sizes = len(first_rows) - 1, num_heads, dim
+    kernels().call(
+        f"attend_texts_{kind}",
+        "ppplllf" + "l" * len(extra),
+        *(*addresses, *sizes, dim**-0.5 if scale is None else scale, *extra),
+    )
+    return mixed
+
+
+def _check_first_rows(first_rows: Tensor, num_rows: int) -> None:
+    check_axes("first_rows", first_rows, (torch.int64,), 1)
+    bounds = first_rows.tolist()
+    if not bounds or bounds[0] < 0 or bounds[-1] > num_rows or any(a >= b for a, b in pairwise(bounds)):
+        raise ValueError(f"first_rows is {bounds}; increasing numbers from 0 to {num_rows} are accepted")
+
+
+def _addresses(layer: EncoderLayer) -> dict[str, int]:
+    parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
+    return {name: (part.packed if isinstance(part, BlockedWeight) else part).data_ptr() for name, part in parts.items()}
