@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What `make test-all` needs beyond pip: prometheus with promtool, and chromium (Debian), and the programs of others
-# that are run unmodified (PyPI), each in a virtual environment of its own under .tools.
+# What `make test-all` needs beyond pip: prometheus with promtool, chromium, and qemu with the C library of aarch64
+# (Debian), and the programs of others that are run unmodified (PyPI), each in a virtual environment of its own under
+# .tools.
 #
 #   install.sh                 all of it; nothing is done for what is there already
 #   install.sh debian          Debian's packages alone: without them `make test` skips the tests that need them
@@ -20,12 +21,15 @@ declare -A programs=(
   [lm-eval]="lm-eval[api,hf]==0.4.13 torch==2.13.0"
   [guidellm]="guidellm==0.8.1"
   [transformer-lens]="transformer-lens==4.3.0 torch==2.13.0"
+  [zig]="ziglang==0.17.1"
 )
 
 install_debian() {
   local packages=() as_root=() missing=0 package
   { command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
   command -v chromium > /dev/null || packages+=(chromium)
+  command -v qemu-aarch64 > /dev/null || packages+=(qemu-user)
+  [[ -d /usr/aarch64-linux-gnu/lib ]] || packages+=(libc6-arm64-cross)
   ((${#packages[@]} > 0)) || return 0
   [[ $EUID -eq 0 ]] || as_root=(sudo)
   "${as_root[@]}" apt-get update -qq
