@@ -4,7 +4,7 @@
 # .tools.
 #
 #   install.sh                 all of it; nothing is done for what is there already
-#   install.sh debian          Debian's packages alone: without them `make test` skips the tests that need them
+#   install.sh debian          prometheus and chromium alone: without them `make test` skips the tests that need them
 #   install.sh NAME ...        these programs alone (openai, lm-eval, transformer-lens, ...)
 #
 # RUNLEVEL=1: the service that comes with Debian's package prometheus is not wanted here.
@@ -28,8 +28,10 @@ install_debian() {
   local packages=() as_root=() missing=0 package
   { command -v prometheus && command -v promtool; } > /dev/null || packages+=(prometheus)
   command -v chromium > /dev/null || packages+=(chromium)
-  command -v qemu-aarch64 > /dev/null || packages+=(qemu-user)
-  [[ -d /usr/aarch64-linux-gnu/lib ]] || packages+=(libc6-arm64-cross)
+  if [[ ${1:-} == everything ]]; then
+    command -v qemu-aarch64 > /dev/null || packages+=(qemu-user)
+    [[ -d /usr/aarch64-linux-gnu/lib ]] || packages+=(libc6-arm64-cross)
+  fi
   ((${#packages[@]} > 0)) || return 0
   [[ $EUID -eq 0 ]] || as_root=(sudo)
   "${as_root[@]}" apt-get update -qq
@@ -53,6 +55,6 @@ install_program() {
 }
 
 [[ $* != debian ]] || { install_debian; exit; }
-(($# > 0)) || install_debian
+(($# > 0)) || install_debian everything
 (($# > 0)) || set -- "${!programs[@]}" vllm
 for name in "$@"; do install_program "$name"; done
