@@ -82,7 +82,11 @@ def test_the_address_is_written_with_the_end_of_its_line() -> None:
     ours, servers = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)  # what is written at once arrives as one piece
     command = [sys.executable, "-m", "tests.server.fake_server", "--port", "0"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with ours, servers, subprocess.Popen(command, stdout=servers, stderr=subprocess.DEVNULL, env=environment) as server:
+    with (
+        ours,
+        servers,
+        subprocess.Popen(command, stdout=servers.fileno(), stderr=subprocess.DEVNULL, env=environment) as server,
+    ):
         ours.settimeout(60)
         try:
             piece = ours.recv(4096).decode()
