@@ -16,7 +16,7 @@ class AttentionFields(RequestModel):
 
     layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
     heads: Selector = Field("all", description='"all", a query head, or a list; negative counts from the end.')
-    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MAX_SELECTED)] | None = Field(
+    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MAX_SELECTED, fail_fast=True)] | None = Field(
         None, description="[layer, head] pairs, in place of layers and heads."
     )
     kind: AttentionKind = Field(

@@ -67,7 +67,7 @@ PromptInput = Text | TokenIds | Texts | ManyTokenIds
 
 MAX_SELECTED = 65536
 Index = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
-Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED)]
+Selector = Literal["all"] | Index | Annotated[list[Index], Field(min_length=1, max_length=MAX_SELECTED, fail_fast=True)]
 """Layers, heads or positions; negative ones count from the end."""
 
 

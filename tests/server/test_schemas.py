@@ -1,6 +1,6 @@
 """What request bodies accept, and what their refusals say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -267,3 +267,24 @@ def test_tokenize_takes_a_prompt_or_messages_but_not_both() -> None:
 def test_every_field_is_described(model: type[BaseModel]) -> None:
     for name, schema in model.model_json_schema()["properties"].items():
         assert schema.get("description"), f"{model.__name__}.{name} has no description"
+
+
+def request_models(base: type[RequestModel] = RequestModel) -> Iterator[type[RequestModel]]:
+    for model in base.__subclasses__():
+        yield model
+        yield from request_models(model)
+
+
+def num_errors(model: type[RequestModel], body: dict[str, Any]) -> int:
+    try:
+        model.model_validate(body)
+    except ValidationError as error:
+        return error.error_count()
+    return 0
+
+
+@pytest.mark.parametrize("items", [[[1]] * 5000, ["a"] * 5000, [{}] * 5000, [None] * 5000, [0.5] * 5000])
+@pytest.mark.parametrize("model", list(request_models()), ids=lambda model: model.__name__)
+def test_a_long_list_is_left_at_its_first_wrong_item(model: type[RequestModel], items: list[Any]) -> None:
+    """All of 16,384 lists in `heads` were described, each by an error, while every stream waited for half a second."""
+    assert max(num_errors(model, {field: items}) for field in model.model_fields) < 100
