@@ -32,8 +32,8 @@ class AttentionArguments(ctypes.Structure):
 
 
 class ToldTable:
-    """Where attention writes the patterns of a step and layer as it makes them. The tensors that it points to must
-    outlive it.
+    """The places to which attention writes the patterns of a step and layer while it computes them. The tensors that it
+    points to must outlive it.
     """
 
     def __init__(self, num_spans: int, num_heads: int) -> None:
@@ -50,11 +50,13 @@ class ToldTable:
         return self._maps.ctypes.data
 
     def has(self, span: int) -> bool:
-        """Whether somebody is told the patterns of this span already: a table has room for one."""
+        """Return whether this span's patterns are written somewhere already: a table has one place for each span."""
         return bool(self._maps["numbers"][span].any())
 
     def add(self, span: int, first_row: int, heads: Sequence[int], room: torch.Tensor) -> None:
-        """room [heads, rows of the span, keys], float32 or float16, zeros, keys side by side; each head once."""
+        """Have the patterns of a span written to room [heads, rows of the span, keys], float32 or float16, zeros, keys
+        side by side; each head once.
+        """
         if room.dtype not in (torch.float32, torch.float16) or room.dim() != 3 or room.stride(2) != 1:
             raise ValueError(
                 f"room must be float32 or float16 [heads, rows, keys], its keys in a row, not {_say(room)}"
@@ -65,7 +67,9 @@ class ToldTable:
 
 
 class SeenKeys:
-    """Which cached keys each row of a step sees. Checked once, for all layers; its arrays must not change."""
+    """The cached keys that each row of a step sees. They are checked once, for all layers; the arrays must not
+    change.
+    """
 
     def __init__(
         self, tables: np.ndarray, positions: np.ndarray, first: np.ndarray, last: np.ndarray, block_size: int
@@ -103,7 +107,9 @@ class SeenKeys:
 
 
 class AttentionItems:
-    """What threads share out of an attention. Checked once, for all layers; its array must not change."""
+    """The pieces of an attention that threads share out. They are checked once, for all layers; the array must not
+    change.
+    """
 
     def __init__(self, items: np.ndarray) -> None:
         """items [n, 5] int32: (sequence, first row, rows, first key head, key heads), a few rows of one sequence and
@@ -241,7 +247,7 @@ def _arguments(
     softcap: float | None,
     bias: torch.Tensor | None,
 ) -> AttentionArguments:
-    """What all kernels take of a step, checked. The tensors and arrays must outlive it."""
+    """Check and return the arguments that all of these kernels share. The tensors and arrays must outlive them."""
     if keys.dtype not in SUFFIXES or keys.dim() != 4:
         raise ValueError(f"keys must be float32 or bfloat16 [block, K, D, B], not {_say(keys)}")
     _, num_key_heads, dim, block_size = keys.shape

@@ -34,7 +34,7 @@ def library_name(target: str | None = None) -> str:
 
 SOURCES = Path(__file__).resolve().parent / "cpu"
 LIBRARY = SOURCES.parent / library_name()
-"""Where the library lies beside the Python that loads it."""
+"""The library's path, beside the Python that loads it."""
 
 _ONCE = ("levels.cpp", "pool.cpp")
 """Files without arithmetic, compiled for the oldest CPU."""
@@ -105,7 +105,7 @@ def _compiles(command: tuple[str, ...]) -> bool:
 
 
 def is_current(output: Path = LIBRARY) -> bool:
-    """Whether the library is there and newer than all that it is made of."""
+    """Return whether the library is there and newer than all that it is made of."""
     made_of = [Path(__file__), *SOURCES.iterdir()]
     return output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
 

@@ -1,4 +1,4 @@
-"""What callers of kernels are told before memory is touched. Knows shapes, not what is computed."""
+"""Checks of what kernels are given, before memory is touched. Knows shapes, not what is computed."""
 
 import ctypes
 from collections.abc import Collection

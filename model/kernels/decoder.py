@@ -68,7 +68,7 @@ class Product:
     weight: BlockedWeight | Int8BlockedWeight
     bias: Tensor | None = None
     arithmetic: Arithmetic = WIDEN
-    """Of a weight in bfloat16 and rows of bfloat16."""
+    """How rows of bfloat16 are multiplied by a weight of bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class DecoderLayer:
 
 
 class LayerCaches:
-    """Where the layers put keys and values. Checked once, for all steps."""
+    """The caches into which the layers put keys and values. They are checked once, for all steps."""
 
     def __init__(self, caches: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Keys [block, K, D, B] and values [block, K, B, D] of each layer; all alike."""
@@ -117,7 +117,7 @@ class LayerCaches:
 
 
 class DecoderRows:
-    """What the rows of a step are. Checked once; its arrays must not change."""
+    """The rows of a step. They are checked once; the arrays must not change."""
 
     def __init__(
         self,
