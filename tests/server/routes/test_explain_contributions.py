@@ -49,9 +49,11 @@ async def test_the_parts_of_a_logit_sum_to_it(variant: str, tmp_path: Path) -> N
         entry = await ask(at, "contributions", target="h", query_positions=[1, -1])
     logits = engine.network.points(IDS)["logits"][[1, -1], 104]
     cap = engine.network.config.final_logit_softcap
-    summed = array(entry, "components").sum(-1)
+    components = array(entry, "components")
+    summed = components.sum(-1)
     assert len(entry["component_names"]) == 1 + LAYERS * (HEADS + 2) + 1
-    assert np.allclose(summed, entry["logits"], rtol=1e-5)
+    # Parts cancel, so a logit near zero carries the rounding of parts that are much larger.
+    assert (np.abs(summed - entry["logits"]) <= 1e-5 * np.abs(components).sum(-1)).all()
     assert np.allclose(summed if cap is None else cap * np.tanh(summed / cap), logits, atol=1e-5)
     assert entry["difference"] < 1e-5
     # What the words add through a head sums to what the head adds.
@@ -59,7 +61,7 @@ async def test_the_parts_of_a_logit_sum_to_it(variant: str, tmp_path: Path) -> N
     for layer in range(LAYERS):
         for head in range(HEADS):
             column = entry["component_names"].index(f"blocks.{layer}.attn.head.{head}")
-            assert np.allclose(through_heads[layer, head], array(entry, "components")[:, column], atol=1e-5)
+            assert np.allclose(through_heads[layer, head], components[:, column], atol=1e-5)
 
 
 async def test_versus_takes_one_logit_from_the_other(tmp_path: Path) -> None:
