@@ -11,7 +11,16 @@ import sys
 from collections.abc import Sequence
 
 from server.keys import KeyFileError, key_entry, new_key
-from server.settings import ENV_PREFIX, Settings, SettingsError, add_arguments, from_arguments, unknown_variables
+from server.settings import (
+    ENV_PREFIX,
+    Settings,
+    SettingsError,
+    add_arguments,
+    add_flags,
+    deprecations,
+    from_arguments,
+    unknown_variables,
+)
 from server.version import lightwell_version
 
 
@@ -44,6 +53,18 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add_arguments(size)
+    kernels = commands.add_parser(
+        "kernels",
+        help="what computes on this machine",
+        description="Tell which kernels a server on this machine computes with: the level of CPU, and how they "
+        "multiply by bfloat16 weights (docs/operating.md).",
+        allow_abbrev=False,
+    )
+    add_flags(kernels, ("kernels", "kernel_arithmetic", "threads"))
+    kernels.add_argument(
+        "--measure", action="store_true", help="time products on one thread, and print a line for the table of CPUs"
+    )
+    kernels.add_argument("--json", action="store_true", help="write JSON")
     key = commands.add_parser(
         "key",
         help="make an API key",
@@ -73,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return make_key(arguments.name, is_admin=arguments.admin)
     if arguments.command == "health":
         return health()
+    if arguments.command == "kernels":
+        return kernels(arguments)
     try:
         settings = from_arguments(arguments, os.environ)
     except SettingsError as error:
@@ -83,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     forget_keys()
     for name in unknown_variables(os.environ):
         say("warning", f"{name} is no setting; `lightwell serve --help` lists them", settings.log_format)
+    for line in deprecations(settings):
+        say("warning", line, settings.log_format)
 
     gc.disable()  # as in the workers, until `server.lit_api.freeze_garbage`
     from server.app import ServeError, serve
@@ -123,6 +148,20 @@ def size(settings: Settings) -> int:
     except SettingsError as error:
         return fail(str(error), 2)
     return tell(sizing.as_table(found, settings))
+
+
+def kernels(arguments: argparse.Namespace) -> int:
+    """Print what computes here; the exit status."""
+    from server import kernel_report
+
+    try:
+        settings = Settings.from_sources(vars(arguments), os.environ)
+        report = kernel_report.make_report(settings, measured=arguments.measure)
+    except SettingsError as error:
+        return fail(str(error), 2)
+    if arguments.json:
+        return tell(json.dumps(kernel_report.as_json(report), indent=2))
+    return tell(kernel_report.as_table(report))
 
 
 def make_key(name: str, *, is_admin: bool) -> int:

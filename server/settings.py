@@ -6,7 +6,7 @@ limits or of how a setting is used.
 
 import argparse
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -140,8 +140,20 @@ class Settings:
         kinds.choice("compiled", "plain", "off"),
         "Steps of single tokens on a GPU as CUDA graphs: of compiled kernels, plain (a quicker start), or not so.",
     )
+    kernels: Literal["auto", "native", "torch"] = _setting(
+        "auto",
+        kinds.choice("auto", "native", "torch"),
+        "What computes on a CPU: Lightwell's kernels where they can (auto) or else no start (native), or plain torch "
+        "operations, which are slower.",
+    )
+    kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = _setting(
+        "auto",
+        kinds.choice("auto", "float32", "bf16-dot"),
+        "How the kernels multiply by bfloat16 weights: as this CPU is known to be faster, widened to float32 (the same "
+        "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/operating.md).",
+    )
     no_compile: bool = _setting(
-        False, kinds.switch(), "Compile no kernels: a quick first start, and slower answers (docs/operating.md)."
+        False, kinds.switch(), "Deprecated, until 1.0: stands for --kernels torch --cuda-graphs plain."
     )
     max_num_queued_requests: int = _setting(
         1024, kinds.integer(0), "Most requests that wait beyond those that run; more are answered 429."
@@ -246,6 +258,10 @@ class Settings:
             raise SettingsError("--batch-invariant and --no-batch-invariant contradict each other; give one of them")
         if name := repeated_name(self.metric_alias):
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one gauge")
+        if self.no_compile and self.kernels == "native":
+            raise SettingsError(
+                "--no-compile stands for --kernels torch, and --kernels native contradicts it; give one"
+            )
         if self.tensor_parallel > 1 and self.devices != 1:
             raise SettingsError(
                 f"--tensor-parallel {self.tensor_parallel} is of one worker, and --devices {as_text(self.devices)} "
@@ -260,6 +276,11 @@ class Settings:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise SettingsError(f"--root-path {self.root_path!r}: a path such as /lightwell is accepted")
+
+    @property
+    def engine_kernels(self) -> Literal["auto", "native", "torch"]:
+        """`kernels`, or what the older flag stands for."""
+        return "torch" if self.no_compile else self.kernels
 
     def engine_config(self, folder: Path) -> EngineConfig:
         """The part of the settings that the worker needs, for the model in `folder`."""
@@ -279,7 +300,8 @@ class Settings:
             enable_prefix_caching=not self.no_prefix_caching,
             batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
             cuda_graphs="plain" if self.no_compile and self.cuda_graphs == "compiled" else self.cuda_graphs,
-            compile=not self.no_compile,
+            kernels=self.engine_kernels,
+            kernel_arithmetic=self.kernel_arithmetic,
             threads=self.threads,
         )
 
@@ -293,9 +315,13 @@ def _is_service_link(value: str) -> bool:
     return value.startswith("tcp://")
 
 
+_NO_SETTINGS = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
+"""Variables that `model.kernels.library` reads, in whatever program computes with it."""
+
+
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """`LIGHTWELL_*` variables that no setting reads: most likely misspelt."""
-    known = {ENV_PREFIX + name.upper() for name in setting_names()}
+    """`LIGHTWELL_*` variables that nothing reads: most likely misspelt."""
+    known = _NO_SETTINGS | {ENV_PREFIX + name.upper() for name in setting_names()}
     return sorted(
         name
         for name, value in environ.items()
@@ -304,6 +330,13 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
         and not name.startswith(("LIGHTWELL_PORT_", "LIGHTWELL_SERVICE_"))
         and not _is_service_link(value)
     )
+
+
+def deprecations(settings: Settings) -> list[str]:
+    """What to say of settings that are still understood, a line each."""
+    if not settings.no_compile:
+        return []
+    return ["--no-compile goes with 1.0; it stands for --kernels torch --cuda-graphs plain, which say the same"]
 
 
 def _read(kind: Kind, raw: str | Sequence[str] | bool, source: str) -> Any:
@@ -331,7 +364,14 @@ def flag_name(name: str) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give the parser one flag per setting. Values stay text: `Settings.from_sources` reads and checks them."""
     parser.add_argument("model_argument", nargs="?", metavar="MODEL", help=_help("model"))
+    add_flags(parser, setting_names())
+
+
+def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """Give the parser the flags of these settings."""
     for setting in dataclasses.fields(Settings):
+        if setting.name not in names:
+            continue
         kind: Kind = setting.metadata["kind"]
         options: dict[str, Any] = {"dest": setting.name, "help": _help(setting.name), "default": None}
         if kind.is_flag:

@@ -1,16 +1,25 @@
 """What computes here: our kernels or torch, and how bfloat16 numbers are multiplied. Knows no tensor's meaning."""
 
+import logging
 from typing import Literal, get_args
 
 import torch
 
-from model.kernels.library import levels
+from model.kernels import library
+from model.kernels.cpus import DOT_LEVELS, best_arithmetic
 from model.kernels.products import DOT, WIDEN, Arithmetic
+
+logger = logging.getLogger(__name__)
 
 KernelChoice = Literal["auto", "native", "torch"]
 """Ours where they can, ours or an error, or plain torch operations."""
 ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
 """How bfloat16 weights and rows are multiplied: as this CPU is best at, widened to float32, or by its own products."""
+
+ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
+"""As settings and answers name them."""
+
+_NO_LIBRARY = "there are no compiled kernels for this machine"
 
 _chosen: tuple[KernelChoice, ArithmeticChoice] = "auto", "auto"
 
@@ -18,7 +27,8 @@ _chosen: tuple[KernelChoice, ArithmeticChoice] = "auto", "auto"
 def choose(kernels: KernelChoice = "auto", arithmetic: ArithmeticChoice = "auto") -> None:
     """Choose for all networks that this process builds from now on.
 
-    Raises ValueError for a choice that is none, RuntimeError when `native` is wanted and there is no library here.
+    Raises ValueError for a choice that is none, and where the environment names a library or a level that is not there;
+    RuntimeError when `native` is wanted and there is no library here.
     """
     global _chosen  # noqa: PLW0603 (of the process, like torch's number of threads)
     for name, value, accepted in (
@@ -27,9 +37,22 @@ def choose(kernels: KernelChoice = "auto", arithmetic: ArithmeticChoice = "auto"
     ):
         if value not in accepted:
             raise ValueError(f"{name} is {value!r}; {', '.join(accepted)} are accepted")
-    if kernels == "native" and not levels():
-        raise RuntimeError("kernels is 'native', but there are no compiled kernels for this machine")
+    if kernels != "torch":
+        _check_level(arithmetic)
+    if kernels == "native" and not library.levels():
+        raise RuntimeError(f"kernels is 'native', but {_NO_LIBRARY}; 'auto' and 'torch' are accepted")
     _chosen = kernels, arithmetic
+
+
+def _check_level(arithmetic: ArithmeticChoice) -> None:
+    """Raise ValueError where the environment names what is not there; warn of an arithmetic that the level lacks."""
+    library.check_variables()
+    if arithmetic == "bf16-dot" and library.levels() and library.kernels().level not in DOT_LEVELS:
+        logger.warning(
+            "bf16-dot was asked for, but the level %s has no dot products of bfloat16 numbers: they are widened to "
+            "float32",
+            library.kernels().level,
+        )
 
 
 def why_not_native(dtype: torch.dtype, device: torch.device) -> str | None:
@@ -37,14 +60,17 @@ def why_not_native(dtype: torch.dtype, device: torch.device) -> str | None:
     if device.type != "cpu":
         return f"the kernels run on cpu, not {device.type}"
     if dtype not in (torch.float32, torch.bfloat16):
-        return f"the kernels take float32 or bfloat16, not {dtype}"
+        return f"the kernels take float32 or bfloat16, not {str(dtype).removeprefix('torch.')}"
     if _chosen[0] == "torch":
         return "the kernels are turned off (--kernels torch)"
-    if not levels():
-        return "there are no compiled kernels for this machine"
+    if not library.levels():
+        return _NO_LIBRARY
     return None
 
 
 def bfloat16_arithmetic() -> Arithmetic:
     """Return how products of bfloat16 rows and weights are made here."""
-    return WIDEN if _chosen[1] == "float32" else DOT
+    level = library.kernels().level if library.levels() else None
+    if level not in DOT_LEVELS or _chosen[1] == "float32":
+        return WIDEN
+    return DOT if _chosen[1] == "bf16-dot" else best_arithmetic(level)

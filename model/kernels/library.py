@@ -50,10 +50,15 @@ class Kernels:
         function(*arguments)
 
 
+def library_path() -> Path:
+    """Return where the library is, or should be."""
+    return Path(os.environ.get(LIBRARY_VARIABLE) or LIBRARY)
+
+
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    path = Path(os.environ.get(LIBRARY_VARIABLE, LIBRARY))
-    return ctypes.CDLL(str(path)) if path.exists() else None
+    path = library_path()
+    return ctypes.CDLL(str(path)) if path.is_file() else None
 
 
 def levels() -> list[str]:
@@ -62,6 +67,15 @@ def levels() -> list[str]:
     if library is None:
         return []
     return list(LEVELS[architecture()])[: library.lightwell_highest_level()]
+
+
+@functools.cache
+def cpu() -> tuple[str, int, int]:
+    """Return this CPU's vendor, family and model; ("", 0, 0) where they are not known."""
+    library, vendor, family, model = _library(), ctypes.create_string_buffer(13), ctypes.c_long(), ctypes.c_long()
+    if library is not None:
+        library.lightwell_cpu(vendor, ctypes.byref(family), ctypes.byref(model))
+    return vendor.value.decode("ascii", "replace"), family.value, model.value
 
 
 @functools.cache
@@ -92,11 +106,21 @@ def kernels() -> Kernels:
     return _at(_forced[-1]) if _forced else _chosen()
 
 
+def check_variables() -> None:
+    """Raise ValueError where the environment names a library that is not there, or a level that this CPU lacks;
+    RuntimeError where it names a level and there are none.
+    """
+    if os.environ.get(LIBRARY_VARIABLE) and not library_path().is_file():
+        raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}, where there is no library")
+    if levels() or os.environ.get(LEVEL_VARIABLE):
+        _chosen()
+
+
 @functools.cache
 def _chosen() -> Kernels:
-    there, wanted = levels(), os.environ.get(LEVEL_VARIABLE)
+    there, wanted = levels(), os.environ.get(LEVEL_VARIABLE) or None
     if not there:
-        raise RuntimeError(f"there are no compiled kernels for this machine ({LIBRARY})")
+        raise RuntimeError(f"there are no compiled kernels for this machine ({library_path()})")
     if wanted is not None and wanted not in there:
         raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
     return _at(wanted or there[-1])

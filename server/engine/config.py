@@ -6,6 +6,7 @@ Knows nothing of flags or HTTP limits; those are `server.settings`.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,9 @@ class EngineConfig:
     """Called in each of these but the worker, with a name for it, and so pickled; None: they log warnings alone."""
     cuda_graphs: str = "compiled"
     """Steps of single tokens on a GPU (`server.engine.decode_graphs`): compiled | plain | off."""
-    compile: bool = True
-    """Whether kernels may be compiled on a CPU; without, plain torch operations serve."""
+    kernels: Literal["auto", "native", "torch"] = "auto"
+    """What computes on a CPU: our kernels where they can, our kernels or an error, or plain torch operations."""
+    kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = "auto"
+    """How these multiply bfloat16 numbers: as the CPU is best at, widened to float32, or by its own dot products."""
     threads: int | None = None
     """Compute threads; None is what OMP_NUM_THREADS says or one per core, two at most for a small model."""

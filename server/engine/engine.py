@@ -36,6 +36,7 @@ from server.engine.findings import Findings
 from server.engine.info import engine_info, stacks_of
 from server.engine.inspector import Inspector
 from server.engine.isolation import run_isolated
+from server.engine.kernel_choice import choose_kernels
 from server.engine.look_budget import LookBudget
 from server.engine.memory import num_cache_blocks
 from server.engine.memory_limit import give_back_memory, reserve
@@ -104,8 +105,8 @@ class Engine:
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
         model_config = read_config(config.model)
-        use_compiler(config.compile)
-        if config.compile:
+        use_compiler(config.kernels != "torch")
+        if config.kernels != "torch":
             tolerate_full_disks()
             compile_once()
             do_without_blas()
@@ -116,6 +117,7 @@ class Engine:
             torch.cuda.set_device(device)
         dtype = resolve_dtype(config.dtype, model_config, device)
         quantize = resolve_quantization(config.quantize, dtype)
+        choose_kernels(config, dtype, device)
         max_model_len = config.max_model_len or model_config.max_model_len
         model: Transformer
         ranks: Ranks | None = None

@@ -3,12 +3,14 @@
 from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.transformer import Transformer
+from server.engine.kernel_choice import kernels_in_use
 from server.engine.needs import Stacks
 from server.engine.outputs import EngineInfo
 
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
     """Of an engine around these two."""
+    kernels, level, arithmetic = kernels_in_use(model.dtype, model.device)
     return EngineInfo(
         max_model_len=max_model_len,
         max_encoder_len=_max_encoder_len(model.config, max_model_len),
@@ -17,6 +19,9 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         batch_invariant=model.batch_invariant,
+        kernels=kernels,
+        kernel_level=level,
+        kernel_arithmetic=arithmetic,
     )
 
 

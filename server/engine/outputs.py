@@ -86,6 +86,12 @@ class EngineInfo:
     """Tokens that the encoder reads, 0 where there is none."""
     batch_invariant: bool = False
     """Whether an answer's bits depend on its own request alone."""
+    kernels: str = "torch"
+    """What computes: native, our kernels, or plain torch operations."""
+    kernel_level: str | None = None
+    """Level of CPU that native kernels run at."""
+    kernel_arithmetic: str | None = None
+    """How native kernels multiply by bfloat16 weights: float32 | bf16-dot."""
     memory_room: int | None = None
     """Bytes that the worker's process may take beyond what the loaded model has; None where nothing bounds it."""
 

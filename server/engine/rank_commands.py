@@ -4,6 +4,7 @@ import gc
 import os
 from multiprocessing.connection import Connection
 
+from model.kernels.choice import choose
 from model.layers import kept_answers
 from model.layers.arrays import use_compiler
 from model.layers.compiler_cache import compile_once, do_without_blas, tolerate_full_disks
@@ -19,8 +20,9 @@ def follow(pipe: Connection) -> None:
     setup: Setup = pipe.recv()
     if setup.start_logging is not None:
         setup.start_logging(f"worker-0-rank-{setup.rank}")
-    use_compiler(setup.compile)
-    if setup.compile:
+    choose(setup.kernels, setup.kernel_arithmetic)
+    use_compiler(setup.kernels != "torch")
+    if setup.kernels != "torch":
         tolerate_full_disks()
         compile_once()
         do_without_blas()

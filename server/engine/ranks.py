@@ -25,6 +25,7 @@ from queue import SimpleQueue
 import torch
 
 from model.folder import ModelLoadError
+from model.kernels.choice import ArithmeticChoice, KernelChoice
 from model.parallel.commands import Command
 from model.parallel.group import Group
 from model.parallel.leader import RanksApart
@@ -47,7 +48,8 @@ class Setup:
     size: int
     device: torch.device
     threads: int
-    compile: bool
+    kernels: KernelChoice
+    kernel_arithmetic: ArithmeticChoice
     start_logging: Callable[[str], object] | None
     """Called with a name for the process."""
 
@@ -95,7 +97,8 @@ class Ranks:
         device: torch.device,
         *,
         threads: int = 1,
-        compile: bool = True,
+        kernels: KernelChoice = "auto",
+        kernel_arithmetic: ArithmeticChoice = "auto",
         folder: Path | None = None,
         start_logging: Callable[[str], object] | None = None,
         on_loss: Callable[[str], None],
@@ -113,7 +116,8 @@ class Ranks:
             try:
                 for number in range(1, size):
                     on = _device_of(device, number)
-                    started._add(number, Setup(store, number, size, on, threads, compile, start_logging))
+                    chosen = kernels, kernel_arithmetic
+                    started._add(number, Setup(store, number, size, on, threads, *chosen, start_logging))
                 started._meet(store, size, _device_of(device, 0))
             except BaseException:
                 started.close()

@@ -26,6 +26,9 @@ _OPS = {
     "temperature": "attention scores divided by a value before the softmax; hook_attn_scores only",
 }
 
+_SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same_level"}
+"""Levels of CPU between which an answer has the same bits, by how products are made."""
+
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route to the router."""
@@ -44,6 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "max_model_len": context.context_limit,
             "compute_dtype": context.compute_dtype,
             "batch_invariant": context.batch_invariant,
+            **_kernels(context),
             "quantize": context.settings.quantize,
             "chat": context.chat_template is not None,
             "default_sampling_params": asdict(context.sampling_defaults),
@@ -81,6 +85,16 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
     }
+
+
+def _kernels(context: AppContext) -> dict[str, str | None]:
+    """What computes, and between which levels of CPU whole answers have the same bits; null while no worker has said
+    so. Of ranks that hold a model together nothing is promised.
+    """
+    info = context.engine_info
+    told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
+    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if context.settings.tensor_parallel == 1 else None
+    return {**told, "same_bits_across": promised}
 
 
 def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:

@@ -107,7 +107,13 @@ class AppContext:
     @property
     def batch_invariant(self) -> bool | None:
         """Whether an answer's bits depend on its own request alone; None while no worker has said so."""
+        info = self.engine_info
+        return None if info is None else info.batch_invariant
+
+    @property
+    def engine_info(self) -> EngineInfo | None:
+        """What the engine settled on; None while no worker has said so."""
         try:
-            return self.engine.info().batch_invariant
+            return self.engine.info()
         except Unavailable:
             return None

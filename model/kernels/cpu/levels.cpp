@@ -1,9 +1,11 @@
-// Which levels of CPU this machine has. Compiled for the oldest CPU, as it is the first code that runs.
+// Which levels of CPU this machine has, and which CPU it is. Compiled for the oldest CPU, as it is the first code that
+// runs.
 #include "level.h"
 
 #if defined(__x86_64__)
 
 #include <cpuid.h>
+#include <string.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -56,6 +58,18 @@ extern "C" API int lightwell_highest_level(void) {
   return 4;
 }
 
+// The CPU's vendor, "GenuineIntel" or such, with its family and model as manuals and /proc/cpuinfo number them.
+extern "C" API void lightwell_cpu(char* vendor, long* family, long* model) {  // vendor [13]
+  const Registers name = ask(0, 0), version = ask(1, 0);
+  memcpy(vendor, &name.ebx, 4);
+  memcpy(vendor + 4, &name.edx, 4);
+  memcpy(vendor + 8, &name.ecx, 4);
+  vendor[12] = 0;
+  const unsigned base = version.eax >> 8 & 0xF;
+  *family = base + (base == 15 ? version.eax >> 20 & 0xFF : 0);
+  *model = (version.eax >> 4 & 0xF) | (base == 6 || base == 15 ? version.eax >> 12 & 0xF0 : 0);
+}
+
 #elif defined(__aarch64__)
 
 #if defined(__linux__)
@@ -71,6 +85,12 @@ extern "C" API int lightwell_highest_level(void) {
 #else
   return 1;
 #endif
+}
+
+// Not known: no product here depends on it.
+extern "C" API void lightwell_cpu(char* vendor, long* family, long* model) {
+  *vendor = 0;
+  *family = *model = 0;
 }
 
 #endif

@@ -28,7 +28,7 @@ from tests.server.engine.driving import request
 folder, dtype, compiles, num_encoded = sys.argv[1:]
 engine = Engine.from_folder(
     EngineConfig(
-        model=Path(folder), dtype=dtype, compile=compiles == "compiled", kv_cache_bytes=64 << 20,
+        model=Path(folder), dtype=dtype, kernels="auto" if compiles == "compiled" else "torch", kv_cache_bytes=64 << 20,
         max_num_seqs=8, max_num_batched_tokens=96,
     )
 )

@@ -1,0 +1,49 @@
+"""Which CPUs multiply bfloat16 numbers faster by their own dot products than widened to float32.
+
+A table: nothing is measured at start, so that restarts, ranks and replicas on one kind of CPU give the same bits. A CPU
+that it does not name widens, which has the same bits on every CPU. `lightwell kernels --measure` prints a row for it.
+"""
+
+from dataclasses import dataclass
+
+from model.kernels.library import cpu
+from model.kernels.products import DOT, WIDEN, Arithmetic
+
+DOT_LEVELS = ("avx512_bf16", "amx")
+"""Levels that have dot products of bfloat16 numbers: VDPBF16PS."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuRow:
+    """CPUs that are alike in this."""
+
+    name: str
+    vendor: str
+    family: int
+    models: tuple[int, ...]
+    dot_levels: tuple[str, ...]
+    """Levels at which DOT is the faster arithmetic; at others they widen."""
+
+
+TABLE = (
+    # Two multiplications a lane in the time of one. Models as Linux tells the generations apart.
+    CpuRow("AMD Zen 4", "AuthenticAMD", 25, (*range(0x10, 0x20), *range(0x60, 0xB0)), ("avx512_bf16",)),
+    CpuRow("AMD Zen 5", "AuthenticAMD", 26, (*range(0x30), *range(0x40, 0x50), *range(0x60, 0x80)), ("avx512_bf16",)),
+    # VDPBF16PS at about half of float32's rate. AMX multiplies bfloat16 faster than either, but no product of ours uses
+    # its tiles for that: one that does makes "amx" a dot level of those that have it.
+    CpuRow("Intel Skylake to Cooper Lake (servers)", "GenuineIntel", 6, (85,), ()),
+    CpuRow("Intel Sapphire Rapids", "GenuineIntel", 6, (143,), ()),
+    CpuRow("Intel Emerald Rapids", "GenuineIntel", 6, (207,), ()),
+    CpuRow("Intel Granite Rapids", "GenuineIntel", 6, (173, 174), ()),
+)
+
+
+def find_row(vendor: str, family: int, model: int) -> CpuRow | None:
+    """Return the table's row for a CPU, or None when it is not there."""
+    return next((r for r in TABLE if (r.vendor, r.family) == (vendor, family) and model in r.models), None)
+
+
+def best_arithmetic(level: str) -> Arithmetic:
+    """Return how this CPU multiplies bfloat16 numbers fastest at a level, as far as the table knows."""
+    row = find_row(*cpu())
+    return DOT if row is not None and level in row.dot_levels else WIDEN
