@@ -57,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
         "kernels",
         help="what computes on this machine",
         description="Tell which kernels a server on this machine computes with: the level of CPU, and how they "
-        "multiply by bfloat16 weights (docs/operating.md).",
+        "multiply by bfloat16 weights (docs/reference.md).",
         allow_abbrev=False,
     )
     add_flags(kernels, ("kernels", "kernel_arithmetic", "threads"))

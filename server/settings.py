@@ -150,7 +150,7 @@ class Settings:
         "auto",
         kinds.choice("auto", "float32", "bf16-dot"),
         "How the kernels multiply by bfloat16 weights: as this CPU is known to be faster, widened to float32 (the same "
-        "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/operating.md).",
+        "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/reference.md).",
     )
     no_compile: bool = _setting(
         False, kinds.switch(), "Deprecated, until 1.0: stands for --kernels torch --cuda-graphs plain."

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the top down. A module imports from its own layer or from those under it.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("cli", ("server.cli", "server.__main__")),
-    ("app", ("server.app", "server.sizing")),
+    ("app", ("server.app", "server.sizing", "server.kernel_report", "server.kernel_rates")),
     (
         "routes and processes",
         ("server.routes", "server.routes.*", "server.lit_api", "server.loop", "server.supervisor", "server.processes"),

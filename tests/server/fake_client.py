@@ -120,6 +120,7 @@ class FakeEngine:
     held: list[int] = field(default_factory=list)
     """Bytes that count as captured until the answer is sent."""
     counters: EngineStats = field(default_factory=EngineStats)
+    engine_info: EngineInfo = INFO
 
     async def submit(
         self,
@@ -173,7 +174,7 @@ class FakeEngine:
         return self.counters
 
     def info(self) -> EngineInfo:
-        return INFO
+        return self.engine_info
 
     def _outputs(self, task: Task, ids: tuple[int, ...], encoder_ids: tuple[int, ...] = ()) -> list[RequestOutput]:
         now = time.monotonic()

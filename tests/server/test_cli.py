@@ -2,16 +2,25 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from model.folder import PACKAGED
+from model.kernels import library
+from model.kernels.choice import choose
+from model.kernels.cpus import CpuRow
 from server.cli import forget_keys, main
 from server.health_check import serve_arguments
+from server.kernel_rates import measure
 from server.keys import Keyring
 from tests.server.running import running_server
 
@@ -145,6 +154,78 @@ def test_workers_are_not_told_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_keys()
     assert "LIGHTWELL_API_KEY" not in os.environ
     assert sys.argv == ["lightwell", "serve", "--api-key", "...", "--api-key=...", "--port", "0"]
+
+
+needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
+
+
+def kernels(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """What `lightwell kernels --json` tells."""
+    assert main(["kernels", "--json", *arguments]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def chosen() -> Iterator[None]:
+    """Leave the process as it was, whatever `lightwell kernels` chooses in it."""
+    threads = torch.get_num_threads()
+    yield
+    choose()
+    torch.set_num_threads(threads)
+
+
+@needs_kernels
+@pytest.mark.usefixtures("chosen")
+def test_kernels_tells_what_computes_here(capsys: pytest.CaptureFixture[str]) -> None:
+    told = kernels(capsys, "--kernel-arithmetic", "float32", "--threads", "1")
+    assert told["library"] == {"path": str(library.library_path()), "present": True}
+    assert (told["kernels"], told["arithmetic"], told["threads"]) == ("native", "float32", 1)
+    assert (told["levels"], told["level"]) == (library.levels(), library.kernels().level)
+    assert "rates" not in told
+    assert main(["kernels", "--kernel-arithmetic", "float32"]) == 0
+    lines = dict(re.split(r"  +|(?<=arithmetic) ", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert lines["levels of this CPU"] == ", ".join(told["levels"])
+    assert (lines["level in use"], lines["bfloat16 arithmetic"]) == (told["level"], "float32")
+
+
+@needs_kernels
+@pytest.mark.usefixtures("chosen")
+def test_kernels_tells_of_plain_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIGHTWELL_KERNELS", "torch")
+    told = kernels(capsys)
+    assert (told["kernels"], told["level"], told["arithmetic"]) == ("torch", None, None)
+    assert told["levels"] == library.levels()
+    assert main(["kernels", "--measure"]) == 2
+    assert capsys.readouterr().err == (
+        "lightwell: error: --measure needs kernels, and plain torch operations compute here\n"
+    )
+
+
+def test_kernels_names_the_levels_that_there_are_for_one_that_there_is_not() -> None:
+    environment = {**os.environ, "LIGHTWELL_KERNEL_LEVEL": "mmx"}
+    command = [sys.executable, "-m", "server", "kernels"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("lightwell: error: ")
+    assert done.stderr.count("\n") == 1
+    assert all(level in done.stderr for level in library.levels())
+
+
+@needs_kernels
+@pytest.mark.usefixtures("chosen")
+def test_measured_kernels_tell_rates_and_a_line_for_the_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.kernel_report.measure", partial(measure, seconds=0.0, weight_bytes=1 << 20))
+    told = kernels(capsys, "--measure")
+    assert {"float32", "bfloat16", "int8"} <= told["rates"].keys()
+    assert all(rate > 0 for of_form in told["rates"].values() for rate in of_form.values())
+    assert main(["kernels", "--measure"]) == 0
+    *_, line = capsys.readouterr().out.splitlines()
+    (row,) = eval(f"({line.strip()})", {"CpuRow": CpuRow})
+    vendor, family, model = library.cpu()
+    assert (row.vendor, row.family, row.models) == (vendor, family, (model,))
+    assert set(row.dot_levels) <= {library.kernels().level}
 
 
 def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.kernels.library import LEVEL_VARIABLE, LIBRARY_VARIABLE
 from server.keys import hash_of
 from server.setting_kinds import parse_bytes
 from server.settings import (
     Settings,
     SettingsError,
     add_arguments,
+    deprecations,
     flag_name,
     format_bytes,
     from_arguments,
@@ -83,6 +85,9 @@ def test_switches_are_off_until_named() -> None:
         (["--max-num-batched-tokens", "8"], ["--max-num-batched-tokens 8", "--max-num-seqs 64"]),
         (["--root-path", "proxy/"], ["--root-path", "'proxy/'", "/lightwell"]),
         (["--api-key", "a,,b"], ["--api-key", "empty"]),
+        (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, torch"]),
+        (["--kernel-arithmetic", "bf16"], ["--kernel-arithmetic", "'bf16'", "auto, float32, bf16-dot"]),
+        (["--no-compile", "--kernels", "native"], ["--no-compile", "--kernels native", "give one"]),
         (["--tensor-parallel", "2", "--devices", "0,"], ["--tensor-parallel 2", "--devices 0, asks", "--devices 1 "]),
     ],
 )
@@ -138,6 +143,37 @@ def test_the_engine_gets_its_part() -> None:
     assert config.threads == 3
     assert not config.enable_prefix_caching
     assert config.batch_invariant is None
+
+
+def test_kernels_and_their_arithmetic_reach_the_engine() -> None:
+    config = read("--kernels", "native", LIGHTWELL_KERNEL_ARITHMETIC="bf16-dot").engine_config(Path("folder"))
+    assert (config.kernels, config.kernel_arithmetic) == ("native", "bf16-dot")
+    config = read().engine_config(Path("folder"))
+    assert (config.kernels, config.kernel_arithmetic, config.cuda_graphs) == ("auto", "auto", "compiled")
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "graphs"),
+    [
+        (["--no-compile"], {}, "plain"),
+        ([], {"LIGHTWELL_NO_COMPILE": "1"}, "plain"),
+        (["--no-compile", "--cuda-graphs", "off", "--kernels", "torch"], {}, "off"),
+    ],
+)
+def test_no_compile_stands_for_torch_and_plain_graphs_and_is_said_to_go(
+    argv: list[str], environ: dict[str, str], graphs: str
+) -> None:
+    settings = read(*argv, **environ)
+    config = settings.engine_config(Path("folder"))
+    assert (config.kernels, config.cuda_graphs) == ("torch", graphs)
+    (line,) = deprecations(settings)
+    assert all(part in line for part in ("--no-compile", "1.0", "--kernels torch --cuda-graphs plain"))
+    assert deprecations(read("--kernels", "torch", "--cuda-graphs", "plain")) == []
+
+
+def test_variables_that_the_kernels_read_are_known() -> None:
+    ours = {LEVEL_VARIABLE: "avx2", LIBRARY_VARIABLE: "kernels.so", "LIGHTWELL_KERNEL_LEVELS": "avx2"}
+    assert unknown_variables(ours) == ["LIGHTWELL_KERNEL_LEVELS"]
 
 
 def test_weights_are_quantised_on_request_alone() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from model.folder import PACKAGED
 from model.generation_defaults import SamplingDefaults
+from model.kernels import library
 from server.app import default_model_id, load_model_files
 from server.settings import Settings
 from tests.server.running import ROOT, running_server
@@ -100,6 +101,44 @@ def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) ->
         assert lines[1].startswith("lightwell: error: ")
         assert "model.safetensors" in lines[1]
         server.wait_all_gone()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "parts"),
+    [
+        (["--kernels", "native", "--dtype", "float16"], {}, ["--kernels native", "float16", "float32 or bfloat16"]),
+        ([], {"LIGHTWELL_KERNEL_LEVEL": "mmx"}, ["LIGHTWELL_KERNEL_LEVEL", "'mmx'", *library.levels()]),
+        ([], {"LIGHTWELL_KERNEL_LIBRARY": "/nothing.so"}, ["LIGHTWELL_KERNEL_LIBRARY", "'/nothing.so'"]),
+    ],
+)
+@pytest.mark.slow
+def test_kernels_that_cannot_serve_end_the_start_with_one_line(
+    arguments: list[str], environ: dict[str, str], parts: list[str]
+) -> None:
+    with running_server(*arguments, module=MODULE, **environ) as server:  # type: ignore[arg-type]
+        assert server.wait_exit() == 1
+        lines = server.output.splitlines()
+        assert len(lines) == 2
+        assert lines[1].startswith("lightwell: error: ")
+        assert all(part in lines[1] for part in parts), lines[1]
+        server.wait_all_gone()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
+def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and_says_so() -> None:
+    names = ("kernels", "kernel_level", "kernel_arithmetic", "same_bits_across")
+    lowest = library.levels()[0]
+    with running_server("--kernels", "native", module=MODULE, LIGHTWELL_KERNEL_LEVEL=lowest) as server:
+        server.wait_ready()
+        told = server.get("/v1/capabilities").json()
+        assert [told[name] for name in names] == ["native", lowest, "float32", "every_level"]
+        assert "warning" not in server.output.lower()
+    with running_server("--no-compile", module=MODULE) as server:
+        server.wait_ready()
+        told = server.get("/v1/capabilities").json()
+        assert [told[name] for name in names] == ["torch", None, None, None]
+        assert "warning: --no-compile" in server.output
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from server.routes.abilities import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
+from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
 CONFIGS = [tiny_config(), tiny_encoder(), tiny_encoder_decoder()]
@@ -37,6 +38,31 @@ async def test_kind_stacks_and_parts_are_told(config: Any, stacks: list[str], pa
     assert told["attention"]["with_generation"] == config.has_head
     assert told["batch_invariant"] is True
     assert told["quantize"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "level", "arithmetic", "same_bits"),
+    [
+        ("native", "avx512_bf16", "float32", "every_level"),
+        ("native", "avx512_bf16", "bf16-dot", "same_level"),
+        ("torch", None, None, None),
+    ],
+)
+async def test_kernels_are_told_and_how_far_they_promise_the_same_bits(
+    kernels: str, level: str | None, arithmetic: str | None, same_bits: str | None, tmp_path: Path
+) -> None:
+    info = replace(INFO, kernels=kernels, kernel_level=level, kernel_arithmetic=arithmetic)
+    async with site(tmp_path, FakeEngine(engine_info=info)) as at:
+        told = await capabilities(at)
+    assert (told["kernels"], told["kernel_level"], told["kernel_arithmetic"]) == (kernels, level, arithmetic)
+    assert told["same_bits_across"] == same_bits
+
+
+async def test_ranks_that_hold_a_model_together_promise_no_bits_across_cpus(tmp_path: Path) -> None:
+    info = replace(INFO, kernels="native", kernel_level="avx2", kernel_arithmetic="float32")
+    async with site(tmp_path, FakeEngine(engine_info=info), tensor_parallel=2) as at:
+        told = await capabilities(at)
+    assert (told["kernels"], told["same_bits_across"]) == ("native", None)
 
 
 async def test_the_stacks_of_an_encoder_decoder_have_their_own_sizes(tmp_path: Path) -> None:

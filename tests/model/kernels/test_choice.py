@@ -1,0 +1,165 @@
+"""What computes here, and how bfloat16 numbers are multiplied."""
+
+import logging
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.kernels import cpus, library
+from model.kernels.choice import bfloat16_arithmetic, choose, why_not_native
+from model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
+from model.kernels.products import DOT, WIDEN
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+ROOT = Path(__file__).resolve().parents[3]
+needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
+needs_dot = pytest.mark.skipif(not set(DOT_LEVELS) & set(library.levels()), reason="this CPU has no such products")
+
+
+@pytest.fixture(autouse=True)
+def chosen() -> Iterator[None]:
+    """Leave the process as it was."""
+    yield
+    choose()
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, vendor: str, family: int, model: int) -> None:
+    """Let the table be asked for another CPU."""
+    monkeypatch.setattr(cpus, "cpu", lambda: (vendor, family, model))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "level", "arithmetic"),
+    [
+        (("AuthenticAMD", 25, 17), "avx512_bf16", DOT),  # Genoa
+        (("AuthenticAMD", 25, 160), "avx512_bf16", DOT),  # Bergamo
+        (("AuthenticAMD", 26, 2), "avx512_bf16", DOT),  # Turin
+        (("AuthenticAMD", 26, 2), "avx512", WIDEN),  # which has no such products
+        (("GenuineIntel", 6, 207), "avx512_bf16", WIDEN),  # Emerald Rapids
+        (("GenuineIntel", 6, 85), "avx512_bf16", WIDEN),  # Cooper Lake
+        (("AuthenticAMD", 99, 2), "avx512_bf16", WIDEN),
+        (("", 0, 0), "neon_bf16", WIDEN),
+    ],
+)
+def test_a_cpu_multiplies_as_the_table_says_and_one_that_it_does_not_name_widens(
+    cpu: tuple[str, int, int], level: str, arithmetic: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretend(monkeypatch, *cpu)
+    assert best_arithmetic(level) == arithmetic
+
+
+def test_no_cpu_has_two_rows_and_no_row_a_level_without_dot_products() -> None:
+    names = [(row.vendor, row.family, model) for row in TABLE for model in row.models]
+    assert len(names) == len(set(names))
+    assert all(set(row.dot_levels) <= set(DOT_LEVELS) for row in TABLE)
+    assert [find_row(*name) for name in names] == [row for row in TABLE for _ in row.models]
+
+
+@needs_kernels
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="compares with /proc/cpuinfo")
+def test_the_library_names_the_cpu_as_the_system_does() -> None:
+    lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines())
+    facts = {name.strip(): value.strip() for name, _, value in lines}
+    if "vendor_id" not in facts:
+        assert library.cpu() == ("", 0, 0)
+    else:
+        assert library.cpu() == (facts["vendor_id"], int(facts["cpu family"]), int(facts["model"]))
+
+
+@needs_dot
+def test_arithmetic_follows_the_table_unless_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    vendor, family, model = random.choice(["GenuineIntel", "NewVendor"]), random.randrange(99), random.randrange(256)
+    level = next(level for level in library.levels() if level in DOT_LEVELS)
+    pretend(monkeypatch, vendor, family, model)
+    row = CpuRow("drawn", vendor, family, (model,), (level,))
+    with library.at_level(level):
+        for table, best in (((row,), DOT), ((), WIDEN)):
+            monkeypatch.setattr(cpus, "TABLE", table)
+            choose()
+            assert bfloat16_arithmetic() == best
+            choose(arithmetic="bf16-dot")
+            assert bfloat16_arithmetic() == DOT
+            choose(arithmetic="float32")
+            assert bfloat16_arithmetic() == WIDEN
+
+
+@needs_kernels
+def test_dot_products_that_the_level_lacks_are_widened_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    lowest = library.levels()[0]
+    assert lowest not in DOT_LEVELS
+    with library.at_level(lowest), caplog.at_level(logging.WARNING):
+        choose(arithmetic="bf16-dot")
+        assert bfloat16_arithmetic() == WIDEN
+        assert all(part in caplog.text for part in ("bf16-dot", lowest, "widened"))
+        caplog.clear()
+        choose(arithmetic="float32")
+        choose(kernels="torch", arithmetic="bf16-dot")
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize(("dtype", "device"), [(torch.float16, CPU), (torch.float64, CPU), (torch.float32, CUDA)])
+def test_why_kernels_cannot_serve_names_what_they_take(dtype: torch.dtype, device: torch.device) -> None:
+    why = why_not_native(dtype, device)
+    assert why is not None
+    assert ("float32 or bfloat16" if device == CPU else "cpu") in why
+
+
+def test_kernels_that_are_turned_off_serve_nothing() -> None:
+    choose("torch")
+    assert "--kernels torch" in str(why_not_native(torch.float32, CPU))
+    choose("auto")
+    assert (why_not_native(torch.bfloat16, CPU) is None) == bool(library.levels())
+
+
+def test_a_choice_that_is_none_is_refused_and_changes_nothing() -> None:
+    choose("torch")
+    with pytest.raises(ValueError, match="kernels is 'numba'; auto, native, torch are accepted"):
+        choose("numba")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="kernel_arithmetic is 'bf16'; auto, float32, bf16-dot are accepted"):
+        choose("auto", "bf16")  # type: ignore[arg-type]
+    assert "--kernels torch" in str(why_not_native(torch.float32, CPU))
+
+
+CHOOSE = """
+import os, sys
+from pathlib import Path
+from model.kernels import library
+library.LIBRARY = Path(os.environ.get("BUILT", library.LIBRARY))
+from model.kernels.choice import bfloat16_arithmetic, choose
+try:
+    choose(sys.argv[1])
+except (ValueError, RuntimeError) as error:
+    print(error)
+else:
+    print("arithmetic", bfloat16_arithmetic())
+"""
+
+
+def choosing(kernels: str, **environ: str) -> str:
+    """What choosing in a process of its own, with these variables, comes to."""
+    command = [sys.executable, "-c", CHOOSE, kernels]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environ}, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is() -> None:
+    told = choosing("auto", LIGHTWELL_KERNEL_LEVEL="mmx")
+    assert all(level in told for level in library.levels())
+    assert "'mmx'" in told or not library.levels()
+    assert "'/nothing.so'" in choosing("auto", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
+    assert choosing("torch", LIGHTWELL_KERNEL_LEVEL="mmx", LIGHTWELL_KERNEL_LIBRARY="/nothing.so") == "arithmetic 0\n"
+    assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LEVEL="", LIGHTWELL_KERNEL_LIBRARY="")
+
+
+def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for() -> None:
+    assert choosing("auto", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0\n"
+    told = choosing("native", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="")
+    assert "'native'" in told
+    assert "'auto' and 'torch' are accepted" in told
