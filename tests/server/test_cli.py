@@ -168,10 +168,11 @@ def kernels(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 @pytest.fixture
 def chosen() -> Iterator[None]:
     """Leave the process as it was, whatever `lightwell kernels` chooses in it."""
-    threads = torch.get_num_threads()
+    threads = torch.get_num_threads(), library.num_threads()
     yield
     choose()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads[0])
+    library.set_num_threads(threads[1])
 
 
 @needs_kernels
