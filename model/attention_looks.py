@@ -17,9 +17,9 @@ import torch
 
 from model.batch import Batch, Check, Sight, fill_up, padded_rows
 from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
+from model.kernels.attention import ToldTable
 from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule, CompiledAttention
-from model.layers.told_table import ToldTable
+from model.layers.attention import Attention, AttentionRule, NativeAttention
 
 Projection = Callable[[torch.Tensor], torch.Tensor]
 """x [rows, H D] -> x W_O^T [rows, d], without the bias."""
@@ -86,7 +86,7 @@ def attend_and_look(attended: Attended, batch: Batch, look: LayerLooks) -> torch
     attention, told = attended.attention, _told(attended, batch, look)
     arguments = attended.q, attended.cache, batch, attended.sight, attended.rule
     if told is not None:
-        assert isinstance(attention, CompiledAttention)
+        assert isinstance(attention, NativeAttention)
         z = attention.attend_and_tell(*arguments, told.table)
     else:
         z = attention.attend(*arguments)
@@ -104,7 +104,7 @@ class _Told:
 
 def _told(attended: Attended, batch: Batch, look: LayerLooks) -> _Told | None:
     """Of one layer; None where it is nobody's."""
-    if not isinstance(attended.attention, CompiledAttention) or look.attention_changes:
+    if not isinstance(attended.attention, NativeAttention) or look.attention_changes:
         return None
     assert look.layer is not None
     taps: list[AttentionTap] = []

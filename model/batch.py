@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from model.kernels.attention import AttentionItems, SeenKeys
+
 Check = Callable[[], None]
 """Called between pieces of a pass; what it raises ends the pass."""
 TILE_ROWS = 8
@@ -72,7 +74,7 @@ class Span(NamedTuple):
         return self.start + len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Sight:
     """Which cached keys each row of a batch sees: those of its own span at positions first <= k < last.
 
@@ -94,6 +96,12 @@ class Sight:
     def num_keys(self, span: int) -> int:
         """Keys of a span, whether or not a row sees them all."""
         return int(self.lengths_array[span])
+
+    @cached_property
+    def seen(self) -> SeenKeys:
+        """The same, as our kernels take it."""
+        arrays = self.positions_array, self.first_array, self.last_array
+        return SeenKeys(self.tables_array, *arrays, self.block_size)
 
     @property
     def longest(self) -> int:
@@ -123,7 +131,7 @@ class Batch:
         """Row where each span begins, and the total."""
         self.tables_array = _as_array([span.block_table for span in spans])
         self._sights: dict[tuple[bool, int | None], Sight] = {}
-        self._attention_items: dict[tuple[int, int, int], list[np.ndarray]] = {}
+        self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
         lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
         self.positions_array, self.slots_array = lines[1, : self.num_rows], lines[2, : self.num_rows]
         self.token_ids = torch.from_numpy(lines[0]).to(device)
@@ -213,11 +221,11 @@ class Batch:
         """Tiles that cover the first `num_rows` rows (a span's end)."""
         return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
 
-    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[np.ndarray]:
+    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[AttentionItems]:
         """What threads share out of the attention of the first `num_rows` rows (a span's end), in pieces short enough
         for a check between two of them.
 
-        Each [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of several rows are taken head
+        Items are (span, first row, rows, first key head, key heads). Tiles of several rows are taken head
         by head, those of a head one after another, as its keys and values then stay near. Tiles of one row are taken
         with all heads, unless they are too few for all threads. Each thread takes an equal number of neighbours, so
         they are dealt out, the most work first: a row late in a text costs many times what an early one does.
@@ -231,10 +239,9 @@ class Batch:
                 items = self._by_head(items, num_threads)
             work = (self.positions_array[items[:, 1] + items[:, 2] - 1] + 1) * items[:, 2] * items[:, 4]
             most = _ATTENTION_PIECE * num_threads
-            if num_threads == 1 and work.sum() <= most:
-                self._attention_items[key] = [items]
-            else:
-                self._attention_items[key] = _dealt_out(items, work, most, num_threads)
+            is_one = num_threads == 1 and work.sum() <= most
+            pieces = [items] if is_one else _dealt_out(items, work, most, num_threads)
+            self._attention_items[key] = [AttentionItems(piece) for piece in pieces]
         return self._attention_items[key]
 
     @staticmethod

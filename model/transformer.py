@@ -10,7 +10,6 @@ from model.batch import Batch, fill_up, padded_rows
 from model.capture import Looks
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
-from model.layers.head_search import largest_columns
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
@@ -129,8 +128,11 @@ class Transformer:
         finds in `logits`, which need not be made for it. Raises what `logits` raises.
         """
         head, x = self._before_head(hidden)
-        found = None if self.config.final_logit_softcap is not None else largest_columns(head, x[: len(hidden)])
-        return found or largest(self.logits(hidden, widen=False))
+        if self.config.final_logit_softcap is None and len(hidden):
+            found = head.find_largest(x[: len(hidden)])
+            if found is not None:
+                return found[0].tolist(), found[1].tolist()
+        return largest(self.logits(hidden, widen=False))
 
     def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
         """The head, and what it multiplies [padded rows, e]."""

@@ -4,9 +4,7 @@ import gc
 import os
 from multiprocessing.connection import Connection
 
-from model.layers import kept_answers
-from model.layers.arrays import use_compiler
-from model.layers.compiler_cache import compile_once, do_without_blas, tolerate_full_disks
+from model.kernels.choice import choose
 from model.parallel.commands import Follower, Load
 from model.parallel.group import Group
 from server.engine.memory_limit import give_back_memory, limit_memory
@@ -19,12 +17,7 @@ def follow(pipe: Connection) -> None:
     setup: Setup = pipe.recv()
     if setup.start_logging is not None:
         setup.start_logging(f"worker-0-rank-{setup.rank}")
-    use_compiler(setup.compile)
-    if setup.compile:
-        tolerate_full_disks()
-        compile_once()
-        do_without_blas()
-    kept_answers.keep_in(kept_answers.default_folder())
+    choose("auto" if setup.compile else "torch")
     use_threads(setup.threads, 0)
     group = Group.join(setup.store, setup.rank, setup.size, setup.device)
     pipe.send(None)  # the file in which all meet may go, as far as this one is concerned
