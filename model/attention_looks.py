@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from model.batch import Batch, Check, Sight, fill_up, padded_rows
+from model.batch import Batch, Check, Sight
 from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
 from model.kernels.attention import ToldTable
 from model.kv_cache import LayerCache
@@ -208,7 +208,7 @@ def look_at_results(
 ) -> torch.Tensor:
     """Each head's part of the attention's output, z_h W_O,h, without the bias.
 
-    project: by W_O; z [T, H, D]; out [T', d], T' >= T, what W_O made of z. Returns `out`, moved by what was changed.
+    project: by W_O; z [T, H, D]; out [T, d] what W_O made of z. Returns `out`, moved by what was changed.
     """
     place = look.place(point)
     if place is None:
@@ -241,6 +241,6 @@ def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: S
         for place, head in enumerate(heads):
             alone[:, place, head] = piece[:, head]
         alone = alone.flatten(0, 1).flatten(1)  # [m * heads, H D]
-        results = project(fill_up(alone, padded_rows(len(alone))))[: len(alone)]
+        results = project(alone)
         pieces.append(results.view(len(piece), len(heads), -1))
     return torch.cat(pieces)

@@ -19,31 +19,6 @@ _ATTENTION_PIECE = 1 << 19
 """Most row-key-head products of a thread between two checks: some 10 ms with heads of 32 dimensions."""
 
 
-def padded_rows(num_rows: int) -> int:
-    """Rows that are really multiplied for `num_rows`: at most an eighth of the next power of two more.
-
-    oneDNN compiles each product for its number of rows, which takes a millisecond and half a megabyte every time. Some
-    forty sizes instead of thousands keep a server's memory flat; a row's bits do not depend on the rows that fill up.
-    """
-    if num_rows <= 8:
-        return num_rows
-    step = 1 << ((num_rows - 1).bit_length() - 3)
-    return -(-num_rows // step) * step
-
-
-def padded_sizes(most: int) -> list[int]:
-    """Every size that `padded_rows` gives for 1 to `most` rows, the smallest first."""
-    sizes = [padded_rows(1)]
-    while sizes[-1] < most:
-        sizes.append(padded_rows(sizes[-1] + 1))
-    return sizes
-
-
-def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """x [n, d] with rows of zeros up to `rows`."""
-    return x if x.shape[0] == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))
-
-
 class Span(NamedTuple):
     """The rows that one sequence has in this step: consecutive positions, starting anywhere.
 
@@ -112,8 +87,6 @@ class Sight:
 class Batch:
     """Spans laid end to end, those that need the most layers first, so that each layer works on the rows 0..n.
 
-    `token_ids` and `positions` are filled up with zeros to `padded_rows`; arrays of what belongs to the cache are not.
-
     Raises ValueError when the spans are not in that order.
     """
 
@@ -133,14 +106,14 @@ class Batch:
         self._sights: dict[tuple[bool, int | None], Sight] = {}
         self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
         lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
-        self.positions_array, self.slots_array = lines[1, : self.num_rows], lines[2, : self.num_rows]
+        self.positions_array, self.slots_array = lines[1], lines[2]
         self.token_ids = torch.from_numpy(lines[0]).to(device)
         self.positions = torch.from_numpy(lines[1]).to(device)
 
     def _rows(self) -> np.ndarray:
-        """[3, padded rows] int64: token ids, positions and the cache's slots, filled up with zeros."""
-        lines = np.zeros((3, padded_rows(self.num_rows)), np.int64)
-        ids, positions, slots = lines[:, : self.num_rows]
+        """[3, T] int64: token ids, positions and the cache's slots."""
+        lines = np.empty((3, self.num_rows), np.int64)
+        ids, positions, slots = lines
         ids[:] = [token for span in self.spans for token in span.token_ids]
         shifts = [span.start - row for span, row in zip(self.spans, self.first_rows, strict=False)]
         positions[:] = np.arange(self.num_rows) + np.array(shifts)[self._owners]
@@ -153,11 +126,11 @@ class Batch:
         """The same where each span has one row. In plain Python: every call of numpy takes a few microseconds after
         a pass that has emptied the caches, and a step of decodes has little else to do here.
         """
-        size, fill = self.block_size, [0] * (padded_rows(self.num_rows) - self.num_rows)
+        size = self.block_size
         ids = [span.token_ids[0] for span in self.spans]
         positions = [span.start for span in self.spans]
         slots = [span.block_table[span.start // size] * size + span.start % size for span in self.spans]
-        return np.array((ids + fill, positions + fill, slots + fill), np.int64)
+        return np.array((ids, positions, slots), np.int64)
 
     @cached_property
     def _owners(self) -> np.ndarray:

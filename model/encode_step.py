@@ -77,7 +77,7 @@ class EncodeStep:
         return looks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """x [T', d] -> [T, d] in the memory of x. Raises what `batch.check` raises, between groups of texts."""
+        """x [T, d] -> the same rows, in its memory. Raises what `batch.check` raises, between groups of texts."""
         first_rows = np.array(batch.first_rows)
         most, start, end = self._rows_between_checks * num_threads(), 0, len(first_rows) - 1
         while start < end:
