@@ -1,8 +1,7 @@
 """What this machine could do at most: bytes read a second, large matrix products, and the products of one step alone.
 
-A step of a model takes its products and more; `Products` times nothing but those, with the weights packed as the server
-packs them and read from memory each time, as in a step. oneDNN multiplies here: a yardstick that stays, though the
-server multiplies few rows faster by kernels of its own (`model/layers/few_rows.py`).
+A step of a model takes its products and more; `Products` times nothing but those, with the weights laid as the server
+lays them and read from memory each time, as in a step. Large products are torch's, by oneDNN or MKL.
 """
 
 import statistics
@@ -12,7 +11,8 @@ from collections.abc import Callable
 import torch
 
 from model.config import ModelConfig
-from model.layers.packed_weight import PackedWeight, pack
+from model.kernels.forms import lay_weight
+from model.kernels.weight import Weight
 
 _LARGE = 2048
 _READ_BYTES = 1 << 29
@@ -36,9 +36,8 @@ def bytes_per_second() -> float:
 
 def operations_per_second(dtype: torch.dtype) -> float:
     """Of a large product (two for each multiplication and addition)."""
-    weight = pack(torch.randn(_LARGE, _LARGE).to(dtype), batch_invariant=False)
-    x = torch.randn(_LARGE, _LARGE).to(dtype)
-    return 2 * _LARGE**3 / seconds(lambda: weight.multiply(x, None, ("none", "")))
+    weight, x = torch.randn(2, _LARGE, _LARGE).to(dtype)
+    return 2 * _LARGE**3 / seconds(lambda: x @ weight)
 
 
 class Products:
@@ -50,11 +49,11 @@ class Products:
         shapes = [(heads, width), (width, config.num_heads * config.head_dim)]
         shapes += [(2 * inner, width), (width, inner)]
 
-        def packed(outputs: int, inputs: int) -> PackedWeight:
-            return pack(torch.randn(outputs, inputs).to(dtype), batch_invariant=True)
+        def laid(outputs: int, inputs: int) -> Weight:
+            return lay_weight(torch.randn(outputs, inputs).to(dtype))
 
-        self._layers = [(packed(*shape), shape[1]) for _ in range(config.num_layers) for shape in shapes]
-        self._head = packed(config.vocab_size, width), width
+        self._layers = [(laid(*shape), shape[1]) for _ in range(config.num_layers) for shape in shapes]
+        self._head = laid(config.vocab_size, width), width
         self._dtype = dtype
 
     def step_seconds(self, rows: int, sampled_rows: int) -> float:
@@ -64,8 +63,8 @@ class Products:
 
         def step() -> None:
             for weight, inputs in self._layers:
-                weight.multiply(x[inputs], None, ("none", ""))
-            self._head[0].multiply(last, None, ("none", ""))
+                weight.multiply(x[inputs])
+            self._head[0].multiply(last)
 
         with torch.inference_mode():
             return seconds(step)

@@ -24,8 +24,8 @@ from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import CACHE
 from benchmarks.processes import ROOT
 from model.batch import Batch, Span
+from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
-from model.layers.int8_rows import Quantization
 from model.loader import DTYPES, load_model
 from model.registry import read_config
 from model.tokenizer import Tokenizer

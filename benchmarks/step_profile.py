@@ -36,8 +36,8 @@ KEYS, BLOCK = 160, 32
 PARTS: list[tuple[str, type, str]] = [
     ("products", linear.Linear, "__call__"),
     ("norms", norm.RmsNorm, "__call__"),
-    ("rotation, cache", attention.CompiledAttention, "enter"),
-    ("attention", attention.CompiledAttention, "attend"),
+    ("rotation, cache", attention.NativeAttention, "enter"),
+    ("attention", attention.NativeAttention, "attend"),
 ]
 """What is timed in a step: a name, and the method that does it."""
 

@@ -15,11 +15,11 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from model.batch import Batch, Check, Sight, fill_up, padded_rows
+from model.batch import Batch, Check, Sight
 from model.capture import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
+from model.kernels.attention import ToldTable
 from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule, CompiledAttention
-from model.layers.told_table import ToldTable
+from model.layers.attention import Attention, AttentionRule, NativeAttention
 
 Projection = Callable[[torch.Tensor], torch.Tensor]
 """x [rows, H D] -> x W_O^T [rows, d], without the bias."""
@@ -86,7 +86,7 @@ def attend_and_look(attended: Attended, batch: Batch, look: LayerLooks) -> torch
     attention, told = attended.attention, _told(attended, batch, look)
     arguments = attended.q, attended.cache, batch, attended.sight, attended.rule
     if told is not None:
-        assert isinstance(attention, CompiledAttention)
+        assert isinstance(attention, NativeAttention)
         z = attention.attend_and_tell(*arguments, told.table)
     else:
         z = attention.attend(*arguments)
@@ -104,7 +104,7 @@ class _Told:
 
 def _told(attended: Attended, batch: Batch, look: LayerLooks) -> _Told | None:
     """Of one layer; None where it is nobody's."""
-    if not isinstance(attended.attention, CompiledAttention) or look.attention_changes:
+    if not isinstance(attended.attention, NativeAttention) or look.attention_changes:
         return None
     assert look.layer is not None
     taps: list[AttentionTap] = []
@@ -208,7 +208,7 @@ def look_at_results(
 ) -> torch.Tensor:
     """Each head's part of the attention's output, z_h W_O,h, without the bias.
 
-    project: by W_O; z [T, H, D]; out [T', d], T' >= T, what W_O made of z. Returns `out`, moved by what was changed.
+    project: by W_O; z [T, H, D]; out [T, d] what W_O made of z. Returns `out`, moved by what was changed.
     """
     place = look.place(point)
     if place is None:
@@ -241,6 +241,6 @@ def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: S
         for place, head in enumerate(heads):
             alone[:, place, head] = piece[:, head]
         alone = alone.flatten(0, 1).flatten(1)  # [m * heads, H D]
-        results = project(fill_up(alone, padded_rows(len(alone))))[: len(alone)]
+        results = project(alone)
         pieces.append(results.view(len(piece), len(heads), -1))
     return torch.cat(pieces)

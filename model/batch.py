@@ -9,37 +9,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from model.kernels.attention import AttentionItems, SeenKeys
+
 Check = Callable[[], None]
 """Called between pieces of a pass; what it raises ends the pass."""
 TILE_ROWS = 8
 """Query rows that share one pass over their keys; enough to keep a block of keys in the first cache."""
 _ATTENTION_PIECE = 1 << 19
 """Most row-key-head products of a thread between two checks: some 10 ms with heads of 32 dimensions."""
-
-
-def padded_rows(num_rows: int) -> int:
-    """Rows that are really multiplied for `num_rows`: at most an eighth of the next power of two more.
-
-    oneDNN compiles each product for its number of rows, which takes a millisecond and half a megabyte every time. Some
-    forty sizes instead of thousands keep a server's memory flat; a row's bits do not depend on the rows that fill up.
-    """
-    if num_rows <= 8:
-        return num_rows
-    step = 1 << ((num_rows - 1).bit_length() - 3)
-    return -(-num_rows // step) * step
-
-
-def padded_sizes(most: int) -> list[int]:
-    """Every size that `padded_rows` gives for 1 to `most` rows, the smallest first."""
-    sizes = [padded_rows(1)]
-    while sizes[-1] < most:
-        sizes.append(padded_rows(sizes[-1] + 1))
-    return sizes
-
-
-def fill_up(x: torch.Tensor, rows: int) -> torch.Tensor:
-    """x [n, d] with rows of zeros up to `rows`."""
-    return x if x.shape[0] == rows else torch.nn.functional.pad(x, (0, 0, 0, rows - len(x)))
 
 
 class Span(NamedTuple):
@@ -72,7 +49,7 @@ class Span(NamedTuple):
         return self.start + len(self.token_ids)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Sight:
     """Which cached keys each row of a batch sees: those of its own span at positions first <= k < last.
 
@@ -95,6 +72,12 @@ class Sight:
         """Keys of a span, whether or not a row sees them all."""
         return int(self.lengths_array[span])
 
+    @cached_property
+    def seen(self) -> SeenKeys:
+        """The same, as our kernels take it."""
+        arrays = self.positions_array, self.first_array, self.last_array
+        return SeenKeys(self.tables_array, *arrays, self.block_size)
+
     @property
     def longest(self) -> int:
         """Keys of the longest span."""
@@ -103,8 +86,6 @@ class Sight:
 
 class Batch:
     """Spans laid end to end, those that need the most layers first, so that each layer works on the rows 0..n.
-
-    `token_ids` and `positions` are filled up with zeros to `padded_rows`; arrays of what belongs to the cache are not.
 
     Raises ValueError when the spans are not in that order.
     """
@@ -123,16 +104,16 @@ class Batch:
         """Row where each span begins, and the total."""
         self.tables_array = _as_array([span.block_table for span in spans])
         self._sights: dict[tuple[bool, int | None], Sight] = {}
-        self._attention_items: dict[tuple[int, int, int], list[np.ndarray]] = {}
+        self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
         lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
-        self.positions_array, self.slots_array = lines[1, : self.num_rows], lines[2, : self.num_rows]
+        self.positions_array, self.slots_array = lines[1], lines[2]
         self.token_ids = torch.from_numpy(lines[0]).to(device)
         self.positions = torch.from_numpy(lines[1]).to(device)
 
     def _rows(self) -> np.ndarray:
-        """[3, padded rows] int64: token ids, positions and the cache's slots, filled up with zeros."""
-        lines = np.zeros((3, padded_rows(self.num_rows)), np.int64)
-        ids, positions, slots = lines[:, : self.num_rows]
+        """[3, T] int64: token ids, positions and the cache's slots."""
+        lines = np.empty((3, self.num_rows), np.int64)
+        ids, positions, slots = lines
         ids[:] = [token for span in self.spans for token in span.token_ids]
         shifts = [span.start - row for span, row in zip(self.spans, self.first_rows, strict=False)]
         positions[:] = np.arange(self.num_rows) + np.array(shifts)[self._owners]
@@ -145,11 +126,11 @@ class Batch:
         """The same where each span has one row. In plain Python: every call of numpy takes a few microseconds after
         a pass that has emptied the caches, and a step of decodes has little else to do here.
         """
-        size, fill = self.block_size, [0] * (padded_rows(self.num_rows) - self.num_rows)
+        size = self.block_size
         ids = [span.token_ids[0] for span in self.spans]
         positions = [span.start for span in self.spans]
         slots = [span.block_table[span.start // size] * size + span.start % size for span in self.spans]
-        return np.array((ids + fill, positions + fill, slots + fill), np.int64)
+        return np.array((ids, positions, slots), np.int64)
 
     @cached_property
     def _owners(self) -> np.ndarray:
@@ -213,11 +194,11 @@ class Batch:
         """Tiles that cover the first `num_rows` rows (a span's end)."""
         return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
 
-    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[np.ndarray]:
+    def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[AttentionItems]:
         """What threads share out of the attention of the first `num_rows` rows (a span's end), in pieces short enough
         for a check between two of them.
 
-        Each [item, 5] int32: (span, first row, rows, first key head, key heads). Tiles of several rows are taken head
+        Items are (span, first row, rows, first key head, key heads). Tiles of several rows are taken head
         by head, those of a head one after another, as its keys and values then stay near. Tiles of one row are taken
         with all heads, unless they are too few for all threads. Each thread takes an equal number of neighbours, so
         they are dealt out, the most work first: a row late in a text costs many times what an early one does.
@@ -231,10 +212,9 @@ class Batch:
                 items = self._by_head(items, num_threads)
             work = (self.positions_array[items[:, 1] + items[:, 2] - 1] + 1) * items[:, 2] * items[:, 4]
             most = _ATTENTION_PIECE * num_threads
-            if num_threads == 1 and work.sum() <= most:
-                self._attention_items[key] = [items]
-            else:
-                self._attention_items[key] = _dealt_out(items, work, most, num_threads)
+            is_one = num_threads == 1 and work.sum() <= most
+            pieces = [items] if is_one else _dealt_out(items, work, most, num_threads)
+            self._attention_items[key] = [AttentionItems(piece) for piece in pieces]
         return self._attention_items[key]
 
     @staticmethod

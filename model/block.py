@@ -1,6 +1,6 @@
 """One block: its sublayers, the norms where the family puts them, and the stream they are added to. Knows no cache.
 
-Axes: T' rows that are multiplied, d model width.
+Axes: T rows that need this layer, d model width.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from model.sublayers import CrossAttention, SelfAttention, Step
 
 
 class Sublayer(Protocol):
-    """x [T', d] -> [T', d]."""
+    """x [T, d] -> [T, d]."""
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor: ...
 
@@ -38,7 +38,7 @@ class Residual:
     of_sum: Norm | None = None
 
     def added(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        """What is added to the stream x [T', d]."""
+        """What is added to the stream x [T, d]."""
         y = self.f(_normed(self.before, self.norm, x, look), step, look)
         second = self.norm if self.before is None else f"{self.norm}_post"
         y = _normed(self.after, second, y, look)
@@ -71,7 +71,7 @@ class Block:
     uses_local_rope: bool = False
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        """x [T', d] -> [T', d]."""
+        """x [T, d] -> [T, d]."""
         if look is not None:
             x = look("hook_resid_pre", x)
         if self.parallel:
@@ -84,7 +84,7 @@ class Block:
         return self.mlp(x, step, look)
 
     def enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> None:
-        """As far as the queries, keys and values of the stream x [T', d], and what is seen of them: where that is all
+        """As far as the queries, keys and values of the stream x [T, d], and what is seen of them: where that is all
         that anybody needs of this block, most of its products need not be made.
         """
         if look is not None:

@@ -6,13 +6,13 @@ Axes: T rows, d model width, e width of the token table.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from model.batch import Batch
 from model.capture import LayerLooks
 from model.config import ModelConfig
-from model.layers.arrays import bits, why_not_compiled
+from model.kernels.choice import why_not_native
+from model.kernels.embedding import embed
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm, take_norm
 from model.layers.token_table import TokenTable
@@ -34,7 +34,7 @@ class Embedding:
     """[d], of the first token type: a text is one segment."""
     norm: Norm | None
     at_once: Callable[[Batch], torch.Tensor] | None
-    """All of it in one compiled pass, the same bits, where that can be."""
+    """All of it in one kernel, the same bits, where that can be."""
 
     @classmethod
     def take(
@@ -112,22 +112,10 @@ def _at_once(
     table = tokens.dense
     if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
         return None
-    if not isinstance(norm, LayerNorm) or why_not_compiled(table.dtype, table.device) is not None:
+    if not isinstance(norm, LayerNorm) or why_not_native(table.dtype, table.device) is not None:
         return None
-    from model.layers.embedding_kernels import embed  # here: a GPU server needs no compiler
-
-    type_row = table.new_empty(0) if token_type is None else token_type
-    rows = table.new_empty(0, table.shape[1]) if positions is None else positions
-    bias = torch.zeros_like(norm.weight) if norm.bias is None else norm.bias
-    arguments = *(bits(each) for each in (table, type_row, rows, norm.weight, bias)), np.float32(norm.eps)
-    width, dtype = table.shape[1], table.dtype
-
-    def at_once(batch: Batch) -> torch.Tensor:
-        out = torch.empty(len(batch.token_ids), width, dtype=dtype)
-        embed(batch.token_ids.numpy(), batch.positions.numpy(), *arguments, bits(out))
-        return out
-
-    return at_once
+    parts = table, token_type, positions, norm.weight, norm.bias, norm.eps
+    return lambda batch: embed(batch.token_ids, batch.positions, *parts)
 
 
 def sinusoids(num_positions: int, width: int) -> torch.Tensor:

@@ -8,10 +8,9 @@ import torch
 from model.checkpoint import load_weights
 from model.config import ModelConfig
 from model.folder import ModelLoadError
-from model.layers.arrays import why_not_compiled
-from model.layers.int8_rows import Quantization
+from model.kernels.choice import why_not_native
+from model.kernels.int8_rows import Quantization
 from model.layers.linear import Linear
-from model.layers.packed_weight import can_pack
 from model.layers.token_table import TokenTable
 from model.parallel.group import Group
 from model.parallel.parts import GatheredLinear, SplitTokenTable
@@ -68,10 +67,8 @@ def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
 
 
 def resolve_batch_invariant(wanted: bool | None, dtype: torch.dtype, device: torch.device) -> bool:
-    """None is where it costs little: with packed products and compiled attention, on a CPU in float32 and bfloat16."""
-    if wanted is not None:
-        return wanted
-    return can_pack(dtype, device) and why_not_compiled(dtype, device) is None
+    """None is where it costs nothing: with our kernels, on a CPU in float32 and bfloat16."""
+    return why_not_native(dtype, device) is None if wanted is None else wanted
 
 
 def load_model(

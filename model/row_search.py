@@ -7,11 +7,11 @@ Axes: R rows, V values of a row, N blocks of a row, B values of a block, K large
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from model.layers.arrays import bits, why_not_compiled
+from model.kernels import search
+from model.kernels.choice import why_not_native
 
 BLOCK = 64
 """Values searched together. A two-level search reads a row once, at memory speed; torch.argmax and topk do not."""
@@ -40,7 +40,7 @@ def argmax(x: Tensor) -> Tensor:
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
     if _has_kernel(x):
-        return torch.from_numpy(_kernel(x)[0])
+        return search.argmax(x)[0]
     full = x.shape[1] // BLOCK * BLOCK
     if full < 2 * BLOCK:
         return x.argmax(-1)
@@ -57,23 +57,14 @@ def argmax(x: Tensor) -> Tensor:
 def largest(x: Tensor) -> tuple[list[int], list[float]]:
     """The ids that `argmax` finds in the rows of x, and what stands there."""
     if _has_kernel(x):
-        ids, numbers = _kernel(x)
+        ids, numbers = search.argmax(x)
         return ids.tolist(), numbers.tolist()
     found = argmax(x)
     return found.tolist(), x.gather(1, found[:, None])[:, 0].tolist()
 
 
 def _has_kernel(x: Tensor) -> bool:
-    return x.dtype == torch.bfloat16 and x.is_contiguous() and why_not_compiled(x.dtype, x.device) is None
-
-
-def _kernel(x: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Ids [R] int64 and numbers [R] float32."""
-    from model.layers.search_kernels import argmax as kernel  # here: a GPU server needs no compiler
-
-    ids, numbers = np.empty(len(x), np.int64), np.empty(len(x), np.float32)
-    kernel(bits(x), ids, numbers)
-    return ids, numbers
+    return x.dtype == torch.bfloat16 and x.is_contiguous() and why_not_native(x.dtype, x.device) is None
 
 
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.batch import Batch, padded_rows
+from model.batch import Batch
 from model.block import Block
 from model.capture import Looks
 from model.config import ModelConfig
@@ -41,7 +41,7 @@ class Stack:
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
 
-        Returns the final-normed hidden states [T', d] of the leading rows whose spans need all layers; of none, where
+        Returns the final-normed hidden states [T, d] of the leading rows whose spans need all layers; of none, where
         nobody needs the output of the last one. Raises what `batch.check` raises, between two layers or inside one; the
         caches then hold some of the rows.
         """
@@ -58,8 +58,8 @@ class Stack:
             if rows == 0:
                 return x[:0]
             batch.check()
-            step = Step(batch, cache, rows, local_turns if block.uses_local_rope else turns)
-            x, look = x[: padded_rows(rows)], None if looks is None else looks.at(block.index)
+            step = Step(batch, cache, local_turns if block.uses_local_rope else turns)
+            x, look = x[:rows], None if looks is None else looks.at(block.index)
             if not batch.needs_output_of(block.index):
                 block.enter(x, step, look)
                 return x[:0]

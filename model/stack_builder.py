@@ -10,15 +10,17 @@ from model.config import Activation, ModelConfig
 from model.decode_step import DecodeStep
 from model.embedding import Embedding
 from model.encode_step import EncodeStep, why_not_whole
-from model.layers.attention import Attention, AttentionRule
+from model.kernels.choice import bfloat16_arithmetic
+from model.kernels.int8_rows import Quantization
+from model.kernels.products import DOT
+from model.layers.attention import AttentionRule
 from model.layers.attention_choice import attention_for
-from model.layers.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm, RmsNorm, take_norm
 from model.layers.position_bias import bias_by_distance
 from model.layers.rope import Rope
-from model.layers.tile_attention import TileAttention
+from model.layers.text_attention import TextAttention
 from model.layers.token_table import TokenTable
 from model.parallel.parts import NormOfAllHeads, SplitHeads, SummedLinear
 from model.parallel.shares import Share, Shares
@@ -54,10 +56,9 @@ class StackBuilder:
         self.quantize: Quantization = quantize
         self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
         """Whether an `EncodeStep` can stand for the stack."""
-        if self.is_whole:
-            self.attention: Attention = TileAttention()
-        else:
-            self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
+        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
+        if self.is_whole and tokens.dtype == torch.bfloat16 and bfloat16_arithmetic() == DOT:
+            self.attention = TextAttention()
 
     def stack(self) -> Stack:
         """Build it. Raises KeyError when a weight is missing; none may be left over."""
@@ -83,7 +84,7 @@ class StackBuilder:
             decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope)
             if config.causal and self.shares is None
             else None,
-            encode_step=EncodeStep(blocks, config, self.tokens.dtype) if self.is_whole else None,
+            encode_step=EncodeStep(blocks, config) if self.is_whole else None,
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack
@@ -110,7 +111,7 @@ class StackBuilder:
             batch_invariant=self.batch_invariant,
             quantize=self.quantize,
             activation=activation,
-            tiled=self.is_whole,
+            keep_dtype=self.is_whole,
         )
 
     def _added(self, name: str) -> Linear:

@@ -3,8 +3,7 @@
 Each is a function of the stream it is given, with its points where their numbers stand. Knows no norms around it (but
 those of queries and keys) and no residuals.
 
-Axes: T rows that need this layer, T' >= T rows that are multiplied (`padded_rows`), H query heads, K key heads, D head
-dimension, d model width, E rows of the encoder.
+Axes: T rows that need this layer, H query heads, K key heads, D head dimension, d model width, E rows of the encoder.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 
 from model.attention_looks import Attended, attend_and_look, look_at_results, look_at_rows
-from model.batch import Batch, Sight, fill_up
+from model.batch import Batch, Sight
 from model.capture import LayerLooks
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, Turns
@@ -28,8 +27,6 @@ class Step:
 
     batch: Batch
     cache: LayerCache
-    rows: int
-    """T"""
     turns: Turns | None
     """Of this layer's rotary positions."""
 
@@ -46,13 +43,13 @@ class Heads:
     """[d, H D]"""
 
     def __call__(
-        self, q: torch.Tensor, padded: int, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
+        self, q: torch.Tensor, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
     ) -> torch.Tensor:
-        """q [T, H, D], turned -> [T', d]."""
+        """q [T, H, D], turned -> [T, d]."""
         z = self._attend(q, step, sight, look, cross=cross)  # [T, H, D]
         if look is not None:
             z = look(f"{self.name}.hook_z", z)
-        out = self.out(fill_up(z.flatten(1), padded))
+        out = self.out(z.flatten(1))
         return out if look is None else self._look_at_results(z, out, look)
 
     def _attend(
@@ -91,20 +88,20 @@ class SelfAttention:
     k_norm: Norm | None = None
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        """x [T', d] -> [T', d]; keys and values go into the cache."""
+        """x [T, d] -> [T, d]; keys and values go into the cache."""
         q = self._enter(x, step, look)
         sight = step.batch.sight(self.causal, self.window)
-        return self.heads(q, x.shape[0], step, sight, look, cross=False)
+        return self.heads(q, step, sight, look, cross=False)
 
     def enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> None:
-        """Keys and values of x [T', d] go into the cache, and what is seen of the scores is handed out: no more."""
+        """Keys and values of x [T, d] go into the cache, and what is seen of the scores is handed out: no more."""
         q = self._enter(x, step, look)
         if look is not None:
             self.heads.show(q, step, step.batch.sight(self.causal, self.window), look)
 
     def _enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        """Keys and values of x [T', d] go into the cache; returns the turned queries [T, H, D]."""
-        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)[: step.rows]  # [T, H + 2K, D]
+        """Keys and values of x [T, d] go into the cache; returns the turned queries [T, H, D]."""
+        qkv = self.qkv(x).view(len(x), -1, self.head_dim)  # [T, H + 2K, D]
         if look is not None:
             qkv = self._look_at_parts(qkv, look)
         if self.q_norm is not None and self.k_norm is not None:
@@ -150,18 +147,18 @@ class CrossAttention:
     head_dim: int
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        """x [T', d] -> [T', d]."""
-        q = self.q(x).view(x.shape[0], -1, self.head_dim)[: step.rows]  # [T, H, D]
+        """x [T, d] -> [T, d]."""
+        q = self.q(x).view(len(x), -1, self.head_dim)  # [T, H, D]
         if look is not None:
             q = look("cross_attn.hook_rot_q", look("cross_attn.hook_q", q))
-        return self.heads(q, x.shape[0], step, step.batch.cross_sight(), look, cross=True)
+        return self.heads(q, step, step.batch.cross_sight(), look, cross=True)
 
     def enter(self, hidden: torch.Tensor, cache: LayerCache, slots: np.ndarray, look: LayerLooks | None) -> None:
-        """Keys and values of the encoder's rows: hidden [E', width], slots [E] (block * block size + place), E' >= E.
+        """Keys and values of the encoder's rows: hidden [E, width], slots [E] (block * block size + place).
 
         `look` speaks of rows of the encoder's batch.
         """
-        kv = self.kv(hidden).view(len(hidden), -1, self.head_dim)[: len(slots)]  # [E, 2K, D]
+        kv = self.kv(hidden).view(len(hidden), -1, self.head_dim)  # [E, 2K, D]
         if look is not None:
             k, v = kv.chunk(2, 1)
             k, v = look("cross_attn.hook_k", k), look("cross_attn.hook_v", v)
@@ -177,7 +174,7 @@ class Feedforward:
     mlp: Mlp
 
     def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        """x [T', d] -> [T', d]."""
+        """x [T, d] -> [T, d]."""
         if look is None or not look.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
             return self.mlp(x)
         hidden = self._look_before(x, self.mlp.hidden(x), look)
@@ -186,7 +183,7 @@ class Feedforward:
     def _look_before(self, x: torch.Tensor, hidden: torch.Tensor, look: LayerLooks) -> torch.Tensor:
         """The points before the activation, which the fused product does not leave: made again for the rows asked for.
 
-        Returns hidden [T', ff] with the rows made anew in which somebody changed something.
+        Returns hidden [T, ff] with the rows made anew in which somebody changed something.
         """
         place = look.place("mlp.hook_pre", "mlp.hook_pre_linear")
         if place is None:

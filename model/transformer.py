@@ -6,11 +6,10 @@ Axes: T rows of a batch, E rows of an encoder's batch, d model width.
 import numpy as np
 import torch
 
-from model.batch import Batch, fill_up, padded_rows
+from model.batch import Batch
 from model.capture import Looks
 from model.config import ModelConfig
 from model.kv_cache import KVCache, LayerCache
-from model.layers.head_search import largest_columns
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
@@ -66,7 +65,7 @@ class Transformer:
     def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
         """One step of the (causal) decoder: every row through the layers its span needs.
 
-        Fills `cache` at the rows' slots and returns the final-normed hidden states [T', d] of the leading rows whose
+        Fills `cache` at the rows' slots and returns the final-normed hidden states [T, d] of the leading rows whose
         spans need all layers. Looks are served on the way, all but "logits", which are made apart.
 
         Raises ValueError when there is no decoder.
@@ -79,7 +78,7 @@ class Transformer:
     def encode(self, batch: Batch, looks: Looks | None = None) -> torch.Tensor:
         """A pass of the encoder over whole sequences from position 0 (`Batch.unchunked`).
 
-        Returns the hidden states [T', d] of the leading rows whose spans need all layers, after the final norm if there
+        Returns the hidden states [T, d] of the leading rows whose spans need all layers, after the final norm if there
         is one. Nothing is kept: the keys and values of one layer at a time live in a scratch that grows to the largest
         batch seen.
 
@@ -105,7 +104,6 @@ class Transformer:
         """
         if self.decoder is None or not self.config.cross_attention:
             raise ValueError(f"{self.config.architecture} has no cross attention")
-        hidden = fill_up(hidden, padded_rows(len(hidden)))
         for block, layer in zip(self.decoder.blocks, cache.layers, strict=True):
             block.cross_attention.enter(hidden, layer, slots, None if looks is None else looks.at(block.index))
 
@@ -117,7 +115,7 @@ class Transformer:
         half the bytes. Raises ValueError when the model has no head.
         """
         head, x = self._before_head(hidden)
-        logits = head(x)[: len(hidden)]
+        logits = head(x)
         cap = self.config.final_logit_softcap
         if (widen or cap is not None) and logits.dtype != torch.float64:
             logits = logits.float()
@@ -129,16 +127,17 @@ class Transformer:
         finds in `logits`, which need not be made for it. Raises what `logits` raises.
         """
         head, x = self._before_head(hidden)
-        found = None if self.config.final_logit_softcap is not None else largest_columns(head, x[: len(hidden)])
-        return found or largest(self.logits(hidden, widen=False))
+        if self.config.final_logit_softcap is None and len(hidden):
+            found = head.find_largest(x)
+            if found is not None:
+                return found[0].tolist(), found[1].tolist()
+        return largest(self.logits(hidden, widen=False))
 
     def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
-        """The head, and what it multiplies [padded rows, e]."""
+        """The head, and what it multiplies [n, e]."""
         if self.head is None:
             raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
-        x = fill_up(hidden, padded_rows(len(hidden)))
-        if self.config.logit_scale != 1:
-            x = x * self.config.logit_scale
+        x = hidden if self.config.logit_scale == 1 else hidden * self.config.logit_scale
         return self.head, x if self.project_out is None else self.project_out(x)
 
     @torch.inference_mode()
@@ -153,4 +152,4 @@ class Transformer:
         norm = self.decoder.final_norm
         if norm is None:
             return self.logits(stream)
-        return self.logits(norm(fill_up(stream, padded_rows(len(stream))))[: len(stream)])
+        return self.logits(norm(stream))

@@ -10,8 +10,6 @@ from typing import Any
 import hypothesis
 import pytest
 
-from model.layers.compiler_cache import compile_once, tolerate_full_disks
-
 # How long an example takes is the machine's affair: a busy one failed tests by Hypothesis's 200 ms.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
@@ -23,8 +21,6 @@ gc.disable()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
-    tolerate_full_disks()  # in a fresh checkout all of them compile at once, into one folder
-    compile_once()
 
 TOGETHER, SECOND_HALF = "tests/page/", "tests/page/test_g"
 """One server and one browser serve many files of the folder, which takes longest of all: two processes run a half each,

@@ -5,15 +5,19 @@ from contextlib import contextmanager
 
 import torch
 
+from model.kernels import library
+
 
 @contextmanager
 def num_threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
+    before, ours = torch.get_num_threads(), library.num_threads()
     torch.set_num_threads(count)
+    library.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+        library.set_num_threads(ours)
 
 
 def assert_rows_do_not_depend_on_the_batch(layer: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:

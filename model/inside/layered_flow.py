@@ -14,10 +14,6 @@ i of level l + 1 to node j of level l; what flows along one may be sent back up.
 import numba
 import numpy as np
 
-from model.layers.compiler_cache import tell_versions_apart
-
-tell_versions_apart()
-
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
 def maximum_flow(capacities, source, target):

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from model.layers.compiler_cache import tolerate_full_disks
-
 Floats = npt.NDArray[np.floating[Any]]
 Float64 = npt.NDArray[np.float64]
 
@@ -50,7 +48,6 @@ def flow(patterns: Floats, query: int, check: Callable[[], None] = lambda: None)
     # Here, not above: only this function needs numba, and loading it takes half a second.
     from model.inside.layered_flow import maximum_flow
 
-    tolerate_full_disks()  # where nothing else is compiled, nobody has asked for it
     capacities = np.rint(with_residual(patterns) * _UNIT).astype(np.int32)
     flows = []
     for j in range(capacities.shape[-1]):

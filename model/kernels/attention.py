@@ -6,14 +6,12 @@ one sequence. Keys are cached [block, K, D, B], values [block, K, B, D]; `dtype`
 
 import ctypes
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 
 from model.kernels.library import SUFFIXES, kernels
 
-Kind = Literal["pattern", "scores", "dots"]
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
 _TOLD = np.dtype([("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)])
 """`ToldMap` of attention.h."""
@@ -170,7 +168,7 @@ def attention_rows(
     seen: SeenKeys,
     sequence: int,
     num_keys: int,
-    kind: Kind,
+    kind: str,
     *,
     scale: float,
     softcap: float | None = None,

@@ -16,13 +16,10 @@ from torch import Tensor
 
 from model.kernels.attention import AttentionArguments, AttentionItems, SeenKeys
 from model.kernels.checks import check_tensor
-from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.library import SUFFIXES, kernels
-from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+from model.kernels.weight import LaidWeight
 
 _FLOAT32 = (torch.float32,)
-_FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM, _INT8_FORM = range(4)
-"""`Form` of decoder.h."""
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 
 
@@ -65,10 +62,8 @@ class _Step(ctypes.Structure):
 class Product:
     """A weight to multiply by, with a bias [outputs] of the stream's dtype."""
 
-    weight: BlockedWeight | Int8BlockedWeight
+    weight: LaidWeight
     bias: Tensor | None = None
-    arithmetic: Arithmetic = WIDEN
-    """How rows of bfloat16 are multiplied by a weight of bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,18 +313,12 @@ class Decoder:
             raise ValueError(f"{name} has {found}; {num_inputs} and {num_outputs} are accepted")
         if bias is not None:
             check_tensor(f"bias of {name}", bias, (self.dtype,), (num_outputs,))
-        if isinstance(weight, Int8BlockedWeight):
-            form = _INT8_FORM
-        elif weight.dtype == torch.float32:
-            form = _FLOAT32_FORM
-        else:
-            form = _DOT_FORM if product.arithmetic == DOT and self.dtype == torch.bfloat16 else _WIDENED_FORM
-        if form == _FLOAT32_FORM and self.dtype != torch.float32:
-            raise ValueError(f"{name} is float32; rows of {self.dtype} are multiplied by bfloat16 or int8")
+        if weight.row_dtype != self.dtype:
+            raise ValueError(f"{name} multiplies rows of {weight.row_dtype}; {self.dtype} is accepted")
         return _Product(
             weight=weight.packed.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
-            form=form,
+            form=weight.form,
             num_inputs=num_inputs,
             num_outputs=num_outputs,
         )

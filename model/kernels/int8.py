@@ -23,8 +23,14 @@ _HEADER = 2 * 4 * BLOCK
 class Int8BlockedWeight:
     """A weight [N, K] in int8 with one scale for each output, laid as the kernels read it."""
 
-    def __init__(self, values: Tensor, scales: Tensor) -> None:
-        """The weight is values [N, K] int8 times scales [N] float32; both are copied."""
+    form = 3
+    """`Form` of `cpu/decoder.h`."""
+
+    def __init__(self, values: Tensor, scales: Tensor, row_dtype: torch.dtype = torch.float32) -> None:
+        """The weight is values [N, K] int8 times scales [N] float32; both are copied. row_dtype: of the rows that it is
+        to multiply.
+        """
+        self.row_dtype = row_dtype
         check_axes("values", values, (torch.int8,), 2)
         check_tensor("scales", scales, (torch.float32,), values.shape[:1])
         self.num_outputs, self.num_inputs = values.shape
@@ -41,6 +47,14 @@ class Int8BlockedWeight:
         steps = self.packed[:, _HEADER:].view(num_blocks, (num_bytes - _HEADER) // (BLOCK * _GROUP), BLOCK, _GROUP)
         values = steps.transpose(1, 2).flatten(2).flatten(0, 1)
         return values[: self.num_outputs, : self.num_inputs].contiguous(), scales[: self.num_outputs].clone()
+
+    def to_dense(self) -> Tensor:
+        """Return the numbers that stand for the weight, [N, K], in the dtype of its rows."""
+        values, scales = self.values_and_scales()
+        return (values * scales[:, None]).to(self.row_dtype)
+
+    def find_largest(self, x: Tensor) -> None:
+        """Find nothing: there is no such search in int8, `multiply` gives what is to be searched."""
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from model.config import Activation
 from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.embedding import gather_rows
 from model.kernels.library import SUFFIXES, kernels
 
 BLOCK = 64
@@ -24,6 +25,9 @@ WIDEN: Arithmetic = 0
 """Multiply bfloat16 numbers as float32."""
 DOT: Arithmetic = 1
 """Multiply bfloat16 numbers two inputs at a time, at levels whose CPU has an instruction for it; else as WIDEN."""
+
+_FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM = range(3)
+"""`Form` of `cpu/decoder.h`."""
 
 MOST_COLUMNS = 1 << 24
 """Among which `find_largest` tells one from another."""
@@ -51,9 +55,13 @@ def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
 class BlockedWeight:
     """A weight [N, K], float32 or bfloat16, laid as the kernels read it; the same memory serves any number of rows."""
 
-    def __init__(self, weight: Tensor) -> None:
-        """weight [N, K] is copied."""
+    def __init__(self, weight: Tensor, arithmetic: Arithmetic = WIDEN, row_dtype: torch.dtype | None = None) -> None:
+        """weight [N, K] is copied. arithmetic: of bfloat16 rows, where a product names none. row_dtype: of the rows
+        that it is to multiply, the weight's own or float32.
+        """
         kind = check_numbers("weight", weight, 2)
+        self.arithmetic: Arithmetic = arithmetic
+        self.row_dtype = row_dtype or weight.dtype
         self.num_outputs, self.num_inputs = weight.shape
         self._kind, self._together = kind, 4 // weight.itemsize
         num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // self._together)
@@ -68,26 +76,38 @@ class BlockedWeight:
         """Of its numbers."""
         return self.packed.dtype
 
+    @property
+    def form(self) -> int:
+        """Which of `Form` in decoder.h."""
+        if self.dtype == torch.float32:
+            return _FLOAT32_FORM
+        return _DOT_FORM if self.arithmetic == DOT and self.row_dtype == torch.bfloat16 else _WIDENED_FORM
+
     def to_dense(self) -> Tensor:
-        """Return the weight [N, K] as it was given, bit for bit: a copy."""
+        """Return the weight [N, K] as it was given, bit for bit, in the dtype of its rows: a copy."""
         weight = self.packed.new_empty(self.num_outputs, self.num_inputs)
         kernels().call(
             f"unpack_weight_{self._kind}",
             "ppll",
             *(self.packed.data_ptr(), weight.data_ptr(), self.num_inputs, self.num_outputs),
         )
-        return weight
+        return weight.to(self.row_dtype)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows `ids` [T] int64 of the weight, as it was given: [T, K] in the dtype of its rows."""
+        table = self.packed.squeeze(-1) if self._together == 1 else self.packed
+        return gather_rows(table, ids, num_rows=self.num_outputs, width=self.num_inputs, dtype=self.row_dtype)
 
     def multiply(
         self,
         x: Tensor,
         bias: Tensor | None = None,
         activation: Activation | None = None,
-        arithmetic: Arithmetic = WIDEN,
+        arithmetic: Arithmetic | None = None,
     ) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
 
-        x and bias [N] are of the weight's dtype, or float32. arithmetic: of bfloat16 rows.
+        x and bias [N] are of the weight's dtype, or float32. arithmetic: of bfloat16 rows, the weight's own where None.
         """
         name, extra = self._kernel("product", x, arithmetic)
         if bias is not None:
@@ -100,7 +120,7 @@ class BlockedWeight:
         kernels().call(name, "ppppllll" + "l" * len(extra), *addresses, *sizes, ACTIVATIONS[activation], *extra)
         return out
 
-    def find_largest(self, x: Tensor, arithmetic: Arithmetic = WIDEN) -> tuple[Tensor, Tensor] | None:
+    def find_largest(self, x: Tensor, arithmetic: Arithmetic | None = None) -> tuple[Tensor, Tensor] | None:
         """Return where the largest number of each row of `multiply(x)` first stands, int64 [R], and that number,
         float32 [R]; None when a number of the product is not finite. x as in `multiply`.
         """
@@ -116,11 +136,12 @@ class BlockedWeight:
         )
         return (places, numbers) if finite.item() else None
 
-    def _kernel(self, name: str, x: Tensor, arithmetic: Arithmetic) -> tuple[str, tuple[int, ...]]:
+    def _kernel(self, name: str, x: Tensor, arithmetic: Arithmetic | None) -> tuple[str, tuple[int, ...]]:
         """The kernel's name for rows x, which are checked, and what it takes at the end."""
         check_axes("x", x, (self.dtype, torch.float32), 2)
         if x.shape[1] != self.num_inputs:
             raise ValueError(f"x has rows of {x.shape[1]}; the weight's {self.num_inputs} inputs are accepted")
+        arithmetic = self.arithmetic if arithmetic is None else arithmetic
         if arithmetic not in (WIDEN, DOT):
             raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")
         if x.dtype != self.dtype:

@@ -3,7 +3,7 @@
 A score is q.k, scaled, then capped (Gemma 2), with a bias by distance added (T5), and -inf where the row does not see
 the key. `Sight` says what it sees, so that causal, windowed, bidirectional and cross attention are all the same here.
 
-`CompiledAttention` (CPU, float32 and bfloat16) gives each row the same bits whatever stands beside it.
+`NativeAttention` (CPU, float32 and bfloat16: our kernels) gives each row the same bits whatever stands beside it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
 slow version the others are proved against (`batched_attention` is the fast one on a GPU). With `InvariantArithmetic` it
 gives each row the same bits too.
@@ -19,14 +19,14 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Sight
+from model.kernels.attention import ToldTable, attend, attention_rows, mix_rows, softmax_rows
+from model.kernels.library import num_threads
+from model.kernels.rows import rotate_and_store
 from model.kv_cache import LayerCache
-from model.layers.arrays import bits
 from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32
 from model.layers.rope import Rope
-from model.layers.told_table import ToldTable
 
 Turns = tuple[torch.Tensor, torch.Tensor]
-_NO_TURNS = np.empty((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,35 +217,17 @@ class PlainAttention:
         return self._arithmetic.mix(pattern, values.transpose(0, 1))
 
 
-class CompiledAttention:
-    """`attention_kernels` on CPU tensors of float32 or bfloat16."""
-
-    def __init__(self) -> None:
-        # Imported here: compiling takes seconds, and a GPU server never needs it.
-        from model.layers import attention_kernels, row_kernels
-
-        self._kernels = attention_kernels
-        self._rotate_and_store = row_kernels.rotate_and_store
-        self._kinds = {
-            "pattern": attention_kernels.PATTERN,
-            "scores": attention_kernels.SCORES,
-            "dots": attention_kernels.DOTS,
-        }
+class NativeAttention:
+    """Our kernels, on CPU tensors of float32 or bfloat16."""
 
     def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
-        key_heads = cache.keys.shape[1]
-        rows, heads, dim = qkv.shape
-        q = torch.empty(rows, heads - 2 * key_heads, dim, dtype=torch.float32)
-        cos, sin = (_NO_TURNS, _NO_TURNS) if turns is None else (table[:rows, 0].numpy() for table in turns)
-        slots = batch.slots_array[:rows]
-        self._rotate_and_store(bits(qkv.contiguous()), cos, sin, slots, q.numpy(), bits(cache.keys), bits(cache.values))
-        return q
+        num_rows = len(qkv)
+        tables = None if turns is None else (turns[0][:num_rows, 0], turns[1][:num_rows, 0])
+        slots = torch.from_numpy(batch.slots_array[:num_rows])
+        return rotate_and_store(qkv.contiguous(), tables, slots, cache.keys, cache.values)
 
     def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
-        no_queries = np.empty((len(kv), 0, kv.shape[2]), np.float32)
-        self._rotate_and_store(
-            bits(kv.contiguous()), _NO_TURNS, _NO_TURNS, slots, no_queries, bits(cache.keys), bits(cache.values)
-        )
+        rotate_and_store(kv.contiguous(), None, torch.from_numpy(slots), cache.keys, cache.values)
 
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
@@ -263,13 +245,21 @@ class CompiledAttention:
     ) -> torch.Tensor:
         """`attend`, which writes the patterns too where a table says, of the keys that each row sees."""
         out = torch.empty(q.shape, dtype=cache.values.dtype)
-        shape = _shape(q, cache)
-        seen = self._who_sees_what(sight, rule, q.shape[1])
-        arrays = _flat(q.float()), _flat(cache.keys), _flat(cache.values), shape, sight.tables_array
-        table = 0 if told is None else told.address
-        for items in batch.attention_items(q.shape[0], cache.keys.shape[1], torch.get_num_threads()):
+        q = q.float().contiguous()
+        for items in batch.attention_items(len(q), cache.keys.shape[1], num_threads()):
             batch.check()
-            self._kernels.attend(*arrays, items, *seen, _flat(out), table)
+            attend(
+                q,
+                cache.keys,
+                cache.values,
+                sight.seen,
+                items,
+                scale=rule.scale,
+                softcap=rule.softcap,
+                bias=rule.bias,
+                told=told,
+                out=out,
+            )
         return out
 
     def rows(
@@ -283,62 +273,28 @@ class CompiledAttention:
         rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        out = torch.empty(len(heads), len(rows), sight.num_keys(span))
-        self._kernels.attention_rows(
-            _flat(q.float()),
-            np.array(rows, np.int64),
-            np.array(heads, np.int64),
-            _flat(cache.keys),
-            _shape(q, cache),
-            sight.tables_array[span],
-            *self._who_sees_what(sight, rule, q.shape[1]),
-            self._kinds[kind],
-            out.numpy(),
-        )
-        return out
-
-    @staticmethod
-    def _who_sees_what(
-        sight: Sight, rule: AttentionRule, num_heads: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.float32, np.float32, np.ndarray]:
-        """positions, first, last, scale, softcap, bias as the kernels take them."""
-        check_reach(rule, sight)
-        bias = np.empty((num_heads, 0), np.float32) if rule.bias is None else rule.bias.numpy()
-        return (
-            sight.positions_array,
-            sight.first_array,
-            sight.last_array,
-            np.float32(rule.scale),
-            np.float32(rule.softcap or 0.0),
-            bias,
+        return attention_rows(
+            q.float().contiguous(),
+            rows,
+            heads,
+            cache.keys,
+            sight.seen,
+            span,
+            sight.num_keys(span),
+            kind,
+            scale=rule.scale,
+            softcap=rule.softcap,
+            bias=rule.bias,
         )
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        pattern = torch.empty_like(scores, memory_format=torch.contiguous_format)
-        self._kernels.softmax_rows(scores.contiguous().numpy(), pattern.numpy())
-        return pattern
+        return softmax_rows(scores)
 
     def mix(
         self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
     ) -> torch.Tensor:
-        out = torch.zeros(*pattern.shape[:2], cache.values.shape[3])
-        readers = _key_heads(torch.tensor(list(heads)), num_heads, cache)
-        shape = (pattern.shape[1], pattern.shape[2], *_shape(out, cache)[1:])
-        self._kernels.mix_rows(
-            _flat(pattern), readers.numpy(), _flat(cache.values), shape, sight.tables_array[span], _flat(out)
-        )
-        return out.to(cache.values.dtype)
-
-
-def _flat(x: torch.Tensor) -> np.ndarray:
-    """All numbers in a row, as the kernels take them; the same memory where x is contiguous."""
-    return bits(x.reshape(-1))
-
-
-def _shape(q: torch.Tensor, cache: LayerCache) -> tuple[int, int, int, int]:
-    """H, K, D, B of queries [T, H, D] and their cache."""
-    num_key_heads, dim, size = cache.keys.shape[1:]
-    return q.shape[1], num_key_heads, dim, size
+        readers = _key_heads(torch.tensor(list(heads)), num_heads, cache).tolist()
+        return mix_rows(pattern, readers, cache.values, sight.seen, span)
 
 
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:

@@ -2,14 +2,14 @@
 
 import torch
 
-from model.layers.arrays import why_not_compiled
-from model.layers.attention import Attention, CompiledAttention, PlainAttention
+from model.kernels.choice import why_not_native
+from model.layers.attention import Attention, NativeAttention, PlainAttention
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.batched_attention import BatchedAttention
 
 
 def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool) -> Attention:
-    """The fastest way that can serve these; compiled it is batch invariant in any case."""
-    if why_not_compiled(dtype, device) is None:
-        return CompiledAttention()
+    """The fastest way that can serve these; ours is batch invariant in any case."""
+    if why_not_native(dtype, device) is None:
+        return NativeAttention()
     return PlainAttention(InvariantArithmetic()) if batch_invariant else BatchedAttention()

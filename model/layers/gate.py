@@ -6,22 +6,19 @@ Axes: rows, ff.
 import torch
 
 from model.config import Activation
-from model.layers.arrays import bits, why_not_compiled
-from model.layers.linear import activate, activate_in_any_batch
+from model.kernels.choice import why_not_native
+from model.kernels.rows import silu_times
+from model.layers.dense_weight import activate, activate_in_any_batch
 
 
 def gated(gate_up: torch.Tensor, activation: Activation, *, batch_invariant: bool) -> torch.Tensor:
     """[rows, 2 ff], in each row what the activation is given and then what multiplies it -> [rows, ff].
 
-    The activation is rounded to the type of the numbers before the product, as `transformers` does. Compiled where it
-    can be, and then the same for a row whatever stands beside it; else so if `batch_invariant`.
+    The activation is rounded to the type of the numbers before the product, as `transformers` does. By our
+    kernel where there is one, and then the same for a row whatever stands beside it; else so if `batch_invariant`.
     """
-    if activation == "silu" and why_not_compiled(gate_up.dtype, gate_up.device) is None:
-        from model.layers.row_kernels import silu_times  # here: a GPU server needs no compiler
-
-        out = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
-        silu_times(bits(gate_up.contiguous()), bits(out))
-        return out
+    if activation == "silu" and why_not_native(gate_up.dtype, gate_up.device) is None:
+        return silu_times(gate_up.contiguous())
     gate, up = gate_up.chunk(2, -1)
     if batch_invariant:
         return activate_in_any_batch(gate, activation) * up

@@ -10,9 +10,10 @@ from functools import partial
 import torch
 
 from model.config import Activation, ModelConfig
+from model.kernels.int8_rows import Quantization
+from model.layers.dense_weight import activate
 from model.layers.gate import gated
-from model.layers.int8_rows import Quantization
-from model.layers.linear import Linear, activate
+from model.layers.linear import Linear
 
 
 class Mlp:

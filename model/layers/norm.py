@@ -7,18 +7,15 @@ after them is adding, multiplying, dividing and square roots, which are correctl
 Axes: rows, d.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from model.config import ModelConfig
-from model.layers.arrays import bits, why_not_compiled
+from model.kernels import rows
+from model.kernels.choice import why_not_native
 from model.layers.fixed_shapes import row_sums
-
-if TYPE_CHECKING:
-    from model.layers.row_kernels import RowKernel
 
 
 class Norm(Protocol):
@@ -54,23 +51,12 @@ class RmsNorm:
         self.rounds_once = weight_offset != 0
         """After the product with `weight`, which then is float32."""
         self.weight = weight.to(self._wide) + weight_offset if self.rounds_once else weight
-        self._kernel: RowKernel | None = None
-        if why_not_compiled(weight.dtype, weight.device) is None:
-            from model.layers.row_kernels import rms_norm, rms_norm_rounded_once  # here: a GPU server needs no compiler
-
-            self._kernel = rms_norm_rounded_once if self.rounds_once else rms_norm
-            self._arguments = bits(self.weight), np.float32(eps)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether rows are normalised by `row_kernels`."""
-        return self._kernel is not None
+        self.native = why_not_native(weight.dtype, weight.device) is None
+        """Whether our kernels normalise the rows."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self._kernel is not None:
-            out = torch.empty_like(x, memory_format=torch.contiguous_format)
-            self._kernel(bits(x.contiguous()), *self._arguments, bits(out))
-            return out
+        if self.native:
+            return rows.rms_norm(x.contiguous(), self.weight, self.eps)
         if x.dtype == self._wide or self.rounds_once:
             return F.rms_norm(x.to(self._wide), self.weight.shape, self.weight, self.eps).to(x.dtype)
         return F.rms_norm(x.to(self._wide), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
@@ -91,18 +77,12 @@ class LayerNorm:
         self.weight = weight
         self.bias = bias
         self.eps = eps
-        self._kernel: RowKernel | None = None
-        if why_not_compiled(weight.dtype, weight.device) is None:
-            from model.layers.layer_norm_kernels import layer_norm  # here: a GPU server needs no compiler
-
-            self._kernel = layer_norm
-            self._arguments = bits(weight), bits(torch.zeros_like(weight) if bias is None else bias), np.float32(eps)
+        self.native = why_not_native(weight.dtype, weight.device) is None
+        """Whether our kernels normalise the rows."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self._kernel is not None:
-            out = torch.empty_like(x, memory_format=torch.contiguous_format)
-            self._kernel(bits(x.contiguous()), *self._arguments, bits(out))
-            return out
+        if self.native:
+            return rows.layer_norm(x.contiguous(), self.weight, self.bias, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,22 +1,20 @@
 """Soft capping of logits (Gemma 2: Gemma Team 2024, arXiv:2408.00118, section 2). Knows numbers, not their use."""
 
-import numpy as np
 import torch
 
-from model.layers.arrays import why_not_compiled
+from model.kernels import rows
+from model.kernels.choice import why_not_native
 from model.layers.fixed_shapes import whole_vectors
 
 
 def soft_cap(logits: torch.Tensor, cap: float) -> torch.Tensor:
     """cap * tanh(logits / cap): [n, vocab] -> the same shape; the argument may be overwritten.
 
-    Compiled or by whole vectors on a CPU, since torch's tanh gives an element other last bits by its place among the
-    rows.
+    By our kernel or by whole vectors on a CPU, since torch's tanh gives an element other last bits by its place among
+    the rows.
     """
-    if why_not_compiled(logits.dtype, logits.device) is not None or logits.dtype != torch.float32:
+    if why_not_native(logits.dtype, logits.device) is not None or logits.dtype != torch.float32:
         return cap * whole_vectors(torch.tanh, logits / cap)
-    from model.layers.row_kernels import soft_cap as kernel  # here: a GPU server needs no compiler
-
     logits = logits.contiguous()
-    kernel(logits.numpy(), np.float32(cap))
+    rows.soft_cap(logits, cap)
     return logits

@@ -57,6 +57,9 @@ class GatheredLinear(Linear):
         """x [rows, in] -> [rows, out]."""
         return self._share.whole(super().__call__(x), 1)
 
+    def find_largest(self, x: torch.Tensor) -> None:
+        """Find nothing: a rank sees its own rows of the matrix only."""
+
 
 class SplitTokenTable(TokenTable):
     """Rows of a table on each rank."""

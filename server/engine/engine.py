@@ -21,9 +21,6 @@ import torch
 
 from model.inside import weights
 from model.kv_cache import KVCache
-from model.layers import kept_answers
-from model.layers.arrays import use_compiler
-from model.layers.compiler_cache import compile_once, do_without_blas, tolerate_full_disks
 from model.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.registry import read_config
 from model.transformer import Transformer
@@ -105,12 +102,6 @@ class Engine:
         Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
         """
         model_config = read_config(config.model)
-        use_compiler(config.kernels != "torch")
-        if config.kernels != "torch":
-            tolerate_full_disks()
-            compile_once()
-            do_without_blas()
-        kept_answers.keep_in(kept_answers.default_folder())
         use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel, config.num_workers)
         device = resolve_device(config.device)
         if device.index is not None:  # one of several cards: compiled kernels run on the current one

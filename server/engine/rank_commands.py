@@ -5,9 +5,6 @@ import os
 from multiprocessing.connection import Connection
 
 from model.kernels.choice import choose
-from model.layers import kept_answers
-from model.layers.arrays import use_compiler
-from model.layers.compiler_cache import compile_once, do_without_blas, tolerate_full_disks
 from model.parallel.commands import Follower, Load
 from model.parallel.group import Group
 from server.engine.memory_limit import give_back_memory, limit_memory
@@ -21,12 +18,6 @@ def follow(pipe: Connection) -> None:
     if setup.start_logging is not None:
         setup.start_logging(f"worker-0-rank-{setup.rank}")
     choose(setup.kernels, setup.kernel_arithmetic)
-    use_compiler(setup.kernels != "torch")
-    if setup.kernels != "torch":
-        tolerate_full_disks()
-        compile_once()
-        do_without_blas()
-    kept_answers.keep_in(kept_answers.default_folder())
     use_threads(setup.threads, 0)
     group = Group.join(setup.store, setup.rank, setup.size, setup.device)
     pipe.send(None)  # the file in which all meet may go, as far as this one is concerned

@@ -1,11 +1,11 @@
-"""Compute threads: how many, for torch and for the compiled attention alike."""
+"""Compute threads: how many, for torch and for our kernels alike."""
 
 import logging
 import os
 
 import torch
 
-from model.layers.arrays import why_not_compiled
+from model.kernels import library
 from server.engine.cgroups import cpu_quota, within_quota
 
 logger = logging.getLogger(__name__)
@@ -23,12 +23,8 @@ def use_threads(count: int | None, num_parameters: int, num_ranks: int = 1, num_
     them; `num_workers` share the time that a container's CPU quota gives.
     """
     count = max(1, (count or _num_threads(num_parameters, num_workers)) // num_ranks)
-    if why_not_compiled(torch.float32, torch.device("cpu")) is None:
-        import numba  # here: loading it takes a fifth of a second
-
-        most = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]
-        numba.set_num_threads(min(count, most))
-    torch.set_num_threads(count)  # last: numba's threads begin with its call, and then OpenMP's number is all cores
+    library.set_num_threads(count)
+    torch.set_num_threads(count)
 
 
 def _num_threads(num_parameters: int, num_workers: int) -> int:

@@ -22,7 +22,7 @@ from model.kv_cache import LayerCache
 from model.layers.attention import (
     Attention,
     AttentionRule,
-    CompiledAttention,
+    NativeAttention,
     PlainAttention,
     cached_keys,
     cached_values,
@@ -39,8 +39,8 @@ def invariant() -> Attention:
 
 
 KINDS = [
-    pytest.param(CompiledAttention, torch.float32, 2e-5, id="compiled float32"),
-    pytest.param(CompiledAttention, torch.bfloat16, 2e-2, id="compiled bfloat16"),
+    pytest.param(NativeAttention, torch.float32, 2e-5, id="native float32"),
+    pytest.param(NativeAttention, torch.bfloat16, 2e-2, id="native bfloat16"),
     pytest.param(PlainAttention, torch.float64, 1e-11, id="plain float64"),
     pytest.param(PlainAttention, torch.float32, 2e-5, id="plain float32"),
     pytest.param(invariant, torch.float64, 1e-11, id="invariant float64"),
@@ -49,8 +49,8 @@ KINDS = [
 BATCH_INVARIANT = pytest.mark.parametrize(
     ("kind", "dtype"),
     [
-        pytest.param(CompiledAttention, torch.float32, id="compiled float32"),
-        pytest.param(CompiledAttention, torch.bfloat16, id="compiled bfloat16"),
+        pytest.param(NativeAttention, torch.float32, id="native float32"),
+        pytest.param(NativeAttention, torch.bfloat16, id="native bfloat16"),
         pytest.param(invariant, torch.float64, id="invariant float64"),
         pytest.param(invariant, torch.float32, id="invariant float32"),
         pytest.param(invariant, torch.float16, id="invariant float16"),
@@ -206,7 +206,7 @@ def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(kind: Kind
 
 
 def test_a_long_pass_checks_between_pieces_and_keeps_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention = CompiledAttention()
+    attention = NativeAttention()
     for threads in (1, 2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         world = World(torch.float32, num_sequences=6)
@@ -336,14 +336,14 @@ def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
     values = torch.cat([sign * torch.logspace(-6, 4, 400) for sign in (1, -1)])
     world.qkv = [torch.stack([torch.ones_like(values), values, values], 1)[..., None]]
     world.tables, world.cache, world.window = [list(range(800))], world.empty_cache(800), None
-    attention, cap = CompiledAttention(), 30.0
+    attention, cap = NativeAttention(), 30.0
     q, _, sight = world.step(attention, *world.whole(0))
     scores = attention.rows(q, [0], [0], world.cache, sight, 0, AttentionRule(1.0, cap), "scores")
     expected = cap * torch.tanh(values.double() / cap)
     assert ((scores[0, 0] - expected).abs() <= 4e-7 * expected.abs()).all()
 
 
-@pytest.mark.parametrize("kind", [CompiledAttention, PlainAttention])
+@pytest.mark.parametrize("kind", [NativeAttention, PlainAttention])
 def test_a_bias_that_is_too_short_for_a_sequence_is_refused(kind: Kind) -> None:
     world = World(torch.float32)
     longest = max(map(len, world.qkv))
@@ -382,7 +382,7 @@ def test_threads_share_every_row_and_head_once_and_take_equal_work(num_threads: 
     batch = Batch(spans, 16, CPU)
     taken, shares = np.zeros((batch.num_rows, 6), int), np.zeros(num_threads)
     for items in batch.attention_items(batch.num_rows, 6, num_threads):
-        for thread, own in enumerate(np.array_split(items, num_threads)):
+        for thread, own in enumerate(np.array_split(items.array, num_threads)):
             for span, row, rows, head, heads in own.tolist():
                 assert batch.first_rows[span] <= row < row + rows <= batch.first_rows[span + 1]
                 taken[row : row + rows, head : head + heads] += 1

@@ -6,7 +6,8 @@ import torch
 from model.config import Activation
 from model.layers import fixed_shapes
 from model.layers.attention_arithmetic import InvariantArithmetic
-from model.layers.linear import Linear, activate
+from model.layers.dense_weight import activate
+from model.layers.linear import Linear
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
 
 DEVICES = [
@@ -34,7 +35,7 @@ def test_the_sum_of_a_row_has_one_order_in_every_batch(
 ) -> None:
     x, weight = rounding_alone(150, inputs, outputs, dtype)
     x = x.clamp(-99, 99)  # what float16 holds
-    layer = Linear(weight.to(device), torch.randn(outputs).to(device, dtype), packed=False)
+    layer = Linear(weight.to(device), torch.randn(outputs).to(device, dtype), native=False)
     assert_rows_do_not_depend_on_the_batch(layer, x.to(device))
     assert_rows_do_not_depend_on_the_batch(layer.product, x.to(device))
 
@@ -45,7 +46,7 @@ def test_the_sum_of_a_row_has_one_order_in_every_batch(
 def test_an_activation_has_the_same_bits_in_every_batch(
     activation: Activation, dtype: torch.dtype, device: str
 ) -> None:
-    layer = Linear(torch.randn(171, 64).to(device, dtype), packed=False, activation=activation)
+    layer = Linear(torch.randn(171, 64).to(device, dtype), native=False, activation=activation)
     x = torch.randn(260, 64).to(device, dtype)
     assert_rows_do_not_depend_on_the_batch(layer, x)
 
@@ -57,7 +58,7 @@ def test_layers_agree_with_float64(rows: int, dtype: torch.dtype, device: str) -
     weight, bias = (torch.randn(90, 70) / 8).to(device, dtype), torch.randn(90).to(device, dtype)
     x = torch.randn(70, rows).to(device, dtype).T  # not contiguous
     exact = activate(x.double() @ weight.double().T + bias.double(), "silu")
-    found = Linear(weight, bias, packed=False, activation="silu")(x)
+    found = Linear(weight, bias, native=False, activation="silu")(x)
     assert found.dtype == dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}[dtype]
     torch.testing.assert_close(found.double(), exact, atol=tolerance, rtol=tolerance)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,12 +11,8 @@ from benchmarks.quantized import KINDS, accuracies
 from model.checkpoint import load_weights
 from model.config import Activation
 from model.inside.live_weights import LiveWeights
-from model.layers import int8_dots
-from model.layers.int8_rows import Int8Rows
-from model.layers.int8_vectors import HAS_BYTE_DOTS
-from model.layers.int8_weight import Int8Weight
-from model.layers.linear import Linear, activate
-from model.layers.tiles import has_byte_tiles
+from model.layers.dense_weight import activate
+from model.layers.linear import Linear
 from model.loader import load_model
 from model.registry import read_config
 from tests import tiny
@@ -55,7 +50,7 @@ def test_a_product_is_that_of_the_dequantised_weight(
     weight, bias = (torch.randn(90, 70) / 8).to(dtype), torch.randn(90).to(dtype)
     x = torch.randn(rows, 70).to(dtype)
     layer = Linear(weight, bias, quantize="int8", activation=activation)
-    assert layer.packed
+    assert layer.native
     before = x.double() @ dequantized(weight).T
     exact = before + bias.double()
     after = exact if activation is None else activate(exact, activation)
@@ -95,35 +90,10 @@ def test_a_row_alone_equals_itself_among_others_for_any_shape(
             assert torch.equal(layer(x[row : row + 1]), together[row : row + 1])
 
 
-@pytest.mark.parametrize("num_inputs", [1, 5, 64, 170])
-def test_every_way_of_adding_up_bytes_is_exact(num_inputs: int) -> None:
-    generator = np.random.default_rng(num_inputs)
-    weight = generator.choice([-127, 0, 126, 127], (70, num_inputs)).astype(np.int8)
-    rows = generator.choice([-128, -1, 0, 126, 127], (80, num_inputs)).astype(np.int8)
-    exact = rows.astype(np.int64) @ weight.T.astype(np.int64)
-    blocks = Int8Weight(Int8Rows(torch.from_numpy(weight), torch.ones(70), torch.float32)).blocks.numpy()
-    width = -(-num_inputs // int8_dots.WIDTH) * int8_dots.WIDTH
-    filled = np.full((80, width), 77, np.int8)  # what fills rows up may be anything
-    filled[:, :num_inputs] = rows
-    in_tiles = filled.reshape(5, 16, -1, int8_dots.WIDTH).swapaxes(1, 2).ravel()
-    ways = [int8_dots.plain_dots]
-    ways += [int8_dots.byte_dots] if HAS_BYTE_DOTS else []
-    ways += [int8_dots.tile_dots] if has_byte_tiles() else []
-    for way in ways:
-        for first, count in ((0, 1), (16, 2), (32, 16), (0, 17), (0, 48), (16, 35)):
-            for block in range(3):
-                sums = np.empty(64 * int8_dots.BLOCK, np.int32)
-                int8_dots.ready()
-                way(in_tiles, first, count, width, blocks, block, sums)
-                int8_dots.done()
-                expected = exact[first : first + count, block * int8_dots.BLOCK :][:, : int8_dots.BLOCK]
-                assert np.array_equal(sums.reshape(-1, int8_dots.BLOCK)[:count, : expected.shape[1]], expected), way
-
-
 def test_a_weight_moves_by_half_a_step_at_most() -> None:
     weight = torch.randn(50, 80) * torch.logspace(-6, 6, 50)[:, None]
     weight[7] = 0
-    for layer in (Linear(weight, quantize="int8"), Linear(weight, quantize="int8", packed=False)):
+    for layer in (Linear(weight, quantize="int8"), Linear(weight, quantize="int8", native=False)):
         moved = (layer.to_dense() - weight).abs()
         assert (moved <= weight.abs().amax(1, keepdim=True) * (0.5 / 127 + 1e-6)).all()
         assert moved.max() > 0
@@ -158,7 +128,7 @@ def test_rows_of_zeros_and_of_very_large_and_very_small_numbers_keep_their_preci
 def test_float16_is_dequantised_for_each_product() -> None:
     weight, x = torch.randn(30, 50).half(), torch.randn(9, 50).half()
     layer = Linear(weight, quantize="int8")
-    assert not layer.packed
+    assert not layer.native
     torch.testing.assert_close(layer(x).double(), x.double() @ dequantized(weight).T, atol=0.03, rtol=0.01)
 
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 from model.config import ModelConfig
 from model.folder import PACKAGED
+from model.kernels.int8_rows import Int8Rows
 from model.kv_cache import KVCache
-from model.layers.int8_rows import Int8Rows
 from model.parallel.group import Group
 from model.parallel.shares import shares_of, weight_parts
 from model.registry import read_config

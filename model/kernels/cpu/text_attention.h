@@ -1,8 +1,7 @@
 // Attention within a whole text: every row sees all of its rows. Keys are a weight that queries are multiplied by,
 // values one that patterns are, laid as in products.h and multiplied by the same forms: each score is one chain over
-// the dimensions in order, each mixed number one over the keys. A pattern is e**(score - largest); what it mixed is
-// multiplied by 1 / its sum. It is rounded to bfloat16 before only where the form multiplies bfloat16. A row's bits
-// depend on its text alone.
+// the dimensions in order, each mixed number one over the keys. A pattern is rounded to bfloat16 only where the form
+// multiplies bfloat16; else a row has the bits that attention over the cache gives it. They depend on its text alone.
 //
 // Axes: n rows, as many keys, H heads, D head dimension.
 #pragma once
@@ -106,15 +105,15 @@ ALWAYS_INLINE void store_weights(bfloat16* p, const Vector& weights) {
 #endif
 }
 
-// patterns [num_rows][n], `stride` apart, up to whole vectors, = e**(score - largest) of scores that are scaled first;
-// inverse [num_rows] = 1 / their sums. scores [ceil(n / 64)][num_rows][64]. One loop after the other over all rows:
-// what takes long of a row, folding lanes, then overlaps with other rows.
+// patterns [num_rows][n], `stride` apart, up to whole vectors, = softmax of scores that are scaled first, by the steps of
+// `softmax` in attention.h. scores [ceil(n / 64)][num_rows][64] are overwritten. One loop after the other over all
+// rows: what takes long of a row, folding lanes, then overlaps with other rows.
 template <class Number>
-void make_patterns(const float* scores, long num_rows, long num_keys, float scale, Number* patterns, long stride,
-                   float* inverse) {
+void make_patterns(float* scores, long num_rows, long num_keys, float scale, Number* patterns, long stride) {
   float largest[PATTERN_ROWS], totals[PATTERN_ROWS][LANES];
+  const auto at = [&](long r, long k) { return scores + (k / BLOCK * num_rows + r) * BLOCK + k % BLOCK; };
   const auto scaled = [&](long r, long k) {
-    const Vector some = load(scores + (k / BLOCK * num_rows + r) * BLOCK + k % BLOCK) * scale;
+    const Vector some = load(at(r, k)) * scale;
     return k + LANES <= num_keys ? some : only_lanes(some, 0, num_keys - k, -__builtin_inff());
   };
   for (long r = 0; r < num_rows; ++r) {
@@ -126,12 +125,15 @@ void make_patterns(const float* scores, long num_rows, long num_keys, float scal
     Vector total = zeros();
     for (long k = 0; k < num_keys; k += LANES) {
       const Vector weights = exp(scaled(r, k) - largest[r]);
-      store_weights(patterns + r * stride + k, weights);
+      store(at(r, k), weights);
       total = total + weights;
     }
     store(totals[r], total);
   }
-  for (long r = 0; r < num_rows; ++r) inverse[r] = 1.0f / sum_of_lanes(load(totals[r]));
+  for (long r = 0; r < num_rows; ++r) {
+    const float inverse = 1.0f / sum_of_lanes(load(totals[r]));
+    for (long k = 0; k < num_keys; k += LANES) store_weights(patterns + r * stride + k, load(at(r, k)) * inverse);
+  }
 }
 
 // Columns of `head` of mixed [n][H][D] = softmax(scale q K^T) V of qkv [n][3][H][D].
@@ -150,7 +152,6 @@ void attend_text(const T* qkv, long num_rows, const TextHeads& heads, long head,
   float* sums = scores + key_blocks * PATTERN_ROWS * BLOCK;
   const long pattern_stride = lanes_up(num_rows);
   Number* pattern = scratch<Patterns, Number>(PATTERN_ROWS * pattern_stride);
-  float inverse[PATTERN_ROWS];
   for (long first = 0; first < num_rows; first += PATTERN_ROWS) {
     const long count = num_rows - first < PATTERN_ROWS ? num_rows - first : PATTERN_ROWS, of_block = count * BLOCK;
     const Number* queries;
@@ -166,14 +167,14 @@ void attend_text(const T* qkv, long num_rows, const TextHeads& heads, long head,
     for (long block = 0; block < key_blocks; ++block)
       sum_columns<Form>(queries, query_stride, count, keys + block * key_steps * BLOCK, dim,
                         num_rows - block * BLOCK < BLOCK ? num_rows - block * BLOCK : BLOCK, scores + block * of_block);
-    make_patterns(scores, count, num_rows, heads.scale, pattern, pattern_stride, inverse);
+    make_patterns(scores, count, num_rows, heads.scale, pattern, pattern_stride);
     for (long block = 0; block < value_blocks; ++block) {
       const long columns = dim - block * BLOCK < BLOCK ? dim - block * BLOCK : BLOCK;
       sum_columns<Form>(pattern, pattern_stride, count, values + block * value_steps * BLOCK, num_rows, columns, sums);
       T* out = mixed + first * width + head * dim + block * BLOCK;
       for (long r = 0; r < count; ++r)
         each_number(columns, [&]<class N>(long j) {
-          put(out + r * width + j, take<N>(sums + r * BLOCK + j) * inverse[r]);
+          put(out + r * width + j, take<N>(sums + r * BLOCK + j));
         });
     }
   }

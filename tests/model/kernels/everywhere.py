@@ -1,16 +1,11 @@
 """Runs kernels at every level of CPU that this machine has, and in several numbers of threads. Knows no kernel."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 
-import pytest
 import torch
 from torch import Tensor
 
 from model.kernels import library
-
-needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="there is no numba to compare with")
-"""For tests that ask for the bits that numba's kernels gave."""
 
 
 def everywhere(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

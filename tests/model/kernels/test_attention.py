@@ -6,7 +6,6 @@ Every draw is fresh. The cache holds NaN wherever nothing was put, so that a num
 Axes: T rows, H query heads, K key heads, D head dimension, B keys to a block, S keys of one sequence.
 """
 
-import importlib.util
 import math
 import random
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from model.kernels import attention, library
 from model.kernels.attention import AttentionItems, SeenKeys, ToldTable
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
 SENTINEL = 7.0
 
 
@@ -100,7 +98,7 @@ class World:
         attention.attend(self.q, self.keys, self.values, self.seen, shared, **self.rule, told=told, out=out)
         return out
 
-    def rows(self, rows: list[int], heads: list[int], kind: attention.Kind) -> torch.Tensor:
+    def rows(self, rows: list[int], heads: list[int], kind: str) -> torch.Tensor:
         sequence = int(self.owners[rows[0]])
         return attention.attention_rows(
             self.q, rows, heads, self.keys, self.seen, sequence, self.lengths[sequence], kind, **self.rule
@@ -148,7 +146,7 @@ class World:
     def everything(self) -> list[torch.Tensor]:
         """What all four kernels make of the same things, the same in every call."""
         rows, heads = self.rows_of(1), list(range(self.num_heads))
-        kinds: list[attention.Kind] = ["pattern", "scores", "dots"]
+        kinds: list[str] = ["pattern", "scores", "dots"]
         looks = [self.rows(rows, heads, kind) for kind in kinds]
         return [self.attend(), *looks, attention.softmax_rows(looks[1]), self.mix(looks[0], heads, 1)]
 
@@ -175,7 +173,7 @@ def test_rows_are_the_patterns_scores_and_dots_written_out(dtype: torch.dtype) -
         world = World(dtype)
         rows, heads = world.some_rows_and_heads(1)
         own = [row - world.rows_of(1)[0] for row in rows]
-        kinds: list[attention.Kind] = ["pattern", "scores", "dots"]
+        kinds: list[str] = ["pattern", "scores", "dots"]
         dots = world.dots(1).masked_fill(world.unseen(1), -math.inf)
         for kind, expected in zip(kinds, (world.pattern(1), world.scores(1), dots), strict=True):
             expected = expected[own][:, heads].transpose(0, 1)
@@ -345,44 +343,6 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="heads are from"):
         world.rows([0], [world.num_heads], "dots")
     with pytest.raises(ValueError, match="kind is"):
-        world.rows([0], [0], "softmax")  # type: ignore[arg-type]
+        world.rows([0], [0], "softmax")
     with pytest.raises(ValueError, match="key_heads are from"):
         attention.mix_rows(torch.zeros(1, 1, 1), [world.num_key_heads], world.values, seen, 0)
-
-
-@pytest.mark.skipif(not HAS_NUMBA, reason="numba's kernels are gone")
-@DTYPES
-def test_bits_are_those_of_the_kernels_before(dtype: torch.dtype) -> None:
-    from model.layers import attention_kernels as old
-    from model.layers.arrays import bits
-
-    for draw in range(40):
-        world = World(dtype)
-        if draw % 4 == 3:
-            world.q[random.randrange(len(world.q)), 0, 0] = random.choice([math.inf, -math.inf, math.nan])
-        shape = (world.num_heads, world.num_key_heads, world.dim, world.block_size)
-        bias = world.rule["bias"]
-        seen = (
-            *(world.positions, world.first, world.last, np.float32(world.rule["scale"])),
-            np.float32(world.rule["softcap"] or 0),
-            np.empty((world.num_heads, 0), np.float32) if bias is None else bias.numpy(),
-        )
-        q, keys, values = (bits(x.reshape(-1)) for x in (world.q, world.keys, world.values))
-        items, out = world.items(), torch.empty(world.q.shape, dtype=dtype)
-        old.attend(q, keys, values, shape, world.tables, items, *seen, bits(out.reshape(-1)), 0)
-        assert same_bits(world.attend(items), out), world
-        rows, heads = world.some_rows_and_heads(2)
-        looks = {}
-        for kind, number in (("pattern", old.PATTERN), ("scores", old.SCORES), ("dots", old.DOTS)):
-            looks[kind] = torch.empty(len(heads), len(rows), world.lengths[2])
-            chosen = np.array(rows), np.array(heads)
-            old.attention_rows(q, *chosen, keys, shape, world.tables[2], *seen, number, looks[kind].numpy())
-            assert same_bits(world.rows(rows, heads, kind), looks[kind]), (world, kind)  # type: ignore[arg-type]
-        softmax, pattern = torch.empty_like(looks["scores"]), torch.rand(looks["scores"].shape)
-        old.softmax_rows(looks["scores"].numpy(), softmax.numpy())
-        assert same_bits(attention.softmax_rows(looks["scores"]), softmax)
-        mixed = torch.zeros(len(heads), len(rows), world.dim)
-        sizes = (len(rows), world.lengths[2], *shape[1:])
-        readers = np.array(heads) // world.group
-        old.mix_rows(bits(pattern.reshape(-1)), readers, values, sizes, world.tables[2], bits(mixed.reshape(-1)))
-        assert same_bits(world.mix(pattern, heads, 2), mixed.to(dtype))

@@ -3,7 +3,6 @@
 Axes: T rows, d width, N blocks of 64 rows of a table.
 """
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,8 +11,7 @@ from torch import Tensor
 
 from model.kernels import rows
 from model.kernels.embedding import BLOCK, embed, gather_rows
-from model.layers.arrays import bits
-from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere, needs_numba
+from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
 
 EPS = 1e-5
 
@@ -67,24 +65,6 @@ def test_an_embedding_is_the_norm_of_sums_that_are_rounded(
     some_bias = bias if has_bias else None
     found = everywhere(lambda: (embed(ids, places, tokens, some_type, some_positions, weight, some_bias, EPS),))
     assert_same_bits(found, (rows.layer_norm(total, weight, some_bias, EPS),))
-
-
-@needs_numba
-@drawn
-@given(counts, widths, dtypes, st.booleans(), seeds)
-def test_the_bits_are_those_of_the_numba_kernels(
-    count: int, width: int, dtype: torch.dtype, special: bool, seed: int
-) -> None:
-    from model.layers import embedding_kernels
-
-    tokens = draw_numbers(50, width, dtype=dtype, special=special, seed=seed)
-    positions = draw_numbers(30, width, dtype=dtype, seed=seed)
-    token_type, weight, bias = draw_numbers(3, width, dtype=dtype, seed=seed + 1)
-    ids, places = draw_ids(count, 50, seed), draw_ids(count, 30, seed + 1)
-    expected = tokens.new_empty(count, width)
-    tables = (bits(each) for each in (tokens, token_type, positions, weight, bias))
-    embedding_kernels.embed(ids.numpy(), places.numpy(), *tables, np.float32(EPS), bits(expected))
-    assert_same_bits((embed(ids, places, tokens, token_type, positions, weight, bias, EPS),), (expected,))
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

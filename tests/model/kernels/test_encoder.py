@@ -1,11 +1,10 @@
 """An encoder's layers in one call: the bits of the single steps' kernels one after the other, of a text alone and among
-others, in any number of threads; attention within texts against float64, and the bits of numba's.
+others, in any number of threads; attention within texts against float64.
 """
 
 import dataclasses
 import random
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 from model.kernels import library, rows
 from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
-from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere, needs_numba
+from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
 
 _KINDS: dict[str, tuple[torch.dtype, Arithmetic]] = {
     "float32": (torch.float32, WIDEN),
@@ -173,26 +172,6 @@ def test_rows_outside_the_texts_stay_as_they_are() -> None:
     assert_same_bits((y[:10], y[50:]), (x[:10], x[50:]))
     assert not bool((y[10:50] == x[10:50]).all(1).any())
     assert_same_bits((_encoded(encoder, x, torch.tensor([60])),), (x,))
-
-
-@needs_numba
-@pytest.mark.parametrize("kind", ["float32", "dot"])
-def test_attention_has_the_bits_of_the_kernel_by_numba(kind: str) -> None:
-    from model.layers import tiles
-    from model.layers.arrays import bits
-    from model.layers.tile_attention_kernels import attend_texts as by_numba
-
-    dtype, arithmetic = _KINDS[kind]
-    if tiles.is_made_for_tiles() or not (tiles.has_pairs() if kind == "dot" else tiles.has_wide_vectors()):
-        pytest.skip("numba adds in another order here")
-    first_rows = _first_rows([1, 2, 15, 16, 17, 30, 64, 65, 129, 300])
-    for heads, dim in ((3, 32), (1, 64)):
-        qkv = draw_numbers(int(first_rows[-1]), 3, heads, dim, dtype=dtype)
-        scale, out = dim**-0.5, qkv.new_empty(len(qkv), heads, dim)
-        texts, nowhere = np.arange(len(first_rows) - 1), bits(qkv.new_empty(0))
-        places = bits(qkv.view(-1)), (heads, dim, 1), np.float32(scale), bits(out.view(-1)), nowhere
-        by_numba(texts, first_rows.numpy(), *places)
-        assert_same_bits((attend_texts(qkv, first_rows, scale, arithmetic),), (out,))
 
 
 def test_wrong_arguments_are_refused_by_name() -> None:

@@ -4,7 +4,6 @@ threads, alone and among others.
 Axes: R rows, K inputs, N outputs.
 """
 
-import importlib.util
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,11 +17,9 @@ from model.config import Activation
 from model.kernels import library
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import ACTIVATIONS
-from model.layers.int8_rows import Int8Rows
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEVELS = library.levels()
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
 
 
 @contextmanager
@@ -212,22 +209,3 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         weight.multiply(x, torch.zeros(70).bfloat16())
     with pytest.raises(ValueError, match="activation is 'tanh'; None, 'silu'"):
         weight.multiply(x, None, "tanh")  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(not HAS_NUMBA, reason="the kernels that these replace need numba")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_bits_are_those_of_the_numba_kernels(dtype: torch.dtype) -> None:
-    from model.layers.int8_weight import Int8Weight
-
-    post_ops = (("none", ""), ("swish", ""), ("gelu", "none"), ("gelu", "tanh"), ("relu", ""))
-    for _ in range(12):
-        rows, inputs, outputs = random.randint(1, 60), random.randint(1, 1500), random.randint(1, 300)
-        given_ = Int8Rows.quantize(torch.randn(outputs, inputs).to(dtype))
-        old, new = Int8Weight(given_), Int8BlockedWeight(given_.values, given_.scales)
-        x, bias = draw_rows(rows, inputs, dtype), random.choice([None, torch.randn(outputs).to(dtype)])
-        x[random.randrange(rows), 0] = random.choice([1.0, float("nan")])
-        for activation, post_op in zip(ACTIVATIONS, post_ops, strict=True):
-            expected = old.multiply(x, bias, post_op)
-            for level in LEVELS:
-                with library.at_level(level):
-                    assert same(new.multiply(x, bias, activation), expected), (level, activation)

@@ -207,27 +207,3 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         BlockedWeight(torch.randn(4, 3).double())
     with pytest.raises(ValueError, match="outputs"):
         BlockedWeight(torch.empty(0, 3)).find_largest(x)
-
-
-@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
-def test_up_to_512_inputs_products_have_the_bits_of_the_kernels_by_numba(kind: str) -> None:
-    """Which cut longer sums as oneDNN does."""
-    pytest.importorskip("numba")
-    from model.layers import few_rows_kernels, tiles
-    from model.layers.arrays import bits
-
-    if kind == "bfloat16" and (not tiles.multiplies_bfloat16() or tiles.has_tiles()):
-        pytest.skip("numba multiplies bfloat16 otherwise here")
-    if not tiles.has_wide_vectors():
-        pytest.skip("numba has no such kernel here")
-    dtype = _KINDS[kind][0]
-    for rows, inputs, outputs in ((1, 512, 65), (4, 64, 640), (8, 256, 100), (17, 480, 64)):
-        x, bias, blocked = (
-            _drawn(rows, inputs, dtype=dtype),
-            _drawn(outputs, dtype=dtype),
-            BlockedWeight(_drawn(outputs, inputs, dtype=dtype)),
-        )
-        out = x.new_empty(rows, outputs)
-        memory = bits(blocked.packed.flatten())
-        few_rows_kernels.multiply_shared(bits(x), memory, 512, bits(bias), bits(out))
-        assert _same(blocked.multiply(x, bias, arithmetic=DOT), out)

@@ -1,4 +1,4 @@
-"""The small kernels over rows against the same formulas in float64, their bits everywhere, and those of numba's.
+"""The small kernels over rows against the same formulas in float64, and their bits everywhere.
 
 Axes: T rows, d width, H query heads, K key heads, D head dimension, R dimensions that turn, B keys to a block.
 """
@@ -6,7 +6,6 @@ Axes: T rows, d width, H query heads, K key heads, D head dimension, R dimension
 from collections.abc import Callable
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.kernels import rows
-from model.layers.arrays import bits
-from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere, needs_numba
+from tests.model.kernels.everywhere import draw_numbers, everywhere
 
 EPS = 1e-5
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1.6e-2}  # two roundings of 2**-8
@@ -158,48 +156,6 @@ def test_queries_and_keys_turn_and_the_cache_is_written_at_the_slots_alone(
     for cache in in_order:
         cache[heads.slots] = 7.0
         assert (cache == 7.0).all()
-
-
-@needs_numba
-@drawn
-@given(counts, widths, dtypes, st.booleans(), seeds)
-def test_the_bits_are_those_of_the_numba_kernels(
-    count: int, width: int, dtype: torch.dtype, special: bool, seed: int
-) -> None:
-    from model.layers import layer_norm_kernels, row_kernels
-
-    x = draw_numbers(count, 2 * width, dtype=dtype, special=special, seed=seed)
-    weight, bias = draw_numbers(2, 2 * width, dtype=dtype, seed=seed + 1)
-    wide = draw_numbers(2 * width, seed=seed + 2)
-    once, twice, normed, gated = *(torch.empty_like(x) for _ in range(3)), x.new_empty(count, width)
-    row_kernels.rms_norm(bits(x), bits(weight), np.float32(EPS), bits(twice))
-    row_kernels.rms_norm_rounded_once(bits(x), bits(wide), np.float32(EPS), bits(once))
-    layer_norm_kernels.layer_norm(bits(x), bits(weight), bits(bias), np.float32(EPS), bits(normed))
-    row_kernels.silu_times(bits(x), bits(gated))
-    found = (
-        rows.rms_norm(x, weight, EPS),
-        rows.rms_norm(x, wide, EPS),
-        rows.layer_norm(x, weight, bias, EPS),
-        rows.silu_times(x),
-    )
-    assert_same_bits(found, (twice, once, normed, gated))
-    row_kernels.soft_cap((numbers := wide[None].clone()).numpy(), np.float32(2.5))
-    assert_same_bits(capped(wide[None], 2.5), (numbers,))
-
-
-@needs_numba
-@drawn
-@given(counts, dtypes, st.booleans(), seeds)
-def test_rotation_has_the_bits_of_the_numba_kernel(count: int, dtype: torch.dtype, special: bool, seed: int) -> None:
-    from model.layers import row_kernels
-
-    heads = Heads(count, dtype, seed, special=special)
-    q = torch.empty(count, heads.num_heads, heads.qkv.shape[2])
-    row_kernels.rotate_and_store(
-        bits(heads.qkv), heads.cos.numpy(), heads.sin.numpy(), heads.slots.numpy(), q.numpy(),
-        bits(keys := heads.keys.clone()), bits(values := heads.values.clone()),
-    )  # fmt: skip
-    assert_same_bits(heads.enter(), (q, keys, values))
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from model.kernels.search import argmax
-from model.layers.arrays import bits
-from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere, needs_numba
+from tests.model.kernels.everywhere import everywhere
 
 dtypes = st.sampled_from([torch.float32, torch.bfloat16])
 counts = st.sampled_from([0, 1, 3, 20])
@@ -60,20 +58,6 @@ def test_every_place_is_found() -> None:
     width = 1300
     places, _ = everywhere(lambda: argmax(torch.eye(width).bfloat16()))
     assert torch.equal(places, torch.arange(width))
-
-
-@needs_numba
-@drawn
-@given(counts, widths, dtypes, st.booleans(), seeds)
-def test_the_bits_are_those_of_the_numba_kernel(
-    count: int, width: int, dtype: torch.dtype, special: bool, seed: int
-) -> None:
-    from model.layers import search_kernels
-
-    x = draw_numbers(count, width, dtype=dtype, special=special, seed=seed)
-    places, numbers = np.empty(count, np.int64), np.empty(count, np.float32)
-    search_kernels.argmax(bits(x), places, numbers)
-    assert_same_bits(argmax(x), (torch.from_numpy(places), torch.from_numpy(numbers)))
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:

@@ -13,7 +13,7 @@ import model.attention_looks
 import model.sublayers
 from model.attention_looks import Attended
 from model.capture import LayerLooks, Looks
-from model.layers.attention import CompiledAttention, PlainAttention
+from model.layers.attention import NativeAttention, PlainAttention
 from model.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EmbedTask, Task
@@ -26,7 +26,7 @@ CAPTURES: tuple[tuple[Any, str], ...] = (
     (LayerLooks, "__init__"),
     (LayerLooks, "__call__"),
     (Attended, "rows"),
-    (CompiledAttention, "rows"),
+    (NativeAttention, "rows"),
     (PlainAttention, "rows"),
     (AttentionSink, "__init__"),
     (RowSink, "__init__"),

@@ -1,13 +1,12 @@
 """How many threads compute."""
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 
+from model.kernels import library
 from server.engine.threads import SMALL_MODEL, use_threads
 from tests.invariance import num_threads
 
@@ -18,15 +17,10 @@ def _as_before() -> Iterator[None]:
         yield
 
 
-def test_one_thread_is_one_for_torch_and_for_compiled_kernels_from_the_start() -> None:
-    code = (
-        "import torch, numba\n"
-        "from server.engine.threads import use_threads\n"
-        "use_threads(1, 1)\n"
-        "print(torch.get_num_threads(), numba.get_num_threads())"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert said.stdout.split() == ["1", "1"]
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_threads_compute_for_torch_as_for_our_kernels(count: int) -> None:
+    use_threads(count, SMALL_MODEL)
+    assert (torch.get_num_threads(), library.num_threads()) == (count, count)
 
 
 @pytest.mark.parametrize("told", ["1", "3"])

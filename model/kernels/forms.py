@@ -1,0 +1,32 @@
+"""The form that a weight gets for our kernels. A new one is a file with its C++, and a line in `lay_weight`."""
+
+import torch
+from torch import Tensor
+
+from model.kernels.choice import bfloat16_arithmetic
+from model.kernels.int8 import Int8BlockedWeight
+from model.kernels.int8_rows import Int8Rows, Quantization
+from model.kernels.products import BlockedWeight
+from model.kernels.weight import LaidWeight
+
+
+def lay_weight(weight: Tensor, quantize: Quantization = "none", *, keep_dtype: bool = False) -> LaidWeight:
+    """Lay a weight [N, K], float32 or bfloat16, as our kernels read it: a copy.
+
+    A float32 weight whose numbers bfloat16 holds, as of a checkpoint saved in it, is kept in that, in half the memory
+    and with the same bits of every product; unless keep_dtype says not to.
+
+    Raises ValueError when a weight to be quantised has a number that is not finite.
+    """
+    weight = weight.contiguous()
+    if quantize == "int8":
+        rows = Int8Rows.quantize(weight)
+        return Int8BlockedWeight(rows.values, rows.scales, weight.dtype)
+    if weight.dtype == torch.float32 and not keep_dtype and is_exact_in_bfloat16(weight):
+        return BlockedWeight(weight.bfloat16(), row_dtype=torch.float32)
+    return BlockedWeight(weight, bfloat16_arithmetic())
+
+
+def is_exact_in_bfloat16(weight: Tensor) -> bool:
+    """Return whether bfloat16 holds every number of a float32 weight, which has no NaN among them."""
+    return all(torch.equal(part.bfloat16().float(), part) for part in torch.split(weight, 1024))

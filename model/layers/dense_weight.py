@@ -1,0 +1,62 @@
+"""A weight as plain torch operations multiply by it: on a GPU, in dtypes that our kernels do not take, and as the slow,
+obvious version that they are proved against.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.config import Activation
+from model.kernels.int8_rows import Int8Rows, Quantization
+from model.layers import fixed_shapes
+
+
+class DenseWeight:
+    """A weight [N, K] as it was given, or as int8 stands for it."""
+
+    def __init__(self, weight: Tensor, quantize: Quantization = "none", *, batch_invariant: bool = True) -> None:
+        """batch_invariant: whether the bits of a row of a product may depend on that row alone.
+
+        Raises ValueError when a weight to be quantised has a number that is not finite.
+        """
+        self.num_outputs, self.num_inputs = weight.shape
+        self._weight = Int8Rows.quantize(weight) if quantize == "int8" else weight
+        self._batch_invariant = batch_invariant
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
+        """Return activation(x W^T + bias): x [R, K] -> [R, N]."""
+        y = (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self.to_dense(), bias)
+        if activation is None:
+            return y
+        return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
+
+    def find_largest(self, x: Tensor) -> None:
+        """Find nothing: `multiply` gives what is to be searched."""
+
+    def to_dense(self) -> Tensor:
+        """Return the weight [N, K]: itself, or a copy where it is quantised."""
+        return self._weight if isinstance(self._weight, Tensor) else self._weight.to_dense()
+
+
+def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return the activation by torch's own operator: exact in float64.
+
+    torch computes whole vectors and the last few elements of each thread's share with different code, so an element's
+    last bit depends on where in the batch it falls; `activate_in_any_batch` is free of that.
+    """
+    match activation:
+        case "silu":
+            return F.silu(x)
+        case "gelu":
+            return F.gelu(x)
+        case "gelu_tanh":
+            return F.gelu(x, approximate="tanh")
+        case "relu":
+            return F.relu(x)
+
+
+def activate_in_any_batch(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    """Return the same with bits that do not depend on where in x a number stands."""
+    return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), x)

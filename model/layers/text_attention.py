@@ -1,0 +1,31 @@
+"""Attention of encoders within whole texts by products of bfloat16: what blocks that are one call each compute while
+nobody looks, for when somebody does.
+
+What `rows`, `softmax` and `mix` give is `NativeAttention`'s, in float32: it agrees with what `attend` used as far as
+bfloat16 is precise, not to the last bit. In float32, and where bfloat16 is widened, both are the same anyway.
+"""
+
+import torch
+
+from model.batch import Batch, Sight
+from model.kernels.choice import bfloat16_arithmetic
+from model.kernels.encoder import attend_texts
+from model.kv_cache import LayerCache
+from model.layers.attention import AttentionRule, NativeAttention, cached_keys, cached_values
+
+
+class TextAttention(NativeAttention):
+    """`NativeAttention` of rows that see all of their text: no bias, no cap, no mask, a key head to each head."""
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+    ) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        qkv = torch.empty(rows, 3, heads, dim, dtype=cache.values.dtype)
+        qkv[:, 0] = q
+        first_rows = [first for first in batch.first_rows if first <= rows]
+        for text in range(len(first_rows) - 1):
+            batch.check()
+            own = slice(first_rows[text], first_rows[text + 1])
+            qkv[own, 1], qkv[own, 2] = cached_keys(cache, sight, text), cached_values(cache, sight, text)
+        return attend_texts(qkv, torch.tensor(first_rows), rule.scale, bfloat16_arithmetic())
