@@ -6,7 +6,11 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from model.config import Activation
 from model.kernels.library import SUFFIXES, kernels
+
+ACTIVATIONS: dict[Activation | None, int] = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
+"""`Activation` of `cpu/functions.h`."""
 
 
 def check_tensor(name: str, x: Tensor, dtypes: Collection[torch.dtype], shape: tuple[int, ...]) -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_tensor
 from model.kernels.library import kernels
-from model.kernels.products import ACTIVATIONS, BLOCK
+from model.kernels.products import BLOCK
 
 _GROUP, _LINE = 4, 64
 """Inputs that lie side by side, and a multiple to which they are filled up."""

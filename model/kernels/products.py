@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_tensor
 from model.kernels.embedding import gather_rows
 from model.kernels.library import SUFFIXES, kernels
 
@@ -31,10 +31,6 @@ _FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM = range(3)
 
 MOST_COLUMNS = 1 << 24
 """Among which `find_largest` tells one from another."""
-
-ACTIVATIONS: dict[Activation | None, int] = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
-"""`Activation` of `cpu/functions.h`."""
-
 
 _LARGE_PAGE = 2 << 20
 """Bytes of the system's large pages, in which few rows pass over weights a tenth to a fifth faster."""

@@ -9,7 +9,8 @@ Axes: T rows, d model width, H query heads, K key heads, D head dimension, R dim
 import torch
 from torch import Tensor
 
-from model.kernels.checks import check_axes, check_indices, check_numbers, check_tensor
+from model.config import Activation
+from model.kernels.checks import ACTIVATIONS, check_axes, check_indices, check_numbers, check_tensor
 from model.kernels.library import kernels
 
 _FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
@@ -50,14 +51,17 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     return out
 
 
-def silu_times(gate_up: Tensor) -> Tensor:
-    """Return silu(gate), rounded to the dtype, times up: gate_up [T, 2 ff], gate, then up, -> [T, ff]."""
+def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
+    """Return activation(gate), rounded to the dtype, times up: gate_up [T, 2 ff], gate, then up, -> [T, ff]."""
     kind = check_numbers("gate_up", gate_up, 2)
     num_rows, both = gate_up.shape
     if both % 2:
         raise ValueError(f"gate_up has rows of {both}; an even number is accepted")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
     out = gate_up.new_empty(num_rows, both // 2)
-    kernels().call(f"silu_times_{kind}", "ppll", gate_up.data_ptr(), out.data_ptr(), num_rows, both // 2)
+    addresses = gate_up.data_ptr(), out.data_ptr()
+    kernels().call(f"activate_times_{kind}", "pplll", *addresses, num_rows, both // 2, ACTIVATIONS[activation])
     return out
 
 
@@ -65,6 +69,16 @@ def soft_cap(x: Tensor, cap: float) -> None:
     """Make x, float32 [T, width], cap * tanh(x / cap), in place."""
     check_axes("x", x, _FLOAT32, 2)
     kernels().call("soft_cap_f32", "pllf", x.data_ptr(), *x.shape, cap)
+
+
+def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cosines and sines of angles, float32 of less than 2^30, of the same shape. Every machine gives these
+    bits.
+    """
+    check_axes("angles", angles, _FLOAT32, angles.ndim)
+    cos, sin = torch.empty_like(angles), torch.empty_like(angles)
+    kernels().call("cos_sin_f32", "pppl", angles.data_ptr(), cos.data_ptr(), sin.data_ptr(), angles.numel())
+    return cos, sin
 
 
 def rotate_and_store(

@@ -7,7 +7,7 @@ import torch
 
 from model.config import Activation
 from model.kernels.choice import why_not_native
-from model.kernels.rows import silu_times
+from model.kernels.rows import activate_times
 from model.layers.dense_weight import activate, activate_in_any_batch
 
 
@@ -17,8 +17,8 @@ def gated(gate_up: torch.Tensor, activation: Activation, *, batch_invariant: boo
     The activation is rounded to the type of the numbers before the product, as `transformers` does. By our
     kernel where there is one, and then the same for a row whatever stands beside it; else so if `batch_invariant`.
     """
-    if activation == "silu" and why_not_native(gate_up.dtype, gate_up.device) is None:
-        return silu_times(gate_up.contiguous())
+    if why_not_native(gate_up.dtype, gate_up.device) is None:
+        return activate_times(gate_up.contiguous(), activation)
     gate, up = gate_up.chunk(2, -1)
     if batch_invariant:
         return activate_in_any_batch(gate, activation) * up

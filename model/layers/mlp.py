@@ -11,7 +11,6 @@ import torch
 
 from model.config import Activation, ModelConfig
 from model.kernels.int8_rows import Quantization
-from model.layers.dense_weight import activate
 from model.layers.gate import gated
 from model.layers.linear import Linear
 
@@ -60,19 +59,15 @@ class Mlp:
 
     def hidden_from(self, pre: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
         """What `down` is given, [rows, ff], from what `before_activation` gives: for the rows that somebody changes."""
-        if linear is not None:
-            return self._gated(torch.cat((pre, linear), -1))
-        assert self.up.activation is not None
-        activation = self.up.activation  # row by row, since torch's activations are not free of the batch
-        return torch.stack([activate(row, activation) for row in pre])
+        activation = self.gate or self.up.activation
+        assert activation is not None
+        linear = torch.ones_like(pre) if linear is None else linear
+        return gated(torch.cat((pre, linear), -1), activation, batch_invariant=self._batch_invariant)
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, ff]: what `down` is given."""
-        return self.up(x) if self.gate is None else self._gated(self.up(x))
-
-    def _gated(self, gate_up: torch.Tensor) -> torch.Tensor:
-        assert self.gate is not None
-        return gated(gate_up, self.gate, batch_invariant=self._batch_invariant)
+        up = self.up(x)
+        return up if self.gate is None else gated(up, self.gate, batch_invariant=self._batch_invariant)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x [rows, d] -> [rows, d]."""

@@ -4,7 +4,8 @@ Knows frequencies and how to turn q and k by them; refuses to know sequences: a 
 from tables made once, so nothing depends on what else is in the batch.
 
 Tables for float64 are made in float64. For every other dtype they are made in float32 with the operations of
-`transformers`, in its order, since at position 10000 another rounding of the frequency would already be seen.
+`transformers`, in its order, since at position 10000 another rounding of the frequency would already be seen; powers,
+cosines and sines are rounded correctly, so that a table has the same bits on every machine.
 
 `dynamic` and `longrope` are defined by the length of the text so far, which would turn the keys already in the
 cache into stale ones as a text grows. As vLLM does, the frequencies are instead fixed once, from the context that
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 import torch
 
 from model.config import RopeConfig, RopeType
+from model.kernels.choice import why_not_native
+from model.kernels.rows import cos_sin
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,13 @@ class Frequencies:
 
 def _plain(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
     """theta^(-2i / R): section 3.4.3 of the paper."""
-    return 1.0 / theta ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
+    return 1.0 / _powers(theta, dims, dtype)
+
+
+def _powers(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
+    """theta^(2i / R), made in float64: float32's own power has other last bits on other machines."""
+    exponents = torch.arange(0, dims, 2, dtype=dtype) / dims
+    return (theta ** exponents.double()).to(dtype)
 
 
 def _default(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
@@ -90,7 +99,7 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
     low, high = max(low, 0), min(high, dims - 1)
     width = high - low if high != low else 0.001
     keep = 1 - ((torch.arange(dims // 2, dtype=dtype) - low) / width).clamp(0, 1)
-    powers = rope.theta ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
+    powers = _powers(rope.theta, dims, dtype)
     return Frequencies(1.0 / (factor * powers) * (1 - keep) + 1.0 / powers * keep, scaling)
 
 
@@ -101,7 +110,7 @@ def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> 
     if scaling is None:
         scaling = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(rope.original_max_position))
     chosen = rope.long_factor if max_len > rope.original_max_position else rope.short_factor
-    powers = rope.theta ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
+    powers = _powers(rope.theta, dims, dtype)
     return Frequencies(1.0 / (torch.tensor(chosen, dtype=dtype) * powers), scaling)
 
 
@@ -135,7 +144,9 @@ class Rope:
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         turns = frequencies(rope, head_dim, max_len, wide)
         angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, R / 2]
-        cos, sin = angles.cos() * turns.scaling, angles.sin() * turns.scaling
+        is_native = why_not_native(wide, torch.device("cpu")) is None
+        cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())
+        cos, sin = cos * turns.scaling, sin * turns.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
         self.cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
         self.sin = torch.cat((-sin, sin), -1).to(device)

@@ -28,10 +28,10 @@ void layer_norm(const X* x, const X* weight, const X* bias, X* out, long num_row
 }
 
 template <class X>
-void silu_times(const X* gate_up, X* out, long num_rows, long width) {
+void activate_times(const X* gate_up, X* out, long num_rows, long width, long activation) {
   each_row(num_rows, 16, [&](long row) {
     const X* gate = gate_up + 2 * row * width;
-    silu_times_row(gate, gate + width, width, out + row * width);
+    activate_times_row(gate, gate + width, width, activation, out + row * width);
   });
 }
 
@@ -74,12 +74,13 @@ EXPORT(void, layer_norm_bf16)(const LEVEL::bfloat16* x, const LEVEL::bfloat16* w
   LEVEL::layer_norm(x, weight, bias, out, num_rows, width, eps);
 }
 
-// out = silu(gate), rounded, times up. gate_up [num_rows, 2 width]: gate, then up; out [num_rows, width]
-EXPORT(void, silu_times_f32)(const float* gate_up, float* out, long num_rows, long width) {
-  LEVEL::silu_times(gate_up, out, num_rows, width);
+// out = activation(gate), rounded, times up, of each row: gate_up [num_rows, 2, width], out [num_rows, width]
+EXPORT(void, activate_times_f32)(const float* gate_up, float* out, long num_rows, long width, long activation) {
+  LEVEL::activate_times(gate_up, out, num_rows, width, activation);
 }
-EXPORT(void, silu_times_bf16)(const LEVEL::bfloat16* gate_up, LEVEL::bfloat16* out, long num_rows, long width) {
-  LEVEL::silu_times(gate_up, out, num_rows, width);
+EXPORT(void, activate_times_bf16)(const LEVEL::bfloat16* gate_up, LEVEL::bfloat16* out, long num_rows, long width,
+                                  long activation) {
+  LEVEL::activate_times(gate_up, out, num_rows, width, activation);
 }
 
 // x = cap * tanh(x / cap), in place. x [num_rows, width]

@@ -70,12 +70,16 @@ ALWAYS_INLINE void layer_norm_row(const X* x, const W* weight, const W* bias, lo
   });
 }
 
-// out = silu(gate), rounded to the type of the numbers, times up; gate, up, out [width].
+// out = activation(gate), rounded, times up: [width] each.
+template <class X>
+ALWAYS_INLINE void activate_times_row(const X* gate, const X* up, long width, long activation, X* out) {
+  each_number(width, [&]<class N>(long i) {
+    put(out + i, rounded<X>(activate(take<N>(gate + i), activation)) * take<N>(up + i));
+  });
+}
 template <class X>
 ALWAYS_INLINE void silu_times_row(const X* gate, const X* up, long width, X* out) {
-  each_number(width, [&]<class N>(long i) {
-    put(out + i, rounded<X>(silu(take<N>(gate + i))) * take<N>(up + i));
-  });
+  activate_times_row(gate, up, width, SILU, out);
 }
 
 // A row of cos and sin, [num_turned] each, sin with the sign of the first half turned: the first num_turned dimensions

@@ -201,7 +201,7 @@ class World:
             )
             x = x + _multiply(layer.out, mixed.flatten(1))
             gate_up = _multiply(layer.gate_up, rows.rms_norm(x, layer.before_mlp, EPS))
-            x = x + _multiply(layer.down, rows.silu_times(gate_up))
+            x = x + _multiply(layer.down, rows.activate_times(gate_up, "silu"))
             queries.append(q)
         out = x if self.final_norm is None else rows.rms_norm(x, self.final_norm, EPS)
         return x, out, *queries, *(each for cache in caches for each in cache)

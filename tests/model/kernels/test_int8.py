@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from model.config import Activation
 from model.kernels import library
+from model.kernels.checks import ACTIVATIONS
 from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.products import ACTIVATIONS
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEVELS = library.levels()

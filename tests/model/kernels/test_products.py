@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from model.kernels import library
+from model.kernels.checks import ACTIVATIONS
 from model.kernels.library import kernels
-from model.kernels.products import ACTIVATIONS, DOT, WIDEN, Arithmetic, BlockedWeight
+from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 
 _KINDS = {
     "float32": (torch.float32, torch.float32),

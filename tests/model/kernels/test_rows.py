@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from model.config import Activation
 from model.kernels import rows
+from model.layers.dense_weight import activate
 from tests.model.kernels.everywhere import draw_numbers, everywhere
 
 EPS = 1e-5
@@ -65,14 +67,14 @@ def test_layer_norm_takes_the_mean_away_and_divides_by_the_deviation(
 
 
 @drawn
-@given(counts, widths, dtypes, seeds)
-def test_silu_times_multiplies_the_activated_half_with_the_other(
-    count: int, width: int, dtype: torch.dtype, seed: int
+@given(counts, widths, dtypes, st.sampled_from(["silu", "gelu", "gelu_tanh", "relu"]), seeds)
+def test_the_activated_half_is_multiplied_with_the_other(
+    count: int, width: int, dtype: torch.dtype, activation: Activation, seed: int
 ) -> None:
     gate_up = draw_numbers(count, 2 * width, dtype=dtype, seed=seed)
-    (found,) = everywhere(lambda: (rows.silu_times(gate_up),))
+    (found,) = everywhere(lambda: (rows.activate_times(gate_up, activation),))
     gate, up = gate_up.double().chunk(2, 1)
-    assert_close(found, gate * gate.sigmoid() * up)
+    assert_close(found, activate(gate, activation) * up)
 
 
 def capped(x: Tensor, cap: float) -> tuple[Tensor]:
@@ -106,7 +108,7 @@ def test_a_row_has_the_same_bits_alone_and_among_others_that_hold_nan(
     kernels: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda some: rows.rms_norm(some, weight, EPS),
         lambda some: rows.layer_norm(some, weight, weight, EPS),
-        rows.silu_times,
+        lambda some: rows.activate_times(some, "silu"),
     )
     for kernel in kernels:
         among = kernel(x)
@@ -164,7 +166,8 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         "x": lambda: rows.rms_norm(x.double(), weight, EPS),
         "weight": lambda: rows.rms_norm(x, torch.zeros(7), EPS),
         "bias": lambda: rows.layer_norm(x, weight, weight.bfloat16(), EPS),
-        "gate_up": lambda: rows.silu_times(torch.zeros(3, 7)),
+        "gate_up": lambda: rows.activate_times(torch.zeros(3, 7), "silu"),
+        "activation": lambda: rows.activate_times(torch.zeros(3, 8), "tanh"),  # type: ignore[arg-type]
     }
     for name, call in refused.items():
         with pytest.raises(ValueError, match=f"^{name} (is|has) .* accepted"):
@@ -181,3 +184,14 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     odd = torch.zeros(1, 3)
     with pytest.raises(ValueError, match="turn 3 dimensions"):
         rows.rotate_and_store(qkv, (odd, odd), slot, keys, values)
+
+
+@drawn
+@given(counts, st.sampled_from([1.0, 100.0, 1e5, 1e7]), seeds)
+def test_cosines_and_sines_are_rounded_correctly_and_have_the_same_bits_everywhere(
+    count: int, largest: float, seed: int
+) -> None:
+    angles = torch.cat([draw_numbers(count, seed=seed).clamp(-1, 1) * largest, torch.tensor([0.0, -0.0, largest])])
+    cos, sin = everywhere(lambda: rows.cos_sin(angles))
+    assert torch.equal(cos, angles.double().cos().float())
+    assert torch.equal(sin, angles.double().sin().float())
