@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 import torch
 
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.checks import SUFFIXES
+from model.kernels.library import kernels
 
 Kind = Literal["pattern", "scores", "dots"]
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}

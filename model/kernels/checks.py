@@ -6,7 +6,10 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.library import kernels
+
+SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+"""How a kernel's name ends that there is for these dtypes."""
 
 
 def check_tensor(name: str, x: Tensor, dtypes: Collection[torch.dtype], shape: tuple[int, ...]) -> None:

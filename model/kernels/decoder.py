@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from model.kernels.attention import AttentionArguments, AttentionItems, SeenKeys
-from model.kernels.checks import check_tensor
+from model.kernels.checks import SUFFIXES, check_tensor
 from model.kernels.int8 import Int8BlockedWeight
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.library import kernels
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 
 _FLOAT32 = (torch.float32,)

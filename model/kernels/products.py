@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import check_axes, check_numbers, check_tensor
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.checks import SUFFIXES, check_axes, check_numbers, check_tensor
+from model.kernels.library import kernels
 
 BLOCK = 64
 """Outputs that lie side by side; the last block is filled up with zeros."""
