@@ -43,13 +43,12 @@ ENV PATH=/opt/lightwell/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HF_HOME=/cache \
-    NUMBA_CACHE_DIR=/tmp/numba \
     LIGHTWELL_HOST=0.0.0.0 \
     LIGHTWELL_PORT=8000
 USER lightwell
 WORKDIR /var/lib/lightwell
 EXPOSE 8000
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
     CMD ["lightwell", "health"]
 ENTRYPOINT ["lightwell", "serve"]

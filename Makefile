@@ -59,7 +59,7 @@ types: install ## mypy --strict
 test: lint ## lint, types and tests, several at a time; ends by naming what was skipped and why (JOBS=, ARGS="-k name")
 	$(PYTEST) $(ARGS)
 
-test-all: lint ## also what needs more than pip: promtool, the image, peers' clients (BUILD_IMAGE=script)
+test-all: lint ## also what needs more than pip: promtool, the image, peers' clients, other torch releases (BUILD_IMAGE=script)
 	BUILD_IMAGE='$(BUILD_IMAGE)' tests/tools/install.sh
 	TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) $(ARGS)
 

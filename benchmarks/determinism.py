@@ -52,7 +52,7 @@ ASKED = {"float32": 1.10, "bfloat16": 1.03}
 COMMON_IDS = 4000
 """Token ids that both vocabularies have."""
 READY_WITHIN = 900.0
-"""Seconds: a first start compiles kernels, and the machine may be busy."""
+"""Seconds: the machine may be busy."""
 SMALL_STEP = 96
 """Tokens: fewer than a prompt may have, so that prompts are read in pieces."""
 LOGIT_POSITIONS = [-4, -3, -2, -1]
@@ -206,7 +206,7 @@ def timed_pairs(
             order = (True, False) if turn % 2 else (False, True)
             times = {which: networks[which].seconds(case) for which in order}
             found.append((times[True], times[False]))
-        pairs[case] = found[2:]  # the first steps compile their products
+        pairs[case] = found[2:]  # the first steps meet memory that nobody has touched
     return pairs
 
 

@@ -181,7 +181,7 @@ async def measure_streams(
     try:
         await asyncio.sleep(3.0)  # all prompts are in and the first answers flow
         async with tracing(server, body, []):
-            await asyncio.sleep(seconds)  # products for new numbers of rows are compiled
+            await asyncio.sleep(seconds)  # steps with a trace among them become usual
         for number in range(2 * windows):
             await asyncio.sleep(SETTLE_SECONDS)
             if number % 2:

@@ -141,7 +141,7 @@ def time_steps(folder: Path, rounds: int, threads: int | None) -> None:
             order = (plain, int8) if turn % 2 else (int8, plain)
             times = {network: network.seconds(batches[network], last_rows) for network in order}
             pairs.append((times[plain], times[int8]))
-        pairs = pairs[2:]  # the first steps compile their kernels
+        pairs = pairs[2:]  # the first steps meet memory that nobody has touched
         without, with_int8 = (1000 * statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(a / b for a, b in pairs)
         print(f"{case:<24}{without:>12.2f}{with_int8:>12.2f}{ratio:>16.2f}")

@@ -50,7 +50,6 @@ def row(model: str, cache: Path, dtype: str, quantize: str) -> list[str]:
     folder = MODELS[model].folder(cache)
     settings = Settings(dtype=dtype, quantize=quantize, kv_cache_memory=KV_CACHE)
     foretold = sizes(read_config(folder), settings)
-    measured(folder, dtype, quantize)  # whatever is not compiled yet; a worker that compiles takes more
     found = measured(folder, dtype, quantize)
     worker = found["worker"] - KV_CACHE
     total = sum(found.values())

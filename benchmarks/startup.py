@@ -1,17 +1,21 @@
-"""From the start of the process to ready and to the first token, beside other engines, with cold and warm caches.
+"""From the start of the process to ready and to the first token, beside other engines: fresh, and once more.
 
-Each engine gets a folder of its own for what it compiles. Its first start finds that empty and is the cold figure; of
-those after it the medians are told. Python's own bytecode and the files of model and libraries are there in both: that
-is a machine on which the engine was installed and tried. Ready is asked for ten times a second; then one request with a
-short prompt is sent.
+Of each engine the first start is that of a fresh clone after `make install`: without bytecode of our own source, and
+with an empty folder for what peers compile. Of those after it the medians are told. The files of model and libraries
+were read before, the libraries' bytecode is there. Ready is asked for ten times a second; then one request with a short
+prompt is sent. With `--build-image` a fresh container is started too, and one with a read-only root, of the default
+model: from the start of `lightwell serve` in it to its first token.
 
-    python -m benchmarks.startup --models default 124m --turns 5
+    python -m benchmarks.startup --models default 124m --turns 5 [--build-image SCRIPT]
 """
 
 import argparse
 import asyncio
+import json
 import os
+import shutil
 import statistics
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +26,13 @@ from benchmarks.comparison import OURS, ratio, table
 from benchmarks.load import stream_completion
 from benchmarks.models import MODELS, add_folders
 from benchmarks.peers.engines import ENGINES, Absent, Setup
-from benchmarks.processes import ServerFailed
+from benchmarks.processes import ROOT, ServerFailed
 from benchmarks.subjects import vocabulary_of
 
 PROMPT_TOKENS = 16
 DTYPE = "bfloat16"
 VLLM = "vllm"
+IMAGE = "lightwell-startup"
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,22 @@ def start_once(name: str, setup: Setup) -> Start:
 
 
 def caches_in(folder: Path) -> dict[str, str]:
-    """The environment with which what engines compile is kept there: numba's, inductor's and vLLM's own."""
-    names = ("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
+    """The environment with which what engines compile is kept there: inductor's and vLLM's own."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT")
     return {name: str(folder / name.lower()) for name in names}
 
 
+def forget_bytecode() -> None:
+    """Leave our own source as a fresh clone has it."""
+    for top in ("model", "server"):
+        for folder in list((ROOT / top).rglob("__pycache__")):
+            shutil.rmtree(folder)
+
+
 def measure(names: Sequence[str], setup: Setup, turns: int) -> dict[str, list[Start]]:
-    """Of each engine that is there a cold start and so many warm ones, in turns. Prints why one is not there."""
+    """Of each engine that is there a fresh start and so many more, in turns. Prints why one is not there."""
     found: dict[str, list[Start]] = {name: [] for name in names}
+    forget_bytecode()
     with TemporaryDirectory(prefix="lightwell-startup-") as caches:
         for _ in range(turns + 1):
             for name in [*found]:
@@ -71,27 +84,27 @@ def measure(names: Sequence[str], setup: Setup, turns: int) -> dict[str, list[St
 
 
 def table_of_starts(title: str, found: dict[str, list[Start]]) -> str:
-    """Seconds. The ratio is of the warm starts."""
+    """Seconds. The ratio is of the starts after the first."""
     head = [
         "engine",
-        "cold: ready s",
-        "cold: first token",
-        "warm: ready s",
-        "warm: first token",
+        "fresh: ready s",
+        "fresh: first token",
+        "again: ready s",
+        "again: first token",
         "ready, ours / vLLM's",
     ]
     rows = [[title, *head]]
-    warm = {name: [each.ready for each in starts[1:]] for name, starts in found.items()}
-    for name, (cold, *others) in found.items():
+    again = {name: [each.ready for each in starts[1:]] for name, starts in found.items()}
+    for name, (fresh, *others) in found.items():
         is_compared = name == OURS and VLLM in found
         rows.append([
             "",
             name,
-            f"{cold.ready:.1f}",
-            f"{cold.first_token:.1f}",
-            f"{statistics.median(warm[name]):.1f}",
+            f"{fresh.ready:.1f}",
+            f"{fresh.first_token:.1f}",
+            f"{statistics.median(again[name]):.1f}",
             f"{statistics.median(each.first_token for each in others):.1f}",
-            f"{ratio(warm, VLLM):.2f}" if is_compared else "",
+            f"{ratio(again, VLLM):.2f}" if is_compared else "",
         ])  # fmt: skip
     return table(rows)
 
@@ -103,15 +116,33 @@ def report(models: Sequence[str], names: Sequence[str], cache: Path, home: Path,
         print(f"{table_of_starts(f'start, {model}, {DTYPE}', found)}\n", flush=True)
 
 
+def table_of_containers(build_image: str) -> str:
+    """Seconds of the image in new containers, by a script: SCRIPT TAG builds it, SCRIPT TAG -- COMMAND runs in one."""
+    subprocess.run([build_image, IMAGE], cwd=ROOT, check=True, capture_output=True)
+    check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
+    locked = (ROOT / "tests" / "tools" / "read_only.sh").read_text(encoding="utf-8")
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "--fork", "bash", "-c", locked, "bash"]
+    rows = [["start in a container", "ready s", "first token"]]
+    for name, before in (("fresh", []), ("with a read-only root", alone)):
+        command = [build_image, IMAGE, "--", *before, "python", "-c", check]
+        printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        told = json.loads(printed.splitlines()[-1])
+        rows.append([name, f"{told['ready_s']:.1f}", f"{told['answered_s']:.1f}"])
+    return table(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
     parser.add_argument("--engines", nargs="+", default=[*ENGINES], choices=[*ENGINES])
-    parser.add_argument("--turns", type=int, default=5, help="warm starts of each engine")
+    parser.add_argument("--turns", type=int, default=5, help="starts of each engine after the first")
+    parser.add_argument("--build-image", metavar="SCRIPT", help="what builds the image and runs commands in it")
     add_folders(parser)
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores\n")
     report(options.models, options.engines, options.cache, options.home, options.turns)
+    if options.build_image:
+        print(table_of_containers(options.build_image), flush=True)
 
 
 if __name__ == "__main__":

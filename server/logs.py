@@ -195,7 +195,6 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
     if level != "debug":
         for name in ("uvicorn", "uvicorn.error", "litserve", "asyncio"):
             logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("numba").setLevel(logging.WARNING)  # of each kernel it compiles it tells thousands of details
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     logging.captureWarnings(True)
     _log_uncaught_exceptions()

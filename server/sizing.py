@@ -16,9 +16,7 @@ BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20
 """Python, the routes, a tokenizer of some 50,000 entries."""
 WORKER = 420 << 20
-"""Python, torch, compiled kernels, what steps compute with."""
-COMPILING = 700 << 20
-"""What a worker takes beside that when it compiles kernels, at a first start, until it ends; later ones read them."""
+"""Python, torch, what steps compute with."""
 _SCALE = 4
 """Bytes of the number that a row of int8 is multiplied by."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection")
@@ -43,7 +41,6 @@ class Sizes:
     """Of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
     processes: int
     """The API process and the worker beside weights, cache and captures."""
-    compiling: int
     captures: int
     """While the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on its way."""
 
@@ -54,10 +51,8 @@ class Sizes:
 
     @property
     def most(self) -> int:
-        """`idle`, kernels compiled by these very workers and a capture budget that is used up, or the load where that
-        takes more: a container's limit.
-        """
-        return max(self.idle + self.compiling + self.captures, self.loading + self.processes)
+        """`idle` and a capture budget that is used up, or the load where that takes more: a container's limit."""
+        return max(self.idle + self.captures, self.loading + self.processes)
 
 
 def sizes(config: ModelConfig, settings: Settings) -> Sizes:
@@ -81,7 +76,6 @@ def sizes(config: ModelConfig, settings: Settings) -> Sizes:
         kv_per_token=per_token,
         kv_cache=num_workers * kv_cache if per_token else 0,
         processes=API_PROCESS + num_processes * WORKER,
-        compiling=0 if settings.no_compile else num_processes * COMPILING,
         captures=2 * settings.max_capture_bytes,
     )
 
@@ -154,7 +148,6 @@ def as_table(found: Sizes, settings: Settings) -> str:
         "API process and worker": found.processes,
         "idle": found.idle,
         "while loading, beside the processes": found.loading,
-        "kernels, at a first start": found.compiling,
         f"captures (--max-capture-bytes {format_bytes(settings.max_capture_bytes)})": found.captures,
         "most: a limit for the container": found.most,
     }

@@ -4,19 +4,15 @@ Runs in the API process's event loop, on the workers' sentinels, without a threa
 """
 
 import asyncio
-import atexit
 import logging
 import multiprocessing.process
 import os
-import shutil
 import signal
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 from multiprocessing import resource_tracker
-from pathlib import Path
 
 from server.engine_client import EngineClient
 
@@ -211,18 +207,6 @@ def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None
     os.environ.setdefault("GOMP_SPINCOUNT", "10000" if is_large else "1000")
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
-    if "NUMBA_CACHE_DIR" not in os.environ and not any(map(_can_write, _COMPILER_CACHES)):
-        # numba refuses to start without a place for what it compiled. Only we can write to this one: it is trusted.
-        os.environ["NUMBA_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="lightwell-compiled-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-
-
-_COMPILER_CACHES = (Path(__file__).parent.parent / "model" / "layers", Path(os.path.expanduser("~")))
-"""Where numba keeps compiled code by itself: beside the source, else in the user's cache."""
-
-
-def _can_write(folder: Path) -> bool:
-    return folder.is_dir() and os.access(folder, os.W_OK)
 
 
 def _describe_exit(exitcode: int | None) -> str:

@@ -83,7 +83,7 @@ class WorkerWatch:
 
     def _look_at_starting(self, worker: WorkerState, elapsed: float) -> None:
         """Progress counts, not signs of life: a load that is blocked may still beat, and one that is slow may not, as
-        long as a library is mapped or a kernel compiled.
+        long as a library is mapped.
         """
         worker.stalled_for += elapsed
         if self._load_timeout and worker.stalled_for > self._load_timeout:

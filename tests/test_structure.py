@@ -63,7 +63,7 @@ WITHOUT_TORCH = (
     "model.point_names", "model.registry", "model.weight_maps", "model.sentence_transformers",
     "model.generation_defaults",
     "model.inside.census", "model.inside.census_report", "model.inside.matrices", "model.inside.spectra",
-    "model.inside.correlations",
+    "model.inside.correlations", "model.inside.rollout",
 )  # fmt: skip
 
 MAX_FILE_LINES = 450

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from model.kernels.flow import maximum_flow
+
 Floats = npt.NDArray[np.floating[Any]]
 Float64 = npt.NDArray[np.float64]
 
@@ -44,10 +46,9 @@ def flow(patterns: Floats, query: int, check: Callable[[], None] = lambda: None)
 
     `check` is called before each input; what it raises ends the work. Each input is a maximum flow of its own (by
     Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the same), so that they sum to more than 1.
-    """
-    # Here, not above: only this function needs numba, and loading it takes half a second.
-    from model.inside.layered_flow import maximum_flow
 
+    Raises RuntimeError where there are no compiled kernels.
+    """
     capacities = np.rint(with_residual(patterns) * _UNIT).astype(np.int32)
     flows = []
     for j in range(capacities.shape[-1]):

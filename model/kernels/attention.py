@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.checks import SUFFIXES
+from model.kernels.library import kernels
 
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
 _TOLD = np.dtype([("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)])

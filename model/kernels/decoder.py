@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from model.kernels.attention import AttentionArguments, AttentionItems, SeenKeys
-from model.kernels.checks import check_tensor
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.checks import SUFFIXES, check_tensor
+from model.kernels.library import kernels
 from model.kernels.weight import LaidWeight
 
 _FLOAT32 = (torch.float32,)

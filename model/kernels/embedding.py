@@ -6,8 +6,8 @@ Axes: T rows, d model width, N blocks of 64 rows of a table.
 import torch
 from torch import Tensor
 
-from model.kernels.checks import check_axes, check_indices, check_numbers, check_tensor
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.checks import SUFFIXES, check_axes, check_indices, check_numbers, check_tensor
+from model.kernels.library import kernels
 
 BLOCK = 64
 """Rows of a table that lie side by side."""

@@ -1,6 +1,7 @@
 """The compiled kernels as one object: which library is loaded, and which level of CPU it runs at.
 
-Knows names and C types of functions; what they compute is said where they are called, and in `cpu/`.
+Knows names and C types of functions; what they compute is said where they are called, and in `cpu/`. Needs no torch, as
+the API process has none.
 """
 
 import ctypes
@@ -11,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from model.kernels.build import LEVELS, LIBRARY, architecture
 
 LEVEL_VARIABLE = "LIGHTWELL_KERNEL_LEVEL"
@@ -20,9 +19,6 @@ LEVEL_VARIABLE = "LIGHTWELL_KERNEL_LEVEL"
 
 LIBRARY_VARIABLE = "LIGHTWELL_KERNEL_LIBRARY"
 """Names a library to load instead of the one that was built beside this file: one with sanitizers, say."""
-
-SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-"""How a kernel's name ends that there is for these dtypes."""
 
 _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _TYPES = {"p": _POINTER, "l": _LONG, "f": _FLOAT}

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_tensor
+from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_axes, check_numbers, check_tensor
 from model.kernels.embedding import gather_rows
-from model.kernels.library import SUFFIXES, kernels
+from model.kernels.library import kernels
 
 BLOCK = 64
 """Outputs that lie side by side; the last block is filled up with zeros."""

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from model.inside.rollout import flow
 from model.inside.rollout import rollout as roll
+from model.kernels.library import levels as kernel_levels
 from model.point_names import stack_config
 from server.engine.request import AttentionCapture, AttentionTask
 from server.errors import BadRequest
@@ -80,6 +81,12 @@ def _check_work(
     body: RolloutRequest, layers: tuple[int, ...], lengths: list[int], queries: list[tuple[int, ...]]
 ) -> None:
     """Raise BadRequest when what is asked for would take too long. Each input has a flow for each query and layer."""
+    if body.method == "flow" and not kernel_levels():
+        raise BadRequest(
+            "method: flow needs the compiled kernels, and there are none for this machine; rollout is accepted.",
+            param="method",
+            code="not_supported_by_machine",
+        )
     if body.method == "rollout":
         work, most = sum((max(layers) + 1) * n**3 for n in lengths), MAX_ROLLOUT_WORK
         fewer = "tokens"

@@ -37,7 +37,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "settings": {
             "max_num_seqs": 128,
             "max_kv_demand": 1.5,
-            "no_compile": True,
+            "batch_invariant": True,
             "cors_origin": ["https://a.example"],
         },
         "extraEnv": [{"name": "OTEL_TRACES_SAMPLER", "value": "always_on"}],

@@ -64,4 +64,4 @@ def test_the_image_builds_and_serves_the_default_model() -> None:
     answer = json.loads(done.stdout.splitlines()[-1])
     assert (answer["model"], answer["status"], answer["health"], answer["user"]) == ("fables", 0, 0, "lightwell")
     assert answer["text"]
-    assert (answer["capabilities"], answer["written"]) == ("0", [])
+    assert (answer["capabilities"], answer["written"], answer["left_in_tmp"]) == ("0", [], [])

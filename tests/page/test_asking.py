@@ -137,11 +137,11 @@ def test_a_server_that_began_anew_with_other_weights_is_noticed(browser: Browser
     """The second one has the same name and shape, and the page asked nothing while there was none."""
     port = free_port()
     folders = [tiny.make("llama", tmp_path / str(seed), seed=seed) for seed in (0, 1)]
-    with serve([str(folders[0]), "--served-model-name", "same", "--no-compile"], port=port) as first:
+    with serve([str(folders[0]), "--served-model-name", "same"], port=port) as first:
         page = opened(browser, first.url)
         before = weight(first)
         expect(page.locator(".readout", has_text=before).first).to_be_visible()
-    with serve([str(folders[1]), "--served-model-name", "same", "--no-compile"], port=port) as second:
+    with serve([str(folders[1]), "--served-model-name", "same"], port=port) as second:
         now = weight(second)
         assert now != before
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # as when its tab is come back to

@@ -76,7 +76,7 @@ class Family:
 )
 def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
     folder = tiny.make_variant(request.param, tmp_path_factory.mktemp("family") / request.param)
-    with serve([str(folder), "--dtype", "float32", "--threads", "1", "--no-compile"]) as server:
+    with serve([str(folder), "--dtype", "float32", "--threads", "1"]) as server:
         yield Family(request.param, folder, server)
 
 

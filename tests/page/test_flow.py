@@ -133,7 +133,7 @@ def test_a_cell_of_an_opened_map_chooses_query_and_key(open_view: Open) -> None:
 @contextmanager
 def page_of(family: str, folder: Path, browser: Browser) -> Iterator[Page]:
     """The flow view of a small checkpoint of that family."""
-    with serve([str(tiny.make_variant(family, folder)), "--no-compile"]) as running:
+    with serve([str(tiny.make_variant(family, folder))]) as running:
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         page.goto(f"{running.url}/#view=flow&layer=0&query=7&key=6&text=The+old+king")

@@ -16,7 +16,7 @@ WRITTEN = "the girl in the wood"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serve([str(tiny.make_variant("bart", tmp_path_factory.mktemp("pair") / "bart")), "--no-compile"]) as running:
+    with serve([str(tiny.make_variant("bart", tmp_path_factory.mktemp("pair") / "bart"))]) as running:
         yield running
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 """Seconds after which a condition is taken to never come; only a failure waits that long."""
 LOAD_PATIENCE = 180.0
-"""The same, until a server is ready: the first on a fresh machine compiles attention, half a minute on two cores."""
+"""The same, until a server is ready."""
 
 
 def wait_for(condition: Callable[[], T], what: str, patience: float = PATIENCE, pause: float = 0.01) -> T:

@@ -107,9 +107,7 @@ def test_gate_and_up_are_read_and_packed_as_one(tmp_path: Path) -> None:
 def test_a_load_that_takes_more_than_serving_is_what_counts(tmp_path: Path) -> None:
     """int8 is made of weights that are read whole."""
     config = read_config(make("llama", tmp_path, hidden_size=1024, intermediate_size=4096, dtype=torch.bfloat16))
-    settings = Settings(
-        dtype="bfloat16", quantize="int8", no_compile=True, kv_cache_memory=1 << 20, max_capture_bytes=1
-    )
+    settings = Settings(dtype="bfloat16", quantize="int8", kv_cache_memory=1 << 20, max_capture_bytes=1)
     found = sizes(config, settings)
     assert found.loading == weight_bytes(config, "bfloat16", "none") + weight_bytes(config, "bfloat16", "int8")
     assert found.most == found.loading + found.processes > found.idle + found.captures
@@ -128,7 +126,7 @@ def test_the_command_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert mebibytes["KV cache"] == 1024
     assert mebibytes["captures"] == 200
     assert mebibytes["weights"] == pytest.approx(5.8e6 * 4 / 2**20, rel=0.01)
-    parts = ("weights", "KV cache", "API process and worker", "kernels, at a first start", "captures")
+    parts = ("weights", "KV cache", "API process and worker", "captures")
     assert mebibytes["most: a limit for the container"] == pytest.approx(
         sum(mebibytes[part] for part in parts), abs=0.3
     )

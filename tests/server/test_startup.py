@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import zipfile
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from model.generation_defaults import SamplingDefaults
 from model.kernels import library
 from server.app import default_model_id, load_model_files
 from server.settings import Settings
-from tests.server.running import ROOT, running_server
+from tests.server.running import ROOT, RunningServer, running_server
 
 MODULE = "tests.server.lightwell_command"
 
@@ -201,6 +203,33 @@ def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_d
     assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
 
 
+@pytest.mark.slow
+def test_two_first_starts_at_once_give_the_same_and_leave_no_file_behind(tmp_path: Path) -> None:
+    """Of a fresh clone, with an empty home: no kernel is compiled, no cache is filled."""
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    for package in ("model", "server"):
+        shutil.copytree(ROOT / package, clone / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "lightwell_command.py", clone)
+    home.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    body = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
+
+    def start() -> AbstractContextManager[RunningServer]:  # without Python's own cache, as in the image
+        return running_server("serve", module="server", cwd=clone, HOME=str(home), PYTHONDONTWRITEBYTECODE="1")
+
+    with start() as one, start() as other:
+        for server in (one, other):
+            server.wait_ready()
+        answers = [server.post("/v1/completions", body).json()["choices"][0]["text"] for server in (one, other)]
+        for server in (one, other):
+            server.signal(signal.SIGTERM)
+            assert server.wait_exit() == 0
+            server.wait_all_gone()
+            assert [path.name for path in server.tmp.rglob("*")] == ["output"]
+    assert answers[0] == answers[1] != ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 CONSOLE_SCRIPT = """
 import sys
 from lightwell_command import main
@@ -237,9 +266,7 @@ def test_no_code_of_the_working_directory_runs_and_no_foreign_package_stands_in_
     script = tmp_path / "bin" / "lightwell"
     script.parent.mkdir()
     script.write_text(CONSOLE_SCRIPT)
-    with running_server(
-        "serve", ".", "--no-compile", script=script, cwd=folder, PYTHONPATH=os.pathsep.join(map(str, path))
-    ) as server:
+    with running_server("serve", ".", script=script, cwd=folder, PYTHONPATH=os.pathsep.join(map(str, path))) as server:
         server.wait_ready()
         assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).status_code == 200
     assert not [mark.name for mark in marks.iterdir()]

@@ -186,6 +186,6 @@ def test_large_weights_are_put_into_huge_pages_unless_the_operator_tunes_malloc(
     monkeypatch: pytest.MonkeyPatch, before: str | None, weight_bytes: int, expected: str | None
 ) -> None:
     tuned = {} if before is None else {"GLIBC_TUNABLES": before}
-    monkeypatch.setattr(os, "environ", {**tuned, "NUMBA_CACHE_DIR": "unused"})
+    monkeypatch.setattr(os, "environ", tuned)
     prepare_environment(None, weight_bytes)
     assert os.environ.get("GLIBC_TUNABLES") == expected

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # What `make test-all` needs beyond pip: prometheus with promtool, chromium, and qemu with the C library of aarch64
 # (Debian), and the programs of others that are run unmodified (PyPI), each in a virtual environment of its own under
-# .tools.
+# .tools; there, too, the oldest and the newest torch that pyproject.toml allows, before all else that .venv has.
 #
 #   install.sh                 all of it; nothing is done for what is there already
 #   install.sh debian          prometheus and chromium alone: without them `make test` skips the tests that need them
-#   install.sh NAME ...        these programs alone (openai, lm-eval, transformer-lens, ...)
+#   install.sh NAME ...        these programs alone (openai, lm-eval, transformer-lens, torch-oldest, ...)
 #
 # RUNLEVEL=1: the service that comes with Debian's package prometheus is not wanted here.
 set -euo pipefail
@@ -45,7 +45,8 @@ install_debian() {
 install_program() {
   local venv=.tools/$1 wanted
   [[ $1 != vllm ]] || { benchmarks/peers/install_vllm.sh "$venv"; return; }
-  wanted=${programs[$1]:?"no program named $1; there are ${!programs[*]} vllm"}
+  [[ $1 != torch-* ]] || { install_torch "$1" "$venv"; return; }
+  wanted=${programs[$1]:?"no program named $1; there are ${!programs[*]} vllm torch-oldest torch-newest"}
   [[ $wanted != "$(cat "$venv/complete" 2> /dev/null)" ]] || return 0
   rm -rf "$venv"
   "$python" -m venv "$venv"
@@ -54,7 +55,18 @@ install_program() {
   echo "$wanted" > "$venv/complete"
 }
 
+install_torch() {
+  local wanted
+  wanted=$(sed -n 's/^ *"\(torch>=[^"]*\)".*/\1/p' pyproject.toml)
+  [[ $1 != torch-oldest ]] || wanted=$(sed 's/>=\([0-9.]*\).*/==\1/' <<< "$wanted")
+  [[ -x $2/bin/python ]] || "$python" -m venv "$2"
+  "$2/bin/python" -m pip install --quiet --upgrade "$wanted"
+  # Looked into last: what else the tests import is there as it is pinned.
+  .venv/bin/python -c 'import site; print(*site.getsitepackages(), sep="\n")' \
+    > "$("$2/bin/python" -c 'import site; print(site.getsitepackages()[0])')/of_venv.pth"
+}
+
 [[ $* != debian ]] || { install_debian; exit; }
 (($# > 0)) || install_debian everything
-(($# > 0)) || set -- "${!programs[@]}" vllm
+(($# > 0)) || set -- "${!programs[@]}" vllm torch-oldest torch-newest
 for name in "$@"; do install_program "$name"; done

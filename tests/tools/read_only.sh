@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs COMMAND as a container does with --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges, in
-# namespaces of its own: unshare --user --map-root-user --mount --fork read_only.sh COMMAND ...
+# namespaces of its own: unshare --user --map-user=ID --map-group=ID --keep-caps --mount --fork read_only.sh COMMAND ...
 set -euo pipefail
 while read -r _ _ _ _ folder _; do
   mount -o remount,bind,ro "$folder"

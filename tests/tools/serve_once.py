@@ -1,8 +1,8 @@
 """Runs inside the image: serves the default model, asks for one completion, ends the server with SIGTERM.
 
-The last line printed is JSON: the model, the text, the exit status of the server and of its health check, the user and
-the capabilities it ran with,
-whether the root is read-only, and else which files were written outside /tmp. Standard library only.
+The last line printed is JSON: the model, the text, after how many seconds it was ready and had written one token, the
+exit status of the server and of its health check, the user and the capabilities it ran with, whether the root is
+read-only, which files were written outside /tmp where it is not, and what was left in /tmp. Standard library only.
 """
 
 import json
@@ -29,8 +29,8 @@ def wait_until_ready(server: "subprocess.Popen[bytes]", seconds: float) -> None:
     raise SystemExit(f"the server in the image was not ready within {seconds} s (status {server.poll()})")
 
 
-def complete() -> dict[str, str]:
-    body = json.dumps({"prompt": "Once upon a time", "max_tokens": 16, "temperature": 0}).encode()
+def complete(max_tokens: int) -> dict[str, str]:
+    body = json.dumps({"prompt": "Once upon a time", "max_tokens": max_tokens, "temperature": 0}).encode()
     url = f"http://127.0.0.1:{PORT}/v1/completions"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
@@ -49,10 +49,18 @@ def is_read_only() -> bool:
     return bool(os.statvfs("/").f_flag & os.ST_RDONLY)
 
 
-def written_since(begin: float) -> list[str]:
-    """The files of the root's file system that changed since, but for those in /tmp."""
-    device, found = os.stat("/").st_dev, []
-    for folder, folders, files in os.walk("/"):
+def user_name() -> str:
+    """The user's name, or the number of one that has none: `docker run --user 12345`."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def written_since(begin: float, top: str) -> list[str]:
+    """The files that changed since then in a folder and its file system, but for those in /tmp unless that is it."""
+    device, found = os.stat(top).st_dev, []
+    for folder, folders, files in os.walk(top):
         folders[:] = [
             name for name in folders
             if os.path.join(folder, name) != "/tmp" and os.lstat(os.path.join(folder, name)).st_dev == device
@@ -63,11 +71,14 @@ def written_since(begin: float) -> list[str]:
 
 
 def main() -> None:
-    begin = time.time()
+    begin, started = time.time(), time.perf_counter()
     server = subprocess.Popen(["lightwell", "serve", "--host", "127.0.0.1", "--port", str(PORT)])
     try:
         wait_until_ready(server, 180)
-        answer = complete()
+        ready = time.perf_counter()
+        complete(max_tokens=1)
+        answered = time.perf_counter()
+        answer = complete(max_tokens=16)
         capabilities = rights(server.pid)
         health = subprocess.run(["lightwell", "health"], check=False).returncode  # as the image's health check does
         server.terminate()
@@ -78,12 +89,15 @@ def main() -> None:
         json.dumps(
             {
                 **answer,
+                "ready_s": ready - started,
+                "answered_s": answered - started,
                 "status": status,
                 "health": health,
-                "user": pwd.getpwuid(os.getuid()).pw_name,
+                "user": user_name(),
                 "capabilities": capabilities,
                 "is_read_only": is_read_only(),
-                "written": [] if is_read_only() else written_since(begin),
+                "written": [] if is_read_only() else written_since(begin, "/"),
+                "left_in_tmp": written_since(begin, "/tmp"),
             }
         )
     )

@@ -103,6 +103,15 @@ async def test_a_rollout_is_one_npy_array_and_a_flow_is_not(tmp_path: Path) -> N
     assert (two.status_code, flow.status_code) == (400, 400)
 
 
+async def test_a_flow_is_refused_where_there_are_no_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.kernels.library._library", lambda: None)
+    async with at_site(tmp_path, engine_of()) as at:
+        error = await at.error("/v1/rollout", {"input": TEXT, "method": "flow"}, 400)
+        assert at.engine.submitted == []
+        assert (await at.post("/v1/rollout", {"input": TEXT})).status_code == 200
+    assert (error["param"], error["code"]) == ("method", "not_supported_by_machine")
+
+
 async def test_a_flow_that_would_take_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.routes.rollout.MAX_FLOW_WORK", 100)
     async with at_site(tmp_path, engine_of()) as at:

@@ -36,8 +36,6 @@
 {{- end }}
 - name: HF_HOME
   value: /cache/hub
-- name: NUMBA_CACHE_DIR
-  value: /cache/numba
 - name: TORCHINDUCTOR_CACHE_DIR
   value: /cache/inductor
 {{- with .Values.model.hubTokenSecret }}
