@@ -1,17 +1,8 @@
 // The tiles of AMX in software, for a machine that has none: given to the compiler by -include, so that the kernels'
 // own sources know nothing of it. As Intel's manual describes the instructions (Software Developer's Manual, volume 2:
 // LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS, TDPBUSD); what they would refuse ends the program.
-//
-// A library of it says that this machine has the level `amx`, and tells whether a thread has left its tiles in use.
 #pragma once
 
-extern "C" {
-__attribute__((weak, visibility("default"))) int lightwell_highest_level(void) { return 4; }
-__attribute__((weak, visibility("default"))) int emulated_tiles_in_use(void);
-}
-#define lightwell_highest_level level_of_this_cpu  // what levels.cpp finds
-
-#if defined(__AMX_BF16__)
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -123,7 +114,10 @@ inline void multiply_bytes(int sums, int rows, int weights) {
 
 }  // namespace emulated
 
-extern "C" int emulated_tiles_in_use(void) { return emulated::state.config.palette; }
+// Whether this thread has left its tiles in use.
+extern "C" __attribute__((weak, visibility("default"))) int emulated_tiles_in_use(void) {
+  return emulated::state.config.palette;
+}
 
 #undef _tile_loadconfig
 #undef _tile_release
@@ -139,4 +133,3 @@ extern "C" int emulated_tiles_in_use(void) { return emulated::state.config.palet
 #define _tile_stored emulated::store
 #define _tile_dpbf16ps emulated::multiply_bfloat16
 #define _tile_dpbusd emulated::multiply_bytes
-#endif
