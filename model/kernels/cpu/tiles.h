@@ -6,7 +6,8 @@
 // of multiply-adds from 0 and the odd ones another, both together are added to the sum, and a number too small to be a
 // normal one counts as 0. So no row's bits depend on the rows beside it.
 //
-// In bfloat16 as numba's kernels had it, which were measured (benchmarks/NOTES.md); this is unmeasured.
+// How tiles are used, and that weights are not cut for the first cache, was measured with kernels before these
+// (benchmarks/NOTES.md); these are unmeasured in bfloat16.
 #pragma once
 
 #include "blocks.h"

@@ -82,7 +82,8 @@ def test_products_have_the_bits_that_the_manual_describes(outputs: int, inputs: 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_a_row_has_the_same_bits_alone_and_among_others(outputs: int, inputs: int) -> None:
     x, weight = draw(130, inputs), BlockedWeight(draw(outputs, inputs))
-    x[3, inputs // 2] = torch.nan  # of no other row
+    x[3, inputs // 2] = torch.nan  # of no other row, nor what an earlier product has left in memory
+    BlockedWeight(draw(1, 640)).multiply(torch.full((130, 640), torch.nan, dtype=torch.bfloat16), arithmetic=DOT)
     whole = weight.multiply(x, arithmetic=DOT)
     assert whole[3].isnan().all()
     for rows in (1, 2, 15, 16, 17, 31, 32, 33, 48, 130):
@@ -120,6 +121,7 @@ def test_attention_within_a_text_does_not_see_other_texts(heads: int, dim: int) 
     lengths = [1, 2, 15, 16, 17, 33, 66, 130]
     first_rows = torch.tensor([0, *lengths]).cumsum(0)
     qkv = draw(int(first_rows[-1]), 3, heads, dim)
+    attend_texts(torch.full_like(qkv, torch.nan), torch.tensor([0, len(qkv)]), arithmetic=DOT)  # left in memory
     whole = attend_texts(qkv, first_rows, arithmetic=DOT)
     for text, length in enumerate(lengths):
         library.set_num_threads(text % 3 + 1)
