@@ -36,7 +36,7 @@ SOURCES = Path(__file__).resolve().parent / "cpu"
 LIBRARY = SOURCES.parent / library_name()
 """The library's path, beside the Python that loads it."""
 
-_ONCE = ("levels.cpp", "pool.cpp")
+_ONCE = ("levels.cpp", "pool.cpp", "scratch.cpp")
 """Files without arithmetic, compiled for the oldest CPU."""
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt")

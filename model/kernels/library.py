@@ -39,7 +39,13 @@ class Kernels:
         """
         function = self._functions.get(name)
         if function is None:
-            function = getattr(self._library, f"{name}_{self.level}")
+            symbol = f"{name}_{self.level}"
+            if not hasattr(self._library, symbol):
+                raise RuntimeError(
+                    f"{library_path()} has no {symbol}: it was built from an older source; "
+                    "`make install` or `python model/kernels/build.py` builds it anew"
+                )
+            function = getattr(self._library, symbol)
             function.argtypes = [_TYPES[each] for each in types]
             function.restype = None
             self._functions[name] = function

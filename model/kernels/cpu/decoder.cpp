@@ -45,18 +45,24 @@ struct Decoder {
   T* wide;           // [R, (H + 2K) D or 2 ff]
   T* mixed;          // [R, H D or ff]
   float* queries;    // [R, H, D] of layers that nobody looks at
-  void* ready;       // the rows of the next product, where it does not take them as they are: float32, or digits
+  void* ready;       // the rows of the next product, where it does not take them as they are: laid, or digits
   float* scales;     // [R], of digits
   long num_threads;
 
   const AttentionArguments& heads() const { return step.sights[0]; }
   long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
 
-  static bool widens_rows(const Product& p) {
-#if defined(__AVX512BF16__)
-    if (p.form == DOT) return false;
-#endif
-    return sizeof(T) < sizeof(float) && p.form != INT8;
+  // use(form) with the form of a product that is not INT8.
+  template <class F>
+  static auto with_form(const Product& p, F use) {
+    if (p.form == FLOAT32) return use(Float{});
+    if constexpr (sizeof(T) < sizeof(float))
+      if (p.form == DOT) return use(Dot{});
+    return use(Widened{});
+  }
+
+  static bool takes_rows(const Product& p) {
+    return p.form != INT8 && with_form(p, []<class Form>(Form) { return TAKES_ROWS<Form, T>; });
   }
 
   template <class X>
@@ -71,9 +77,11 @@ struct Decoder {
     if (p.form == INT8) {
       uint8_t* digits = static_cast<uint8_t*>(ready) + r * int8::NUM_DIGITS<T> * int8::digit_stride(K);
       scales[r] = int8::digits_of_row(x, K, digits);
-    } else if (widens_rows(p)) {
-      float* to = static_cast<float*>(ready) + r * K;
-      each_number(K, [&]<class N>(long i) { put(to + i, take<N>(x + i)); });
+    } else {
+      with_form(p, [&]<class Form>(Form) {
+        using Number = typename Form::Number;
+        if constexpr (!TAKES_ROWS<Form, T>) lay_row<Form>(x, K, static_cast<Number*>(ready) + r * laid_stride<Form>(K));
+      });
     }
   }
 
@@ -108,7 +116,7 @@ struct Decoder {
 
   // How threads share a product: blocks of columns, and rows where these are too few.
   long blocks_of(const Product& p) const { return (p.num_outputs + BLOCK - 1) / BLOCK; }
-  long rows_of_part(const Product& p) const { return p.form == INT8 ? int8::ROWS : 2 * ROWS_TOGETHER; }  // at least
+  long rows_of_part(const Product& p) const { return p.form == INT8 ? int8::ROWS : 2 * ROW_STEP; }  // at least
   long row_parts_of(const Product& p) const {
     const long wanted = (num_threads + blocks_of(p) - 1) / blocks_of(p);
     const long most = (step.num_rows + rows_of_part(p) - 1) / rows_of_part(p);
@@ -128,15 +136,18 @@ struct Decoder {
                                : (p.num_inputs + 1) / 2 * BLOCK * long(sizeof(Word));
   }
 
-  template <class F>
-  void multiply_floats(const Product& p, const typename F::Number* x, Share rows, Share blocks, T* y) const {
-    const long count = rows.end - rows.begin, K = p.num_inputs, N = p.num_outputs;
+  template <class Form>
+  void multiply_floats(const Product& p, const T* x, Share rows, Share blocks, T* y) const {
+    const long count = rows.end - rows.begin, K = p.num_inputs, N = p.num_outputs, stride = laid_stride<Form>(K);
     const T* bias = static_cast<const T*>(p.bias);
-    float* sums = scratch<Sums, float>(count * BLOCK);
+    const auto* from = static_cast<const typename Form::Number*>(ready);
+    if constexpr (TAKES_ROWS<Form, T>) from = x;
+    float* sums = scratch<Sums, float>(lanes_up(count) * BLOCK);
+    const InUse<Form> in_use;
     for (long block = blocks.begin; block < blocks.end; ++block) {
       const long column = block * BLOCK, num = N - column < BLOCK ? N - column : BLOCK;
       const Word* w = static_cast<const Word*>(p.weight) + block * (block_bytes(p) / long(sizeof(Word)));
-      sum_block<F>(x + rows.begin * K, K, count, w, K, sums, [&](long r, long some) {
+      sum_block<Form>(from + rows.begin * stride, stride, count, w, K, sums, [&](long r, long some) {
         store_block(sums + r * BLOCK, some, num, bias ? bias + column : nullptr, NONE,
                     y + (rows.begin + r) * N + column, N);
       });
@@ -147,22 +158,15 @@ struct Decoder {
   void multiply(const Product& p, const T* x, long piece, T* y, bool adds) const {
     const Share rows = rows_of(p, piece), blocks = columns_of(p, piece);
     const long N = p.num_outputs;
-    const float* floats = static_cast<const float*>(ready);
-    if constexpr (sizeof(T) == sizeof(float)) floats = x;
     if (p.form == INT8) {
       const uint8_t* digits = static_cast<const uint8_t*>(ready);
       int8::multiply_blocks(digits + rows.begin * int8::NUM_DIGITS<T> * int8::digit_stride(p.num_inputs),
                             scales + rows.begin, rows.end - rows.begin, p.num_inputs,
                             static_cast<const int8_t*>(p.weight), static_cast<const T*>(p.bias), NONE, N, blocks.begin,
                             blocks.end, y + rows.begin * N);
-    } else if (p.form == FLOAT32) {
-      multiply_floats<Float>(p, floats, rows, blocks, y);
-    } else if (sizeof(T) == sizeof(float) || widens_rows(p)) {
-      multiply_floats<Widened>(p, floats, rows, blocks, y);
+    } else {
+      with_form(p, [&]<class Form>(Form) { multiply_floats<Form>(p, x, rows, blocks, y); });
     }
-#if defined(__AVX512BF16__)
-    else if constexpr (sizeof(T) < sizeof(float)) multiply_floats<Dot>(p, x, rows, blocks, y);
-#endif
     if (!adds) return;
     const long column = blocks.begin * BLOCK, end = blocks.end * BLOCK < N ? blocks.end * BLOCK : N;
     for (long r = rows.begin; r < rows.end; ++r) {
@@ -185,7 +189,7 @@ struct Decoder {
       if (const Product* p = product_of(layers[n], phase))
         return row_parts_of(*p) * num_pieces_of(blocks_of(*p), num_threads);
       if (phase == ATTEND) return num_pieces_of(step.num_items, num_threads);
-      if (phase == READY && layers[n].out.form != INT8 && !widens_rows(layers[n].out)) return 0;
+      if (phase == READY && takes_rows(layers[n].out)) return 0;
     }
     return num_pieces_of(step.num_rows, num_threads);
   }
@@ -247,7 +251,8 @@ void run_decoder(const DecoderLayer* layers, long num_layers, const DecoderStep&
       inputs = larger_of(inputs, p.num_inputs);
       outputs = larger_of(outputs, p.num_outputs);
     }
-  const long ready_bytes = larger_of(int8::room_for_digits<T>(R, inputs), R * inputs * long(sizeof(float)));
+  const long laid_bytes = lanes_up(R) * laid_stride<Tiled>(inputs) * long(sizeof(float));
+  const long ready_bytes = larger_of(int8::room_for_digits<T>(R, inputs), laid_bytes);
   const Decoder<T> decoder{layers, num_layers, step, stream,
                            scratch<Normed, T>(R * step.width), scratch<Wide, T>(R * outputs),
                            scratch<Mixed, T>(R * inputs),

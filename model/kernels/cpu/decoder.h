@@ -9,7 +9,7 @@
 namespace LEVEL {
 
 // How a weight lies and is multiplied: see `Float`, `Widened` and `Dot` in products.h, and int8.h.
-enum Form : long { FLOAT32, WIDENED, DOT, INT8 };  // DOT is WIDENED where the level has no such instruction
+enum Form : long { FLOAT32, WIDENED, DOT, INT8 };
 
 struct Product {
   const void* weight;  // [outputs, inputs], as its form lays it

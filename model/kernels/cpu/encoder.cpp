@@ -32,7 +32,7 @@ struct EncoderShape {
 namespace {
 
 constexpr long MOST_GROUP_ROWS = 256;  // of a group, if it is not one text: what they make stays near
-constexpr long ROWS_OF_PART = 12;      // at least, where a product has fewer blocks of columns than threads want
+constexpr long ROWS_OF_PART = 2 * ROW_STEP;  // at least, where a product has fewer blocks of columns than threads want
 
 // Of a layer, one after the other.
 enum Step { QKV, ATTEND, OUT, NORM, UP, DOWN, LAST_NORM, NUM_STEPS };
@@ -89,10 +89,10 @@ struct Encoder {
     const long wanted = num_shares == 1 ? 1 : (2 * num_shares + blocks(step) - 1) / blocks(step);
     return wanted <= few ? few : wanted < most ? wanted : most;
   }
-  // The first row of a part, at a multiple of ROWS_TOGETHER but for the last.
+  // The first row of a part, at a multiple of ROW_STEP but for the last.
   long first_row(long part, long parts) const {
-    const long groups = (num_rows() + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-    return part == parts ? num_rows() : part * groups / parts * ROWS_TOGETHER;
+    const long groups = (num_rows() + ROW_STEP - 1) / ROW_STEP;
+    return part == parts ? num_rows() : part * groups / parts * ROW_STEP;
   }
 
   // Things of which any may be done by any thread.
@@ -118,11 +118,12 @@ struct Encoder {
     const T* bias = static_cast<const T*>(p.bias);
     for (long i = things.begin; i < things.end;) {
       const long part = i / num_blocks, first = first_row(part, parts), count = first_row(part + 1, parts) - first;
-      const auto* x = rows_as<typename Form::Number>(p.x + first * K, count * K);
-      float* sums = scratch<ProductSums, float>(count * BLOCK);
+      const auto* x = rows_for<Form>(p.x + first * K, count, K);
+      float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
+      const InUse<Form> in_use;
       for (; i < things.end && i / num_blocks == part; ++i) {
         const long block = i % num_blocks, column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-        sum_block<Form>(x, K, count, weight + block * block_words, K, sums, [&](long r, long num) {
+        sum_block<Form>(x, laid_stride<Form>(K), count, weight + block * block_words, K, sums, [&](long r, long num) {
           store_block(sums + r * BLOCK, num, width, bias + column, step == UP ? GELU : NONE,
                       p.to + (first + r) * N + column, N);
         });
@@ -202,10 +203,7 @@ EXPORT(void, encode_f32)(const LEVEL::EncoderLayer* layers, const LEVEL::Encoder
 EXPORT(void, encode_bf16)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, uint16_t* stream,
                           const long* first_rows, long num_texts, long arithmetic) {
   using namespace LEVEL;
-#if defined(__AVX512BF16__)
   if (arithmetic == 1) return encode<Dot>(layers, *shape, stream, first_rows, num_texts);
-#endif
-  (void)arithmetic;
   encode<Widened>(layers, *shape, stream, first_rows, num_texts);
 }
 
@@ -218,9 +216,6 @@ EXPORT(void, attend_texts_f32)(const float* qkv, float* mixed, const long* first
 EXPORT(void, attend_texts_bf16)(const uint16_t* qkv, uint16_t* mixed, const long* first_rows, long num_texts,
                                 long num_heads, long dim, float scale, long arithmetic) {
   using namespace LEVEL;
-#if defined(__AVX512BF16__)
   if (arithmetic == 1) return attend_texts<Dot>(qkv, mixed, first_rows, num_texts, {num_heads, dim, scale});
-#endif
-  (void)arithmetic;
   attend_texts<Widened>(qkv, mixed, first_rows, num_texts, {num_heads, dim, scale});
 }

@@ -42,17 +42,18 @@ bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long
     const long num_parts = cuts.column_parts;
     Found* all = scratch<Found, Found>(num_parts * count);
     parallel(num_parts, [&](long part) {
-        Found* mine = all + part * count;
+      Found* mine = all + part * count;
       for (long r = 0; r < count; ++r) {
         store(mine[r].largest, all_lanes(-__builtin_inff()));
         store(mine[r].columns, zeros());
       }
-      const auto* rows = rows_as<typename Form::Number>(x + first * K, count * K);
-      float* sums = scratch<ProductSums, float>(count * BLOCK);
+      const auto* rows = rows_for<Form>(x + first * K, count, K);
+      float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
+      const InUse<Form> in_use;
       Vector unusual = zeros();
       for (long block = cuts.block(part); block < cuts.block(part + 1); ++block) {
         const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-        sum_block<Form>(rows, K, count, w + block * block_words, K, sums, [&](long r, long num) {
+        sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, [&](long r, long num) {
           for (long i = r; i < r + num; ++i)
             unusual = note_largest<T>(sums + i * BLOCK, width, column, mine[i], unusual);
         });
@@ -92,14 +93,8 @@ EXPORT(void, find_largest_f32)(const float* x, const uint32_t* packed, long num_
 EXPORT(void, find_largest_bf16)(const uint16_t* x, const uint32_t* packed, long num_rows, long K, long N, long* places,
                                 float* numbers, long* finite, long arithmetic) {
   using namespace LEVEL;
-#if defined(__AVX512BF16__)
-  if (arithmetic == 1) {
-    *finite = find_largest<Dot>(x, packed, num_rows, K, N, places, numbers);
-    return;
-  }
-#endif
-  (void)arithmetic;
-  *finite = find_largest<Widened>(x, packed, num_rows, K, N, places, numbers);
+  *finite = arithmetic == 1 ? find_largest<Dot>(x, packed, num_rows, K, N, places, numbers)
+                            : find_largest<Widened>(x, packed, num_rows, K, N, places, numbers);
 }
 
 // The same of float32 rows and bfloat16 weights, with the bits of product_f32_bf16.

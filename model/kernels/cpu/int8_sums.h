@@ -2,12 +2,12 @@
 #pragma once
 
 #include "products.h"
+#include "tiles.h"
 
 namespace LEVEL {
 namespace int8 {
 
 constexpr long GROUP = 4;               // inputs side by side
-constexpr long LINE = 64;               // bytes; inputs are filled up to a multiple
 constexpr long HEADER = 2 * 4 * BLOCK;  // bytes of a block before its weights
 constexpr long ROWS = 16;               // whose sums are made before they are used; their digits fill whole tiles
 // Rows of digits, and registers of columns, whose sums stay in registers.
@@ -49,91 +49,12 @@ ALWAYS_INLINE Ints add_dots(Ints total, Ints digits, Ints weights) {
 #endif
 }
 
-#if defined(__AMX_INT8__)
-// What LDTILECFG reads: eight tiles of 16 rows of 64 bytes. Fewer rows would take no less time: weights are waited for.
-struct TileShapes {
-  uint8_t palette, start_row, none[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-};
-alignas(64) constexpr TileShapes TILE_SHAPES = {
-    1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
-constexpr long TILE_ROWS = 16, STEP = 4 * BLOCK;  // bytes from a step of a block, or a row of sums, to the next
-
-ALWAYS_INLINE void take_tiles() { _tile_loadconfig(&TILE_SHAPES); }
-ALWAYS_INLINE void give_up_tiles() { _tile_release(); }
-ALWAYS_INLINE void fetch_line_of_steps(const int8_t* w) {
-  for (long step = 0; step < LINE / GROUP; ++step) __builtin_prefetch(w + step * STEP);
-}
-
-// sums [16][64] = 16 rows of digits, `stride` apart, times the weights w, from `start` [64].
-inline void sum_tile(const uint8_t* digits, long stride, const int8_t* start, const int8_t* w, long inputs,
-                     int32_t* sums) {
-  _tile_loadd(0, start, 0);  // the same for each row
-  _tile_loadd(1, start + LINE, 0);
-  _tile_loadd(2, start + 2 * LINE, 0);
-  _tile_loadd(3, start + 3 * LINE, 0);
-  for (const uint8_t* end = digits + inputs; digits < end; digits += LINE, w += LINE * BLOCK) {
-    _tile_loadd(4, digits, stride);
-    fetch_line_of_steps(w + AHEAD);
-    _tile_loadd(5, w, STEP);
-    _tile_dpbusd(0, 4, 5);
-    fetch_line_of_steps(w + AHEAD + LINE);
-    _tile_loadd(6, w + LINE, STEP);
-    _tile_dpbusd(1, 4, 6);
-    fetch_line_of_steps(w + AHEAD + 2 * LINE);
-    _tile_loadd(7, w + 2 * LINE, STEP);
-    _tile_dpbusd(2, 4, 7);
-    fetch_line_of_steps(w + AHEAD + 3 * LINE);
-    _tile_loadd(5, w + 3 * LINE, STEP);
-    _tile_dpbusd(3, 4, 5);
-  }
-  _tile_stored(0, sums, STEP);
-  _tile_stored(1, sums + LANES, STEP);
-  _tile_stored(2, sums + 2 * LANES, STEP);
-  _tile_stored(3, sums + 3 * LANES, STEP);
-}
-
-// Half of the columns of sums [32][64], likewise.
-inline void sum_two_tiles(const uint8_t* digits, long stride, const int8_t* start, const int8_t* w, long inputs,
-                          int32_t* sums) {
-  _tile_loadd(0, start, 0);
-  _tile_loadd(1, start + LINE, 0);
-  _tile_loadd(2, start, 0);
-  _tile_loadd(3, start + LINE, 0);
-  for (const uint8_t* end = digits + inputs; digits < end; digits += LINE, w += LINE * BLOCK) {
-    _tile_loadd(4, digits, stride);
-    fetch_line_of_steps(w + AHEAD);
-    _tile_loadd(6, w, STEP);
-    _tile_dpbusd(0, 4, 6);
-    fetch_line_of_steps(w + AHEAD + LINE);
-    _tile_loadd(7, w + LINE, STEP);
-    _tile_dpbusd(1, 4, 7);
-    _tile_loadd(5, digits + TILE_ROWS * stride, stride);
-    _tile_dpbusd(2, 5, 6);
-    _tile_dpbusd(3, 5, 7);
-  }
-  _tile_stored(0, sums, STEP);
-  _tile_stored(1, sums + LANES, STEP);
-  _tile_stored(2, sums + TILE_ROWS * BLOCK, STEP);
-  _tile_stored(3, sums + TILE_ROWS * BLOCK + LANES, STEP);
-}
-
+#if defined(TILES)
 // What its namesake below does, with tiles in use: rows up to a multiple of 16 are read and written.
 inline void sum_digits(const uint8_t* digits, long rows, long stride, const int8_t* block, long inputs, int32_t* sums) {
-  const int8_t *start = block + STEP, *w = block + HEADER;
-  __asm__ volatile("" ::: "memory");  // GCC does not know that tiles read memory
-  for (long r = 0; r < rows; r += 2 * TILE_ROWS, digits += 2 * TILE_ROWS * stride, sums += 2 * TILE_ROWS * BLOCK) {
-    if (rows - r <= TILE_ROWS) sum_tile(digits, stride, start, w, inputs, sums);
-    else
-      for (long half = 0; half < 2; ++half)
-        sum_two_tiles(digits, stride, start + half * 2 * LINE, w + half * 2 * LINE, inputs, sums + half * 2 * LANES);
-  }
+  sum_rows<true>(digits, stride, rows, block + 4 * BLOCK, block + HEADER, inputs, BLOCK, sums, [](long, long) {});
 }
 #else
-ALWAYS_INLINE void take_tiles() {}
-ALWAYS_INLINE void give_up_tiles() {}
-
 // sums [R][64], of C registers of columns of them, += R rows of digits, `stride` apart, times `inputs` of a block w.
 // Asks for `lines` of the four in each step of the weights that lie `ahead` bytes further.
 template <int R, int C>

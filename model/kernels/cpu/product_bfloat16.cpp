@@ -3,14 +3,11 @@
 #include "whole_products.h"
 
 // out [num_rows][N] = activation(x [num_rows][K] W^T + bias), W as pack_weight_bf16 lays it, bias [N] or null.
-// arithmetic: 0 widens numbers to float32; 1 multiplies two inputs at a time where the level has VDPBF16PS
+// arithmetic: 0 widens numbers to float32; 1 multiplies as bfloat16 where the level can
 EXPORT(void, product_bf16)(const uint16_t* x, const uint32_t* packed, const uint16_t* bias, uint16_t* out,
                            long num_rows, long K, long N, long activation, long arithmetic) {
   using namespace LEVEL;
-#if defined(__AVX512BF16__)
   if (arithmetic == 1) return multiply<Dot>(x, packed, bias, out, num_rows, K, N, activation);
-#endif
-  (void)arithmetic;
   multiply<Widened>(x, packed, bias, out, num_rows, K, N, activation);
 }
 

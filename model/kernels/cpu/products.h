@@ -3,17 +3,18 @@
 // A weight [N, K] lies in blocks of 64 outputs, the last one filled up with zeros: float32 as [blocks][K][64], bfloat16
 // as [blocks][ceil(K / 2)][64][2], pairs of inputs side by side. Either is [blocks][steps][64] words of 32 bits. A sum
 // is one chain over the steps in order, from 0: so its bits depend neither on the rows beside it, nor on threads, nor
-// on how the steps are cut for the caches, as a chain goes on from where it was left.
+// on how the steps are cut for the caches, as a chain goes on from where it was left. (Tiles have an order of their
+// own, as fixed: see tiles.h.)
 #pragma once
 
+#include "blocks.h"
 #include "functions.h"
 #include "scratch.h"
+#include "tiles.h"
 
 namespace LEVEL {
 
-constexpr long BLOCK = 64;        // outputs side by side
 constexpr long LINES = 4;         // of a cache, in a step of a block
-constexpr long AHEAD = 8192;      // bytes by which weights are asked for where they are used once
 constexpr long FEW = 128;         // rows up to which weights come from memory slower than they are used
 constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
 constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
@@ -22,8 +23,12 @@ constexpr int ROWS_TOGETHER = 6, VECTORS = 4;  // whose sums stay in registers: 
 #else
 constexpr int ROWS_TOGETHER = 6, VECTORS = 1;  // AVX2: 12 of 16; NEON: 24 of 32
 #endif
+#if defined(TILES)
+constexpr long ROW_STEP = TILE_ROWS;  // rows are cut into pieces of work at multiples of it
+#else
+constexpr long ROW_STEP = ROWS_TOGETHER;
+#endif
 
-using Word = uint32_t;
 ALWAYS_INLINE Vector as_floats(const Word* w) { return load(reinterpret_cast<const float*>(w)); }
 ALWAYS_INLINE Vector even_numbers(const Vector& pairs) {
   return each_part([&](int i) { return (Floats)((Words)pairs.part[i] << 16); });
@@ -73,7 +78,7 @@ struct Widened {  // bfloat16 weights, widened in registers, rows of float32
   }
 };
 #if defined(__AVX512BF16__)
-struct Dot {  // bfloat16 weights times rows of bfloat16, two inputs at a time, as VDPBF16PS rounds
+struct Paired {  // bfloat16 weights times rows of bfloat16, two inputs at a time, as VDPBF16PS rounds
   using Number = bfloat16;
   static constexpr int INPUTS = 2;
   template <int R, int V>
@@ -100,6 +105,52 @@ struct Dot {  // bfloat16 weights times rows of bfloat16, two inputs at a time, 
   }
 };
 #endif
+struct Tiled {  // the same by tiles, which take any number of rows: it has no steps, but `sum_rows` of tiles.h
+  using Number = bfloat16;
+  static constexpr int INPUTS = 2;
+};
+
+// What multiplies bfloat16 by bfloat16 at this level, where it need not have the bits of others.
+#if defined(TILES)
+using Dot = Tiled;
+#elif defined(__AVX512BF16__)
+using Dot = Paired;
+#else
+using Dot = Widened;
+#endif
+
+// Whether a form multiplies rows of T where they lie; if not, `lay_row` has to lay them for it, `laid_stride` numbers
+// apart, and memory is read up to `lanes_up` of them.
+template <class Form, class T>
+constexpr bool TAKES_ROWS = __is_same(typename Form::Number, T) && !__is_same(Form, Tiled);
+template <class Form>
+constexpr long laid_stride(long K) {
+  constexpr long INPUTS = LINE / long(sizeof(bfloat16));
+  if (!__is_same(Form, Tiled)) return K;
+  return ((K + INPUTS - 1) / INPUTS | 1) * INPUTS;  // an odd number of lines: rows do not displace each other in a cache
+}
+template <class Form, class T>
+void lay_row(const T* x, long K, typename Form::Number* laid) {
+  if constexpr (__is_same(typename Form::Number, T)) {
+    memcpy(laid, x, K * sizeof(T));
+    memset(laid + K, 0, (laid_stride<Form>(K) - K) * sizeof(T));
+  } else {
+    const long whole = lanes_down(K);
+    for (long i = 0; i < whole; i += LANES) store(laid + i, load(x + i));
+    for (long i = whole; i < K; ++i) laid[i] = widen(x[i]);
+  }
+}
+
+// While one lives this thread can make sums by the form: where that takes tiles, they are in use.
+template <class Form>
+struct InUse {
+  InUse() {
+    if constexpr (__is_same(Form, Tiled)) take_tiles();
+  }
+  ~InUse() {
+    if constexpr (__is_same(Form, Tiled)) give_up_tiles();
+  }
+};
 
 // Goes on with the chains of sums [R][64], V vectors of columns of them, over `inputs` of rows x, `stride` apart, times
 // w [steps][64]. Meanwhile the first FETCHED lines of each step from `next` on are asked for.
@@ -156,11 +207,12 @@ ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long n
   }
 }
 
-// sums [num_rows][64] = rows x [num_rows][K], `stride` apart, times the block w. As soon as some rows are done
-// finish(first, count) is called, so that what it writes leaves for memory while other rows are computed.
+// sums [num_rows][64] = rows x [num_rows][K], `stride` apart, times the block w; with the form in use, rows as it takes
+// them, and sums with room for `lanes_up` of them. As soon as some rows are done finish(first, count) is called, so that
+// what it writes leaves for memory while other rows are computed.
 template <class Form, class F>
 void sum_block(const typename Form::Number* x, long stride, long num_rows, const Word* w, long K, float* sums,
-               F finish) {
+               F finish) requires(!__is_same(Form, Tiled)) {
   constexpr bool WIDENS = __is_same(Form, Widened);
   const bool once = num_rows <= ROWS_TOGETHER && VECTORS * LANES == BLOCK, few = num_rows <= FEW;
   const long num_steps = (K + Form::INPUTS - 1) / Form::INPUTS, most = few ? FEW_STEPS : MANY_STEPS / (WIDENS ? 2 : 1);
@@ -188,6 +240,22 @@ void sum_block(const typename Form::Number* x, long stride, long num_rows, const
     pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, is_last, sums, finish);
   }
 }
+
+#if defined(TILES)
+// The same of the block's first `columns`, by tiles.
+template <class F>
+ALWAYS_INLINE void sum_by_tiles(const bfloat16* x, long stride, long num_rows, const Word* w, long K, long columns,
+                                float* sums, F finish) {
+  alignas(64) static constexpr float ZEROS[BLOCK] = {};
+  constexpr long BYTES = sizeof(bfloat16);
+  sum_rows<false>(x, stride * BYTES, num_rows, ZEROS, w, K * BYTES, columns, sums, finish);
+}
+template <class Form, class F>
+void sum_block(const bfloat16* x, long stride, long num_rows, const Word* w, long K, float* sums, F finish)
+    requires(__is_same(Form, Tiled)) {
+  sum_by_tiles(x, stride, num_rows, w, K, BLOCK, sums, finish);
+}
+#endif
 
 // out [num_rows], `stride` apart, of the block's `count` columns = activation(sums [num_rows][64] + bias), rounded
 // once. bias and out begin at the block's first column; bias may be null.

@@ -1,9 +1,19 @@
 // Memory for what a piece of work makes on its way.
 #pragma once
 
-#include <stdlib.h>
+#include <stddef.h>
 
 #include "level.h"
+
+struct Room {
+  void* memory;
+  size_t num_bytes;
+  Room* next;  // of the same thread
+};
+
+// Returns the room, made anew where it is null, with so many bytes or more, whatever is in it: this thread's own until
+// the thread ends.
+extern "C" Room* lightwell_grow(Room* room, size_t num_bytes);
 
 namespace LEVEL {
 
@@ -12,15 +22,10 @@ namespace LEVEL {
 // the cache.
 template <class User, class T>
 T* scratch(long count) {
-  static thread_local void* room = nullptr;
-  static thread_local size_t room_bytes = 0;
-  const size_t wanted = (size_t(count) * sizeof(T) + 4095) / 4096 * 4096;
-  if (wanted > room_bytes) {
-    free(room);
-    room_bytes = wanted + room_bytes / 2;
-    if (posix_memalign(&room, 64, room_bytes) != 0) abort();
-  }
-  return static_cast<T*>(room);
+  static thread_local Room* room = nullptr;
+  const size_t wanted = size_t(count) * sizeof(T);
+  if (room == nullptr || wanted > room->num_bytes) room = lightwell_grow(room, wanted);
+  return static_cast<T*>(room->memory);
 }
 
 }  // namespace LEVEL

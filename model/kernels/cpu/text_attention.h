@@ -12,12 +12,12 @@
 
 namespace LEVEL {
 
-constexpr long PATTERN_ROWS = 8 * ROWS_TOGETHER;  // whose scores are in the cache at a time
+constexpr long PATTERN_ROWS = 48;  // whose scores are in the cache at a time: a multiple of ROW_STEP
 
 // Users of scratch.
 struct LaidKeys {};
 struct LaidValues {};
-struct WidenedQueries {};
+struct LaidQueries {};
 struct Scores {};
 struct Patterns {};
 
@@ -38,7 +38,7 @@ void add_columns(long rows, const typename Form::Number* x, long stride, const W
 // `sum_block` for few columns, whose weights lie near.
 template <class Form, int V = VECTORS>
 void sum_columns(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs, long count,
-                 float* sums) {
+                 float* sums) requires(!__is_same(Form, Tiled)) {
   if constexpr (V > 1)
     if (count <= (V - 1) * LANES) return sum_columns<Form, V - 1>(x, stride, num_rows, w, inputs, count, sums);
   const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
@@ -49,6 +49,13 @@ void sum_columns(const typename Form::Number* x, long stride, long num_rows, con
       add_columns<Form, V>(rows, x + r * stride, stride, w + column, inputs, sums + r * BLOCK + column);
   }
 }
+#if defined(TILES)
+template <class Form>
+void sum_columns(const bfloat16* x, long stride, long num_rows, const Word* w, long inputs, long count, float* sums)
+    requires(__is_same(Form, Tiled)) {
+  sum_by_tiles(x, stride, num_rows, w, inputs, count, sums, [](long, long) {});
+}
+#endif
 
 // laid [ceil(n / 64)][steps][64] = keys x [n][D], `stride` apart, as a weight of n outputs: 4 / sizeof(T) dimensions in
 // a word.
@@ -150,19 +157,23 @@ void attend_text(const T* qkv, long num_rows, const TextHeads& heads, long head,
   lay_values(q + 2 * width, stride, num_rows, dim, values);
   float* scores = scratch<Scores, float>((key_blocks + 1) * PATTERN_ROWS * BLOCK);
   float* sums = scores + key_blocks * PATTERN_ROWS * BLOCK;
-  const long pattern_stride = lanes_up(num_rows);
+  const long pattern_stride = laid_stride<Form>(lanes_up(num_rows));
   Number* pattern = scratch<Patterns, Number>(PATTERN_ROWS * pattern_stride);
+  if (pattern_stride > lanes_up(num_rows))
+    for (long r = 0; r < PATTERN_ROWS; ++r)
+      memset(pattern + r * pattern_stride + lanes_up(num_rows), 0, (pattern_stride - lanes_up(num_rows)) * sizeof(Number));
+  const InUse<Form> in_use;
   for (long first = 0; first < num_rows; first += PATTERN_ROWS) {
     const long count = num_rows - first < PATTERN_ROWS ? num_rows - first : PATTERN_ROWS, of_block = count * BLOCK;
     const Number* queries;
     long query_stride = stride;
-    if constexpr (sizeof(Number) == sizeof(T)) {
+    if constexpr (TAKES_ROWS<Form, T>) {
       queries = q + first * stride;
     } else {
-      float* wide = scratch<WidenedQueries, float>(PATTERN_ROWS * dim);
-      for (long r = 0; r < count; ++r)
-        each_number(dim, [&]<class N>(long i) { put(wide + r * dim + i, take<N>(q + (first + r) * stride + i)); });
-      queries = wide, query_stride = dim;
+      query_stride = laid_stride<Form>(dim);
+      Number* laid = scratch<LaidQueries, Number>(PATTERN_ROWS * query_stride);
+      for (long r = 0; r < count; ++r) lay_row<Form>(q + (first + r) * stride, dim, laid + r * query_stride);
+      queries = laid;
     }
     for (long block = 0; block < key_blocks; ++block)
       sum_columns<Form>(queries, query_stride, count, keys + block * key_steps * BLOCK, dim,

@@ -10,11 +10,11 @@
 
 namespace LEVEL {
 
-constexpr long MOST_ROWS = 192;  // in one piece of work: a multiple of ROWS_TOGETHER
+constexpr long MOST_ROWS = 192;  // in one piece of work: a multiple of ROW_STEP
 
 // Users of scratch.
 struct ProductSums {};
-struct WidenedRows {};
+struct LaidRows {};
 
 // How rows and blocks of columns are cut into pieces of work.
 struct Cuts {
@@ -28,28 +28,29 @@ struct Cuts {
     if (row_parts == 1 && num_blocks >= 32 * threads) column_parts *= 4;
     // Too few columns for all threads: they share rows.
     const long wanted = column_parts ? (threads + column_parts - 1) / column_parts : 0;
-    const long most = (rows + 2 * ROWS_TOGETHER - 1) / (2 * ROWS_TOGETHER);
+    const long most = (rows + 2 * ROW_STEP - 1) / (2 * ROW_STEP);
     if (row_parts < wanted) row_parts = wanted < most ? wanted : most;
   }
   long num_parts() const { return row_parts * column_parts; }
-  // The first row of a part, at a multiple of ROWS_TOGETHER but for the last.
+  // The first row of a part, at a multiple of ROW_STEP but for the last.
   long row(long part) const {
-    const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-    return part == row_parts ? num_rows : part * groups / row_parts * ROWS_TOGETHER;
+    const long groups = (num_rows + ROW_STEP - 1) / ROW_STEP;
+    return part == row_parts ? num_rows : part * groups / row_parts * ROW_STEP;
   }
   long block(long part) const { return part * num_blocks / column_parts; }
 };
 
-// Rows [count][K] as a form of arithmetic takes them: as they are, or widened into this thread's scratch.
-template <class Number>
-ALWAYS_INLINE const Number* rows_as(const Number* x, long) { return x; }
-template <class Number>
-ALWAYS_INLINE const float* rows_as(const bfloat16* x, long count) requires(__is_same(Number, float)) {
-  float* wide = scratch<WidenedRows, float>(count);
-  const long whole = lanes_down(count);
-  for (long i = 0; i < whole; i += LANES) store(wide + i, load(x + i));
-  for (long i = whole; i < count; ++i) wide[i] = widen(x[i]);
-  return wide;
+// Rows [count][K] as a form of arithmetic takes them: as they are, or laid in this thread's scratch.
+template <class Form, class T>
+ALWAYS_INLINE const typename Form::Number* rows_for(const T* x, long count, long K) {
+  if constexpr (TAKES_ROWS<Form, T>) {
+    return x;
+  } else {
+    const long stride = laid_stride<Form>(K);
+    auto* laid = scratch<LaidRows, typename Form::Number>(lanes_up(count) * stride);
+    for (long r = 0; r < count; ++r) lay_row<Form>(x + r * K, K, laid + r * stride);
+    return laid;
+  }
 }
 
 // out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once
@@ -61,11 +62,12 @@ void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, l
   parallel(cuts.num_parts(), [&](long part) {
     const long row_part = part % cuts.row_parts, column_part = part / cuts.row_parts;
     const long first = cuts.row(row_part), count = cuts.row(row_part + 1) - first;
-    const auto* rows = rows_as<typename Form::Number>(x + first * K, count * K);
-    float* sums = scratch<ProductSums, float>(count * BLOCK);
+    const auto* rows = rows_for<Form>(x + first * K, count, K);
+    float* sums = scratch<ProductSums, float>(lanes_up(count) * BLOCK);
+    const InUse<Form> in_use;
     for (long block = cuts.block(column_part); block < cuts.block(column_part + 1); ++block) {
       const long column = block * BLOCK, width = N - column < BLOCK ? N - column : BLOCK;
-      sum_block<Form>(rows, K, count, w + block * block_words, K, sums, [&](long r, long num) {
+      sum_block<Form>(rows, laid_stride<Form>(K), count, w + block * block_words, K, sums, [&](long r, long num) {
         store_block(sums + r * BLOCK, num, width, bias ? bias + column : nullptr, activation,
                     out + (first + r) * N + column, N);
       });
@@ -73,7 +75,7 @@ void multiply(const T* x, const Word* w, const T* bias, T* out, long num_rows, l
   });
 }
 
-// The same from a weight [N][K] as it is, number by number: what `multiply` must give but for Dot.
+// The same from a weight [N][K] as it is, number by number: what `multiply` must give but for Paired and Tiled.
 template <class T, class W>
 void multiply_plainly(const T* x, const W* weight, const T* bias, T* out, long num_rows, long K, long N,
                       long activation) {

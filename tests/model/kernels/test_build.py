@@ -23,7 +23,7 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of sources with one small kernel, which is what is built."""
     folder = tmp_path / "cpu"
     folder.mkdir()
-    for name in ("level.h", "levels.cpp", "pool.h", "pool.cpp"):
+    for name in ("level.h", "levels.cpp", "pool.h", "pool.cpp", "scratch.h", "scratch.cpp"):
         (folder / name).write_bytes((REAL / name).read_bytes())
     (folder / "double.cpp").write_text(KERNEL)
     monkeypatch.setattr(build, "SOURCES", folder)

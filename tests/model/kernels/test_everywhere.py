@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from model.kernels import build, library
+from tests.model.kernels import emulated_tiles
 from tests.model.kernels.tape import Call
 
 pytestmark = [
@@ -140,6 +141,21 @@ def test_no_address_is_outside_and_nothing_is_undefined(room: Path) -> None:
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", HERE),
         LD_PRELOAD=runtime,
         ASAN_OPTIONS="detect_leaks=0",  # Python's own
+        LIGHTWELL_KERNEL_LIBRARY=str(kernels),
+    )
+
+
+@needs_x86
+def test_no_address_is_outside_where_tiles_are_read(room: Path) -> None:
+    """Those of AMX, in software, which reads whole ones."""
+    kernels = room / "sanitized-tiles.so"
+    emulated_tiles.build_library(kernels, sanitize=True)
+    runtime = run("g++", "-print-file-name=libasan.so").decode().strip()
+    files = [f"{HERE}/test_{name}.py" for name in ("products", "int8", "decoder", "encoder")]
+    run(
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "tests.model.kernels.emulated_tiles", *files),
+        LD_PRELOAD=runtime,
+        ASAN_OPTIONS="detect_leaks=0",
         LIGHTWELL_KERNEL_LIBRARY=str(kernels),
     )
 

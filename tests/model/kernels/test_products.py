@@ -2,7 +2,10 @@
 
 import itertools
 import random
+import resource
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -158,6 +161,25 @@ def test_products_of_nothing_are_empty_or_what_the_bias_says() -> None:
                 torch.empty(rows, 0, dtype=dtype), bias.to(dtype)
             )
             assert torch.equal(y.float(), bias.repeat(rows, 1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from Linux's /proc")
+def test_a_thread_that_ends_gives_back_what_it_computed_in() -> None:
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    def compute_in_a_thread() -> None:
+        thread = threading.Thread(target=lambda: blocked.multiply(x))
+        thread.start()
+        thread.join()
+
+    x, blocked = _drawn(192, 16384, dtype=torch.bfloat16), BlockedWeight(_drawn(1, 16384, dtype=torch.bfloat16))
+    library.set_num_threads(1)
+    compute_in_a_thread()
+    before, taken_by_each = resident_bytes(), 4 * x.numel()  # float32 rows
+    for _ in range(20):
+        compute_in_a_thread()
+    assert resident_bytes() - before < 5 * taken_by_each
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -1,0 +1,135 @@
+// The tiles of AMX in software, for a machine that has none: given to the compiler by -include, so that the kernels'
+// own sources know nothing of it. As Intel's manual describes the instructions (Software Developer's Manual, volume 2:
+// LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS, TDPBUSD); what they would refuse ends the program.
+#pragma once
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+namespace emulated {
+
+struct Config {
+  uint8_t palette, start_row, none[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+};
+union Row {
+  uint8_t bytes[64];
+  int8_t signed_bytes[64];
+  uint16_t bfloat16[32];
+  int32_t ints[16];
+  float floats[16];
+};
+struct State {
+  Config config;
+  Row tiles[8][16];
+};
+inline thread_local constinit State state = {};
+
+inline void refuse_unless(bool right) {
+  if (!right) __builtin_trap();
+}
+inline void refuse_unless_there(int tile) {
+  refuse_unless(state.config.palette == 1 && tile >= 0 && tile < 8 && state.config.rows[tile] > 0);
+}
+
+inline void load_config(const void* from) {
+  Config config;
+  memcpy(&config, from, sizeof config);
+  refuse_unless(config.palette <= 1 && config.start_row == 0);
+  for (int i = 0; i < 16; ++i) {
+    refuse_unless(config.rows[i] <= 16 && config.row_bytes[i] <= 64 && !config.rows[i] == !config.row_bytes[i]);
+    refuse_unless(i < 8 || config.rows[i] == 0);
+  }
+  state = {};
+  state.config = config;
+}
+
+inline void release() { state = {}; }
+
+inline void zero(int tile) {
+  refuse_unless_there(tile);
+  memset(state.tiles[tile], 0, sizeof state.tiles[tile]);
+}
+
+inline void load(int tile, const void* from, long stride) {
+  zero(tile);
+  for (int r = 0; r < state.config.rows[tile]; ++r)
+    memcpy(&state.tiles[tile][r], static_cast<const char*>(from) + r * stride, state.config.row_bytes[tile]);
+}
+
+inline void store(int tile, void* to, long stride) {
+  refuse_unless_there(tile);
+  for (int r = 0; r < state.config.rows[tile]; ++r)
+    memcpy(static_cast<char*>(to) + r * stride, &state.tiles[tile][r], state.config.row_bytes[tile]);
+}
+
+inline void refuse_unless_they_fit(int sums, int rows, int weights) {
+  refuse_unless_there(sums), refuse_unless_there(rows), refuse_unless_there(weights);
+  const Config& config = state.config;
+  refuse_unless(sums != rows && sums != weights && rows != weights);
+  refuse_unless(config.rows[sums] == config.rows[rows] && config.row_bytes[sums] == config.row_bytes[weights]);
+  refuse_unless(config.row_bytes[rows] == 4 * config.rows[weights] && config.row_bytes[sums] % 4 == 0);
+}
+
+inline float widen(uint16_t x) { return __builtin_bit_cast(float, uint32_t(x) << 16); }
+
+// In a function of its own: or the compiler might add before or behind the change of what becomes of small numbers.
+[[gnu::noinline]] inline void add_pairs(int sums, int rows, int weights) {
+  for (int m = 0; m < state.config.rows[sums]; ++m) {
+    float even[16] = {}, odd[16] = {};
+    for (int k = 0; k < state.config.row_bytes[rows] / 4; ++k)
+      for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) {
+        const uint16_t* x = state.tiles[rows][m].bfloat16 + 2 * k;
+        const uint16_t* w = state.tiles[weights][k].bfloat16 + 2 * n;
+        even[n] = __builtin_fmaf(widen(x[0]), widen(w[0]), even[n]);
+        odd[n] = __builtin_fmaf(widen(x[1]), widen(w[1]), odd[n]);
+      }
+    float* total = state.tiles[sums][m].floats;
+    for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) total[n] = total[n] + (even[n] + odd[n]);
+  }
+}
+
+inline void multiply_bfloat16(int sums, int rows, int weights) {
+  refuse_unless_they_fit(sums, rows, weights);
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(0x1F80 | 0x8040);  // no exceptions, to the nearest; what is below the normal numbers is 0, read or written
+  add_pairs(sums, rows, weights);
+  _mm_setcsr(before);
+}
+
+inline void multiply_bytes(int sums, int rows, int weights) {
+  refuse_unless_they_fit(sums, rows, weights);
+  for (int m = 0; m < state.config.rows[sums]; ++m)
+    for (int k = 0; k < state.config.row_bytes[rows] / 4; ++k)
+      for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) {
+        int32_t dot = 0;
+        for (int i = 0; i < 4; ++i)
+          dot += state.tiles[rows][m].bytes[4 * k + i] * state.tiles[weights][k].signed_bytes[4 * n + i];
+        int32_t& total = state.tiles[sums][m].ints[n];
+        total = int32_t(uint32_t(total) + uint32_t(dot));
+      }
+}
+
+}  // namespace emulated
+
+// Whether this thread has left its tiles in use.
+extern "C" __attribute__((weak, visibility("default"))) int emulated_tiles_in_use(void) {
+  return emulated::state.config.palette;
+}
+
+#undef _tile_loadconfig
+#undef _tile_release
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#undef _tile_dpbusd
+#define _tile_loadconfig emulated::load_config
+#define _tile_release emulated::release
+#define _tile_zero emulated::zero
+#define _tile_loadd emulated::load
+#define _tile_stored emulated::store
+#define _tile_dpbf16ps emulated::multiply_bfloat16
+#define _tile_dpbusd emulated::multiply_bytes

@@ -1,0 +1,150 @@
+"""Products on the tiles of AMX, which are software here (`emulated_tiles.h`): in the order of Intel's manual, and the
+same for a row whatever stands beside it.
+
+Axes: R rows, K inputs, N outputs.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.kernels import build, library
+from model.kernels.encoder import attend_texts
+from model.kernels.products import DOT, BlockedWeight
+from tests.model.kernels import emulated_tiles
+from tests.model.kernels.everywhere import assert_same_bits
+
+pytestmark = pytest.mark.skipif(
+    build.architecture() != "x86_64" or not library.levels(), reason="tiles are tried on x86-64"
+)
+HERE = Path(__file__).resolve().parent
+SHAPES = ((1, 1), (70, 5), (64, 64), (130, 101), (77, 600))
+"""Outputs and inputs: blocks and steps of tiles whole, and with rests."""
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiles") / "kernels.so"
+    emulated_tiles.build_library(path)
+    return path
+
+
+@pytest.fixture
+def tiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """That library in place of the one that is loaded; none of its tiles may be in use afterwards."""
+    loaded = ctypes.CDLL(str(kernels))
+    at_level = library.Kernels(loaded, emulated_tiles.LEVEL)
+    monkeypatch.setattr(library, "_library", lambda: loaded)
+    monkeypatch.setattr(library, "_at", lambda level: at_level)
+    with library.at_level(emulated_tiles.LEVEL):
+        yield
+    assert loaded.emulated_tiles_in_use() == 0
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape).bfloat16()
+
+
+def multiply_plainly(x: Tensor, weight: Tensor) -> Tensor:
+    """The product in the manual's order: of each 32 inputs the even ones are one chain of multiply-adds from 0, the odd
+    ones another, and both together are added to the sum. float64 holds a product, and with a float32 added it has more
+    digits than rounding to float32 asks for.
+    """
+    steps = -(-x.shape[1] // 32)
+    filled = [torch.nn.functional.pad(each.double(), (0, 32 * steps - x.shape[1])) for each in (x, weight)]
+    x, weight = (each.view(len(each), steps, 16, 2) for each in filled)
+    sums = torch.zeros(len(x), len(weight))
+    for step in range(steps):
+        chains = torch.zeros(2, len(x), len(weight))
+        for pair in range(16):
+            products = x[:, None, step, pair] * weight[None, :, step, pair]
+            chains = (products.movedim(-1, 0) + chains.double()).float()
+        sums += chains[0] + chains[1]
+    return sums.bfloat16()
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_products_have_the_bits_that_the_manual_describes(outputs: int, inputs: int) -> None:
+    x, weight = draw(35, inputs), draw(outputs, inputs)
+    found = BlockedWeight(weight).multiply(x, arithmetic=DOT)
+    assert_same_bits((found,), (multiply_plainly(x, weight),))
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
+def test_a_row_has_the_same_bits_alone_and_among_others(outputs: int, inputs: int) -> None:
+    x, weight = draw(130, inputs), BlockedWeight(draw(outputs, inputs))
+    x[3, inputs // 2] = torch.nan  # of no other row, nor what an earlier product has left in memory
+    BlockedWeight(draw(1, 640)).multiply(torch.full((130, 640), torch.nan, dtype=torch.bfloat16), arithmetic=DOT)
+    whole = weight.multiply(x, arithmetic=DOT)
+    assert whole[3].isnan().all()
+    for rows in (1, 2, 15, 16, 17, 31, 32, 33, 48, 130):
+        for threads in (1, 2, 3):
+            library.set_num_threads(threads)
+            for some in (x[:rows], x[-rows:]):
+                first = 0 if some.data_ptr() == x.data_ptr() else len(x) - rows
+                assert_same_bits((weight.multiply(some, arithmetic=DOT),), (whole[first : first + rows],))
+
+
+@pytest.mark.usefixtures("tiles")
+def test_numbers_below_the_normal_ones_are_zeros() -> None:
+    tiny, small = 2.0**-130, 2.0**-70
+    weight = BlockedWeight(torch.tensor([[1.0, 0.0], [0.0, small]]).bfloat16())
+    y = weight.multiply(torch.tensor([[tiny, small]]).bfloat16(), arithmetic=DOT)
+    assert y.tolist() == [[0, 0]]
+
+
+@pytest.mark.usefixtures("tiles")
+def test_the_head_finds_the_largest_of_the_product_for_any_number_of_rows() -> None:
+    x, weight = draw(70, 101), BlockedWeight(draw(1000, 101))
+    largest = weight.multiply(x, arithmetic=DOT).float().max(1)
+    for rows in (1, 2, 15, 16, 17, 33, 70):
+        library.set_num_threads(rows % 3 + 1)
+        found = weight.find_largest(x[:rows], DOT)
+        assert found is not None
+        places, numbers = found
+        assert torch.equal(numbers, largest.values[:rows])
+        assert torch.equal(places, largest.indices[:rows])
+
+
+@pytest.mark.usefixtures("tiles")
+@pytest.mark.parametrize(("heads", "dim"), [(2, 64), (3, 32), (1, 7), (2, 80)])
+def test_attention_within_a_text_does_not_see_other_texts(heads: int, dim: int) -> None:
+    lengths = [1, 2, 15, 16, 17, 33, 66, 130]
+    first_rows = torch.tensor([0, *lengths]).cumsum(0)
+    qkv = draw(int(first_rows[-1]), 3, heads, dim)
+    attend_texts(torch.full_like(qkv, torch.nan), torch.tensor([0, len(qkv)]), arithmetic=DOT)  # left in memory
+    whole = attend_texts(qkv, first_rows, arithmetic=DOT)
+    for text, length in enumerate(lengths):
+        library.set_num_threads(text % 3 + 1)
+        own = slice(int(first_rows[text]), int(first_rows[text + 1]))
+        mixed = attend_texts(qkv[own].contiguous(), torch.tensor([0, length]), arithmetic=DOT)
+        assert_same_bits((mixed,), (whole[own],))
+        q, k, v = qkv[own].double().transpose(0, 2).unbind(1)
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
+        torch.testing.assert_close(mixed.double(), wanted, rtol=2**-6, atol=2**-6)
+
+
+def test_products_decoders_and_encoders_pass_their_tests_on_tiles(kernels: Path) -> None:
+    files = [f"{HERE}/test_{name}.py" for name in ("products", "int8", "decoder", "encoder")]
+    done = subprocess.run(
+        (
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"),
+            *("-p", "tests.model.kernels.emulated_tiles", "-k", "not numba", *files),
+        ),
+        env=os.environ | {library.LIBRARY_VARIABLE: str(kernels)},
+        cwd=HERE.parent.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
