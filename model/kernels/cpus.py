@@ -10,7 +10,7 @@ from model.kernels.library import cpu
 from model.kernels.products import DOT, WIDEN, Arithmetic
 
 DOT_LEVELS = ("avx512_bf16", "amx")
-"""Levels that have dot products of bfloat16 numbers: VDPBF16PS."""
+"""Levels that have dot products of bfloat16 numbers: VDPBF16PS, or tiles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,11 @@ TABLE = (
     # Two multiplications a lane in the time of one. Models as Linux tells the generations apart.
     CpuRow("AMD Zen 4", "AuthenticAMD", 25, (*range(0x10, 0x20), *range(0x60, 0xB0)), ("avx512_bf16",)),
     CpuRow("AMD Zen 5", "AuthenticAMD", 26, (*range(0x30), *range(0x40, 0x50), *range(0x60, 0x80)), ("avx512_bf16",)),
-    # VDPBF16PS at about half of float32's rate. AMX multiplies bfloat16 faster than either, but no product of ours uses
-    # its tiles for that: one that does makes "amx" a dot level of those that have it.
+    # VDPBF16PS at about half of float32's rate; tiles (AMX), where the hypervisor lets them be seen, at many times it.
     CpuRow("Intel Skylake to Cooper Lake (servers)", "GenuineIntel", 6, (85,), ()),
-    CpuRow("Intel Sapphire Rapids", "GenuineIntel", 6, (143,), ()),
-    CpuRow("Intel Emerald Rapids", "GenuineIntel", 6, (207,), ()),
-    CpuRow("Intel Granite Rapids", "GenuineIntel", 6, (173, 174), ()),
+    CpuRow("Intel Sapphire Rapids", "GenuineIntel", 6, (143,), ("amx",)),
+    CpuRow("Intel Emerald Rapids", "GenuineIntel", 6, (207,), ("amx",)),
+    CpuRow("Intel Granite Rapids", "GenuineIntel", 6, (173, 174), ("amx",)),
 )
 
 
