@@ -3,8 +3,8 @@
 Of each engine the first start is that of a fresh clone after `make install`: without bytecode of our own source, and
 with an empty folder for what peers compile. Of those after it the medians are told. The files of model and libraries
 were read before, the libraries' bytecode is there. Ready is asked for ten times a second; then one request with a short
-prompt is sent. With `--build-image` a fresh container is started too, and one with a read-only root, of the default
-model: from the start of `lightwell serve` in it to its first token.
+prompt is sent. With `--build-image` a fresh container with the default model is started too: from the start of
+`lightwell serve` in it to its first token.
 
     python -m benchmarks.startup --models default 124m --turns 5 [--build-image SCRIPT]
 """
@@ -116,19 +116,15 @@ def report(models: Sequence[str], names: Sequence[str], cache: Path, home: Path,
         print(f"{table_of_starts(f'start, {model}, {DTYPE}', found)}\n", flush=True)
 
 
-def table_of_containers(build_image: str) -> str:
-    """Seconds of the image in new containers, by a script: SCRIPT TAG builds it, SCRIPT TAG -- COMMAND runs in one."""
+def table_of_container(build_image: str) -> str:
+    """Seconds of the image in a new container, by a script: SCRIPT TAG builds it, SCRIPT TAG -- COMMAND runs in one."""
     subprocess.run([build_image, IMAGE], cwd=ROOT, check=True, capture_output=True)
     check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
-    locked = (ROOT / "tests" / "tools" / "read_only.sh").read_text(encoding="utf-8")
-    alone = ["unshare", "--user", "--map-root-user", "--mount", "--fork", "bash", "-c", locked, "bash"]
-    rows = [["start in a container", "ready s", "first token"]]
-    for name, before in (("fresh", []), ("with a read-only root", alone)):
-        command = [build_image, IMAGE, "--", *before, "python", "-c", check]
-        printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        told = json.loads(printed.splitlines()[-1])
-        rows.append([name, f"{told['ready_s']:.1f}", f"{told['answered_s']:.1f}"])
-    return table(rows)
+    command = [build_image, IMAGE, "--", "python", "-c", check]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    told = json.loads(printed.splitlines()[-1])
+    seconds = [f"{told['ready_s']:.1f}", f"{told['answered_s']:.1f}"]
+    return table([["start, default", "ready s", "first token"], ["fresh container", *seconds]])
 
 
 def main() -> None:
@@ -142,7 +138,7 @@ def main() -> None:
     print(f"{os.cpu_count()} cores\n")
     report(options.models, options.engines, options.cache, options.home, options.turns)
     if options.build_image:
-        print(table_of_containers(options.build_image), flush=True)
+        print(table_of_container(options.build_image), flush=True)
 
 
 if __name__ == "__main__":
