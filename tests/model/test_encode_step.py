@@ -150,7 +150,5 @@ def test_gelu_is_as_precise_as_torch_and_exact_far_out() -> None:
 def test_what_cannot_be_one_call_says_why() -> None:
     config = _config()
     assert why_not_whole(config, torch.float32, CPU, "none") is None
-    assert (
-        why_not_whole(config, torch.float64, CPU, "none") == "the kernels take float32 or bfloat16, not torch.float64"
-    )
+    assert why_not_whole(config, torch.float64, CPU, "none") == "the kernels take float32 or bfloat16, not float64"
     assert why_not_whole(config, torch.float32, CPU, "int8") == "weights are quantised"
