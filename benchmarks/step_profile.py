@@ -2,8 +2,8 @@
 
 A network in this process and steps of one token each of 1, 8 and 32 sequences that hold 160 tokens. The step is timed
 as a server takes it, all blocks in one call where that can be, and block by block; the parts in further steps block by
-block, with a clock around each, so that they add up to a little more. "Products alone" are the same products by oneDNN,
-one after the other with nothing between them (`benchmarks.ceiling`), timed in turn with the steps.
+block, with a clock around each, so that they add up to a little more. "Products alone" are the same products, one
+after the other with nothing between them (`benchmarks.ceiling`), timed in turn with the steps.
 
     python -m benchmarks.step_profile --dtype bfloat16 --rows 1 8 32
 """

@@ -130,10 +130,10 @@ class Settings:
         False,
         kinds.switch(),
         "Give each answer the same bits whatever runs beside it, where that is slow too: on a GPU, and in float16.",
-        shown_default="on for float32 and bfloat16 on a CPU, off elsewhere",
+        shown_default="on with Lightwell's kernels, off elsewhere",
     )
     no_batch_invariant: bool = _setting(
-        False, kinds.switch(), "Let answers depend on the batch in their last bits (to measure what invariance costs)."
+        False, kinds.switch(), "Do not promise that; Lightwell's kernels keep to it all the same."
     )
     cuda_graphs: str = _setting(
         "compiled",

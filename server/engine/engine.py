@@ -197,7 +197,7 @@ class Engine:
             self._tracked[request.uid] = Tracked(seq, findings, Timing(request.arrival_time))
 
     def _check_tokens(self, request: EngineRequest) -> None:
-        """Raise ValueError for a token that the network lacks: compiled kernels would read whatever lies there."""
+        """Raise ValueError for a token that the network lacks: on a GPU it would end the worker."""
         size = self._model.config.vocab_size
         for ids in (request.prompt_token_ids, request.encoder_token_ids):
             if ids and not 0 <= min(ids) <= max(ids) < size:

@@ -181,7 +181,7 @@ def _is_reached(patch: Patch, seq: Sequence) -> bool:
 
 
 def _check_heads(task: Task, config: ModelConfig) -> None:
-    """The compiled attention looks a head up where it is told to: one that is not there would be another's memory."""
+    """Raise ValueError for a head that the model lacks."""
     capture = task.capture if isinstance(task, AttentionTask) else getattr(task, "attention", None)
     asked = task if isinstance(task, HeadScoresTask) else capture
     if not isinstance(asked, HeadScoresTask | AttentionCapture):

@@ -1,7 +1,7 @@
 """Pages of the libraries that this process has mapped: let go when what needed them is over.
 
-A start runs much code that serving never runs again: four fifths of what torch's libraries have in memory after it, and
-all of the compiler's. Linux; standard library only.
+A start runs much code that serving never runs again: four fifths of what torch's libraries have in memory after it.
+Linux; standard library only.
 """
 
 import contextlib

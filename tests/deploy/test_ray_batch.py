@@ -18,6 +18,7 @@ import pytest
 from safetensors.numpy import load
 
 from benchmarks.ray_data import tokens_per_second
+from deploy.ray.batch import build_parser
 from deploy.ray.batch_engine import BatchEngine
 from deploy.ray.batch_input import Columns, InputError, Row, find_files, parts_of, read_part, scan
 from deploy.ray.batch_manifest import ManifestError, claim, held
@@ -325,6 +326,15 @@ def test_an_unfinished_job_is_read_only_when_that_is_said(site: Site, tmp_path: 
     answers = list(read_shards(tmp_path, partial=True))
     assert len(answers) == 12
     assert answers[0].tensors["embedding"].dtype == np.float32
+
+
+# ---- the command line
+
+
+def test_kernels_are_settings_of_a_job(tmp_path: Path) -> None:
+    given = ["--input", "in", "--output", str(tmp_path), "--task", "embedding"]
+    found = build_parser().parse_args([*given, "--kernels", "torch", "--kernel-arithmetic", "float32"])
+    assert (found.kernels, found.kernel_arithmetic) == ("torch", "float32")
 
 
 # ---- the benchmark
