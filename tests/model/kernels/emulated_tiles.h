@@ -17,9 +17,8 @@ struct Config {
 union Row {
   uint8_t bytes[64];
   int8_t signed_bytes[64];
-  uint16_t bfloat16[32];
   int32_t ints[16];
-  float floats[16];
+  __m256i halves[2];
 };
 struct State {
   Config config;
@@ -73,21 +72,26 @@ inline void refuse_unless_they_fit(int sums, int rows, int weights) {
   refuse_unless(config.row_bytes[rows] == 4 * config.rows[weights] && config.row_bytes[sums] % 4 == 0);
 }
 
-inline float widen(uint16_t x) { return __builtin_bit_cast(float, uint32_t(x) << 16); }
+// The even ones of pairs of bfloat16, and the odd ones, as float32.
+inline __m256 even_of(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+inline __m256 odd_of(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int32_t(0xFFFF0000))));
+}
 
 // In a function of its own: or the compiler might add before or behind the change of what becomes of small numbers.
 [[gnu::noinline]] inline void add_pairs(int sums, int rows, int weights) {
   for (int m = 0; m < state.config.rows[sums]; ++m) {
-    float even[16] = {}, odd[16] = {};
+    __m256 even[2] = {}, odd[2] = {}, totals[2];
     for (int k = 0; k < state.config.row_bytes[rows] / 4; ++k)
-      for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) {
-        const uint16_t* x = state.tiles[rows][m].bfloat16 + 2 * k;
-        const uint16_t* w = state.tiles[weights][k].bfloat16 + 2 * n;
-        even[n] = __builtin_fmaf(widen(x[0]), widen(w[0]), even[n]);
-        odd[n] = __builtin_fmaf(widen(x[1]), widen(w[1]), odd[n]);
+      for (int half = 0; half < 2; ++half) {
+        const __m256i x = _mm256_set1_epi32(state.tiles[rows][m].ints[k]), w = state.tiles[weights][k].halves[half];
+        even[half] = _mm256_fmadd_ps(even_of(x), even_of(w), even[half]);
+        odd[half] = _mm256_fmadd_ps(odd_of(x), odd_of(w), odd[half]);
       }
-    float* total = state.tiles[sums][m].floats;
-    for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) total[n] = total[n] + (even[n] + odd[n]);
+    Row& row = state.tiles[sums][m];
+    for (int half = 0; half < 2; ++half)
+      totals[half] = _mm256_add_ps(_mm256_castsi256_ps(row.halves[half]), _mm256_add_ps(even[half], odd[half]));
+    memcpy(&row, totals, state.config.row_bytes[sums]);
   }
 }
 
