@@ -15,8 +15,6 @@ struct Config {
   uint8_t rows[16];
 };
 union Row {
-  uint8_t bytes[64];
-  int8_t signed_bytes[64];
   int32_t ints[16];
   __m256i halves[2];
 };
@@ -105,15 +103,18 @@ inline void multiply_bfloat16(int sums, int rows, int weights) {
 
 inline void multiply_bytes(int sums, int rows, int weights) {
   refuse_unless_they_fit(sums, rows, weights);
-  for (int m = 0; m < state.config.rows[sums]; ++m)
+  const __m256i low = _mm256_set1_epi32(0x00FF00FF);
+  for (int m = 0; m < state.config.rows[sums]; ++m) {
+    Row total = state.tiles[sums][m];
     for (int k = 0; k < state.config.row_bytes[rows] / 4; ++k)
-      for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) {
-        int32_t dot = 0;
-        for (int i = 0; i < 4; ++i)
-          dot += state.tiles[rows][m].bytes[4 * k + i] * state.tiles[weights][k].signed_bytes[4 * n + i];
-        int32_t& total = state.tiles[sums][m].ints[n];
-        total = int32_t(uint32_t(total) + uint32_t(dot));
+      for (int half = 0; half < 2; ++half) {
+        const __m256i x = _mm256_set1_epi32(state.tiles[rows][m].ints[k]), w = state.tiles[weights][k].halves[half];
+        const __m256i even = _mm256_madd_epi16(_mm256_and_si256(x, low), _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8));
+        const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(x, 8), _mm256_srai_epi16(w, 8));
+        total.halves[half] = _mm256_add_epi32(total.halves[half], _mm256_add_epi32(even, odd));
       }
+    memcpy(&state.tiles[sums][m], &total, state.config.row_bytes[sums]);
+  }
 }
 
 }  // namespace emulated
