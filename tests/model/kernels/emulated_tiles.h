@@ -15,11 +15,8 @@ struct Config {
   uint8_t rows[16];
 };
 union Row {
-  uint8_t bytes[64];
-  int8_t signed_bytes[64];
-  uint16_t bfloat16[32];
   int32_t ints[16];
-  float floats[16];
+  __m256i halves[2];
 };
 struct State {
   Config config;
@@ -73,21 +70,26 @@ inline void refuse_unless_they_fit(int sums, int rows, int weights) {
   refuse_unless(config.row_bytes[rows] == 4 * config.rows[weights] && config.row_bytes[sums] % 4 == 0);
 }
 
-inline float widen(uint16_t x) { return __builtin_bit_cast(float, uint32_t(x) << 16); }
+// The even ones of pairs of bfloat16, and the odd ones, as float32.
+inline __m256 even_of(__m256i pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+inline __m256 odd_of(__m256i pairs) {
+  return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int32_t(0xFFFF0000))));
+}
 
 // In a function of its own: or the compiler might add before or behind the change of what becomes of small numbers.
 [[gnu::noinline]] inline void add_pairs(int sums, int rows, int weights) {
   for (int m = 0; m < state.config.rows[sums]; ++m) {
-    float even[16] = {}, odd[16] = {};
+    __m256 even[2] = {}, odd[2] = {}, totals[2];
     for (int k = 0; k < state.config.row_bytes[rows] / 4; ++k)
-      for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) {
-        const uint16_t* x = state.tiles[rows][m].bfloat16 + 2 * k;
-        const uint16_t* w = state.tiles[weights][k].bfloat16 + 2 * n;
-        even[n] = __builtin_fmaf(widen(x[0]), widen(w[0]), even[n]);
-        odd[n] = __builtin_fmaf(widen(x[1]), widen(w[1]), odd[n]);
+      for (int half = 0; half < 2; ++half) {
+        const __m256i x = _mm256_set1_epi32(state.tiles[rows][m].ints[k]), w = state.tiles[weights][k].halves[half];
+        even[half] = _mm256_fmadd_ps(even_of(x), even_of(w), even[half]);
+        odd[half] = _mm256_fmadd_ps(odd_of(x), odd_of(w), odd[half]);
       }
-    float* total = state.tiles[sums][m].floats;
-    for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) total[n] = total[n] + (even[n] + odd[n]);
+    Row& row = state.tiles[sums][m];
+    for (int half = 0; half < 2; ++half)
+      totals[half] = _mm256_add_ps(_mm256_castsi256_ps(row.halves[half]), _mm256_add_ps(even[half], odd[half]));
+    memcpy(&row, totals, state.config.row_bytes[sums]);
   }
 }
 
@@ -101,15 +103,18 @@ inline void multiply_bfloat16(int sums, int rows, int weights) {
 
 inline void multiply_bytes(int sums, int rows, int weights) {
   refuse_unless_they_fit(sums, rows, weights);
-  for (int m = 0; m < state.config.rows[sums]; ++m)
+  const __m256i low = _mm256_set1_epi32(0x00FF00FF);
+  for (int m = 0; m < state.config.rows[sums]; ++m) {
+    Row total = state.tiles[sums][m];
     for (int k = 0; k < state.config.row_bytes[rows] / 4; ++k)
-      for (int n = 0; n < state.config.row_bytes[sums] / 4; ++n) {
-        int32_t dot = 0;
-        for (int i = 0; i < 4; ++i)
-          dot += state.tiles[rows][m].bytes[4 * k + i] * state.tiles[weights][k].signed_bytes[4 * n + i];
-        int32_t& total = state.tiles[sums][m].ints[n];
-        total = int32_t(uint32_t(total) + uint32_t(dot));
+      for (int half = 0; half < 2; ++half) {
+        const __m256i x = _mm256_set1_epi32(state.tiles[rows][m].ints[k]), w = state.tiles[weights][k].halves[half];
+        const __m256i even = _mm256_madd_epi16(_mm256_and_si256(x, low), _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8));
+        const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(x, 8), _mm256_srai_epi16(w, 8));
+        total.halves[half] = _mm256_add_epi32(total.halves[half], _mm256_add_epi32(even, odd));
       }
+    memcpy(&state.tiles[sums][m], &total, state.config.row_bytes[sums]);
+  }
 }
 
 }  // namespace emulated
