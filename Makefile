@@ -37,7 +37,10 @@ $(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_bui
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable clients/python
 	@touch $(BUILT) $@
 
-# pip has built them, too; this is for when a source changed since.
+# pip has built them, too; this is for when a source changed since, or the library went.
+ifeq ($(wildcard model/kernels/kernels.*),)
+.PHONY: $(BUILT)
+endif
 $(BUILT): $(wildcard model/kernels/cpu/*) model/kernels/build.py | $(STAMP)
 	$(BIN)/python model/kernels/build.py
 	@touch $@

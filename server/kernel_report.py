@@ -22,7 +22,7 @@ class KernelReport:
     is_present: bool
     kernels: str
     """native | torch"""
-    levels: list[str]
+    levels: tuple[str, ...]
     """That this CPU has, the lowest first."""
     level: str | None
     """In use."""

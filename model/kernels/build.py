@@ -8,6 +8,7 @@ also compiles for other machines. Needs nothing but Python itself, and never run
 
 import argparse
 import functools
+import hashlib
 import os
 import platform
 import shlex
@@ -104,6 +105,12 @@ def _compiles(command: tuple[str, ...]) -> bool:
         return done.returncode == 0
 
 
+def sources_hash() -> int:
+    """Return 64 bits that tell these sources from others: a library knows those that it was built from."""
+    paths = sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
+    return int.from_bytes(hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()[:8], "big")
+
+
 def is_current(output: Path = LIBRARY) -> bool:
     """Return whether the library is there and newer than all that it is made of."""
     made_of = [Path(__file__), *SOURCES.iterdir()]
@@ -137,7 +144,10 @@ def build(
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".building-") as folder:
         jobs: list[tuple[Path, Path, tuple[str, ...]]] = []
-        jobs += [(SOURCES / name, Path(folder) / f"{name}.o", ("-DLEVEL=base",)) for name in _ONCE]
+        jobs += [
+            (SOURCES / name, Path(folder) / f"{name}.o", ("-DLEVEL=base", f"-DSOURCES_HASH={sources_hash()}UL"))
+            for name in _ONCE
+        ]
         for level, flags in reversed(LEVELS[arch].items()):
             jobs += [
                 (path, Path(folder) / f"{path.stem}-{level}.o", (f"-DLEVEL={level}", *flags))

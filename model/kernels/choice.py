@@ -25,7 +25,7 @@ _chosen: tuple[KernelChoice, ArithmeticChoice] = "auto", "auto"
 
 
 def choose(kernels: KernelChoice = "auto", arithmetic: ArithmeticChoice = "auto") -> None:
-    """Choose for all networks that this process builds from now on.
+    """Choose for this process, before its networks are built.
 
     Raises ValueError for a choice that is none, and where the environment names a library or a level that is not there;
     RuntimeError when `native` is wanted and there is no library here.
@@ -37,16 +37,16 @@ def choose(kernels: KernelChoice = "auto", arithmetic: ArithmeticChoice = "auto"
     ):
         if value not in accepted:
             raise ValueError(f"{name} is {value!r}; {', '.join(accepted)} are accepted")
+    library.check_variables()
     if kernels != "torch":
-        _check_level(arithmetic)
+        _warn_of_level(arithmetic)
     if kernels == "native" and not library.levels():
         raise RuntimeError(f"kernels is 'native', but {_NO_LIBRARY}; 'auto' and 'torch' are accepted")
     _chosen = kernels, arithmetic
 
 
-def _check_level(arithmetic: ArithmeticChoice) -> None:
-    """Raise ValueError where the environment names what is not there; warn of an arithmetic that the level lacks."""
-    library.check_variables()
+def _warn_of_level(arithmetic: ArithmeticChoice) -> None:
+    """Warn of an arithmetic that the level lacks."""
     if arithmetic == "bf16-dot" and library.levels() and library.kernels().level not in DOT_LEVELS:
         logger.warning(
             "bf16-dot was asked for, but the level %s has no dot products of bfloat16 numbers: they are widened to "

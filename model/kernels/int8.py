@@ -16,6 +16,8 @@ from model.kernels.products import BLOCK
 
 _GROUP, _LINE = 4, 64
 """Inputs that lie side by side, and a multiple to which they are filled up."""
+MOST_INPUTS = 131_071
+"""Whose sums fit 32 bits: see `cpu/int8.h`."""
 _HEADER = 2 * 4 * BLOCK
 """Bytes of a block before its numbers."""
 
@@ -34,6 +36,8 @@ class Int8BlockedWeight:
         check_axes("values", values, (torch.int8,), 2)
         check_tensor("scales", scales, (torch.float32,), values.shape[:1])
         self.num_outputs, self.num_inputs = values.shape
+        if self.num_inputs > MOST_INPUTS:
+            raise ValueError(f"values has {self.num_inputs} inputs; sums of at most {MOST_INPUTS} fit 32 bits")
         num_blocks, num_lines = -(-self.num_outputs // BLOCK), -(-self.num_inputs // _LINE)
         self.packed = values.new_empty(num_blocks, _HEADER + num_lines * _LINE * BLOCK)
         """[blocks, bytes of a block]."""

@@ -1,4 +1,4 @@
-"""A weight matrix in int8, with one scale for each output. Knows no products: `int8_weight` does, `Linear` for others.
+"""A weight matrix in int8, with one scale for each output. Knows no products.
 
 Symmetric and to the nearest: scale = (largest |weight| of the output) / 127, values = round(weight / scale), so that no
 number of a weight moves by more than half a scale.

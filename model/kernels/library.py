@@ -6,13 +6,16 @@ the API process has none.
 
 import ctypes
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from model.kernels.build import LEVELS, LIBRARY, architecture
+from model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, sources_hash
+
+logger = logging.getLogger(__name__)
 
 LEVEL_VARIABLE = "LIGHTWELL_KERNEL_LEVEL"
 """Names the level to run at, instead of the highest that the CPU has."""
@@ -39,13 +42,7 @@ class Kernels:
         """
         function = self._functions.get(name)
         if function is None:
-            symbol = f"{name}_{self.level}"
-            if not hasattr(self._library, symbol):
-                raise RuntimeError(
-                    f"{library_path()} has no {symbol}: it was built from an older source; "
-                    "`make install` or `python model/kernels/build.py` builds it anew"
-                )
-            function = getattr(self._library, symbol)
+            function = getattr(self._library, f"{name}_{self.level}")
             function.argtypes = [_TYPES[each] for each in types]
             function.restype = None
             self._functions[name] = function
@@ -59,16 +56,34 @@ def library_path() -> Path:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
+    """None where there is no library that this machine can load. Raises RuntimeError when its source is a newer one."""
     path = library_path()
-    return ctypes.CDLL(str(path)) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        logger.warning("the kernels cannot be loaded: %s", error)
+        return None
+    if path == LIBRARY and SOURCES.is_dir():
+        built_from = getattr(library, "lightwell_sources", None)
+        if built_from is not None:
+            built_from.restype = ctypes.c_uint64
+        if built_from is None or built_from() != sources_hash():
+            raise RuntimeError(
+                f"{path} was built from another source than the one beside it; `make install` or "
+                "`python model/kernels/build.py` builds it anew"
+            )
+    return library
 
 
-def levels() -> list[str]:
+@functools.cache
+def levels() -> tuple[str, ...]:
     """The levels that this machine can run, the lowest first; none where there is no library for it."""
     library = _library()
     if library is None:
-        return []
-    return list(LEVELS[architecture()])[: library.lightwell_highest_level()]
+        return ()
+    return tuple(LEVELS[architecture()])[: library.lightwell_highest_level()]
 
 
 @functools.cache

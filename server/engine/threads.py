@@ -32,7 +32,7 @@ def _num_threads(num_parameters: int, num_workers: int) -> int:
     if told.isdecimal() and int(told):
         count = int(told)
     else:
-        cores = len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = within_quota(cores, num_workers)
         if count < cores:
             logger.info("%d of %d cores compute: the container's quota is %g CPUs", count, cores, cpu_quota())

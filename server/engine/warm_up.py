@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.batch import Batch, Span
+from model.batch import TILE_ROWS, Batch, Span
 from model.capture import AttentionTap, Looks
+from model.kernels.library import num_threads
 from model.kv_cache import KVCache
 from model.row_search import largest
 from model.transformer import Transformer
@@ -79,6 +80,11 @@ def _warm_up_rows(
             model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
         spans = [_nobodys_span(n, 1, cache.block_size, model.config.cross_attention) for n in counts]
         model.forward(Batch(spans, cache.block_size, model.device), cache)
+        # Scores of the longest context, in every thread: of rows one by one, and of some that share their keys.
+        for num_spans, num_rows in ((2 * num_threads(), 1), (1, min(TILE_ROWS, max_model_len))):
+            last = _nobodys_span(max_model_len, 1, cache.block_size, model.config.cross_attention)
+            span = last._replace(token_ids=[0] * num_rows, start=max_model_len - num_rows)
+            model.forward(Batch([span] * num_spans, cache.block_size, model.device), cache)
     if model.head is not None:
         hidden = model.tokens.new_zeros(max_num_seqs, model.config.hidden_size)
         largest(model.logits(hidden, widen=False))

@@ -181,7 +181,7 @@ def test_kernels_tells_what_computes_here(capsys: pytest.CaptureFixture[str]) ->
     told = kernels(capsys, "--kernel-arithmetic", "float32", "--threads", "1")
     assert told["library"] == {"path": str(library.library_path()), "present": True}
     assert (told["kernels"], told["arithmetic"], told["threads"]) == ("native", "float32", 1)
-    assert (told["levels"], told["level"]) == (library.levels(), library.kernels().level)
+    assert (told["levels"], told["level"]) == ([*library.levels()], library.kernels().level)
     assert "rates" not in told
     assert main(["kernels", "--kernel-arithmetic", "float32"]) == 0
     lines = dict(re.split(r"  +|(?<=arithmetic) ", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
@@ -195,7 +195,7 @@ def test_kernels_tells_of_plain_torch(capsys: pytest.CaptureFixture[str], monkey
     monkeypatch.setenv("LIGHTWELL_KERNELS", "torch")
     told = kernels(capsys)
     assert (told["kernels"], told["level"], told["arithmetic"]) == ("torch", None, None)
-    assert told["levels"] == library.levels()
+    assert told["levels"] == [*library.levels()]
     assert main(["kernels", "--measure"]) == 2
     assert capsys.readouterr().err == (
         "lightwell: error: --measure needs kernels, and plain torch operations compute here\n"

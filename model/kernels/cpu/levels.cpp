@@ -1,5 +1,7 @@
 // Which levels of CPU this machine has, and which CPU it is. Compiled for the oldest CPU, as it is the first code that
 // runs.
+#include <stdint.h>
+
 #include "level.h"
 
 #if defined(__x86_64__)
@@ -94,3 +96,6 @@ extern "C" API void lightwell_cpu(char* vendor, long* family, long* model) {
 }
 
 #endif
+
+// Which sources this library was built from: `sources_hash` of build.py.
+extern "C" API uint64_t lightwell_sources(void) { return SOURCES_HASH; }

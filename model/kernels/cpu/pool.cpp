@@ -77,8 +77,17 @@ void* run_thread(void* index_of_thread) {
   return nullptr;
 }
 
+// A child of fork has none of the threads, nor whoever held a lock.
+void forget_threads() {
+  sleepers = PTHREAD_MUTEX_INITIALIZER;
+  woken = PTHREAD_COND_INITIALIZER;
+  num_asleep = started = 0;
+}
+
 // Starts threads until there are as many as wanted; fewer where the system has no more.
 void start_threads() {
+  static bool is_known = false;
+  if (!is_known) is_known = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
   while (started < wanted - 1) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);

@@ -4,6 +4,7 @@ As a plugin of pytest this lets the other tests run at that level and no other.
     LIGHTWELL_KERNEL_LIBRARY=FILE python -m pytest -p tests.model.kernels.emulated_tiles tests/model/kernels
 """
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -25,4 +26,4 @@ def build_library(output: Path, *, sanitize: bool = False) -> None:
 
 def pytest_configure() -> None:
     """Let tests see that level alone."""
-    library.levels = lambda: [LEVEL]
+    library.levels = functools.cache(lambda: (LEVEL,))

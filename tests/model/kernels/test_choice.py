@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.kernels import cpus, library
+from model.kernels import build, cpus, library
 from model.kernels.choice import bfloat16_arithmetic, choose, why_not_native
 from model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
 from model.kernels.products import DOT, WIDEN
@@ -154,8 +154,20 @@ def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is() -> None:
     assert all(level in told for level in library.levels())
     assert "'mmx'" in told or not library.levels()
     assert "'/nothing.so'" in choosing("auto", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
-    assert choosing("torch", LIGHTWELL_KERNEL_LEVEL="mmx", LIGHTWELL_KERNEL_LIBRARY="/nothing.so") == "arithmetic 0\n"
+    assert "'/nothing.so'" in choosing("torch", LIGHTWELL_KERNEL_LEVEL="mmx", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LEVEL="", LIGHTWELL_KERNEL_LIBRARY="")
+
+
+def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_source_is_refused(tmp_path: Path) -> None:
+    garbage, other = tmp_path / "garbage.so", tmp_path / "other.so"
+    garbage.write_bytes(b"no library")
+    assert choosing("auto", BUILT=str(garbage)) == "arithmetic 0\n"
+    assert "'native'" in choosing("native", BUILT=str(garbage))
+    built = build.LIBRARY.read_bytes()
+    number = build.sources_hash().to_bytes(8, "little")
+    assert built.count(number) == 1
+    other.write_bytes(built.replace(number, bytes(8)))
+    assert "another source" in choosing("auto", BUILT=str(other))
 
 
 def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for() -> None:

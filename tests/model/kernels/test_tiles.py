@@ -138,7 +138,7 @@ def test_products_decoders_and_encoders_pass_their_tests_on_tiles(kernels: Path)
     done = subprocess.run(
         (
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"),
-            *("-p", "tests.model.kernels.emulated_tiles", "-k", "not numba", *files),
+            *("-p", "tests.model.kernels.emulated_tiles", *files),
         ),
         env=os.environ | {library.LIBRARY_VARIABLE: str(kernels)},
         cwd=HERE.parent.parent.parent,
