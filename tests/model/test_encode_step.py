@@ -127,7 +127,7 @@ def test_texts_that_need_fewer_layers_leave_the_others_as_they_are() -> None:
 
 def test_a_pass_over_many_texts_can_be_left_before_its_end() -> None:
     config, calls = _config(heads=12, head_dim=64, ff=3072), iter(range(2))
-    model, texts = _model(config, _weights(config), torch.float32), _texts(*[100] * 8)
+    model, texts = _model(config, _weights(config), torch.float32), _texts(*[100] * 40)
 
     def check() -> None:
         next(calls)
