@@ -1,8 +1,9 @@
-// The memory of `scratch.h`, which a thread gives back when it ends.
+// The memory of `scratch.h`, which a thread gives back when it ends: to the system, as the C library might keep it.
 #include "scratch.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 namespace {
 
@@ -12,7 +13,7 @@ pthread_key_t rooms;  // the first of a thread's
 void free_rooms(void* first) {
   for (Room* room = static_cast<Room*>(first); room != nullptr;) {
     Room* next = room->next;
-    free(room->memory);
+    munmap(room->memory, room->num_bytes);
     free(room);
     room = next;
   }
@@ -32,8 +33,9 @@ extern "C" Room* lightwell_grow(Room* room, size_t num_bytes) {
     room->next = static_cast<Room*>(pthread_getspecific(rooms));
     if (pthread_setspecific(rooms, room) != 0) abort();
   }
-  free(room->memory);
-  room->num_bytes = (num_bytes + room->num_bytes / 2 + 4095) / 4096 * 4096;
-  if (posix_memalign(&room->memory, 64, room->num_bytes) != 0) abort();
+  if (room->memory != nullptr) munmap(room->memory, room->num_bytes);
+  room->num_bytes = (num_bytes + room->num_bytes / 2 + 4096) / 4096 * 4096;  // at least a page
+  room->memory = mmap(nullptr, room->num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room->memory == MAP_FAILED) abort();
   return room;
 }
