@@ -32,12 +32,12 @@ _WORK_BETWEEN_CHECKS = 1 << 25
 """Weights that one call reads at most, or one layer's: some milliseconds. A key of a head counts as 64."""
 
 MOST_ROWS = 256
-"""Of a step that `can_run`: of more, Python and torch take no time to speak of."""
+"""The most rows of a step that `can_run`: beside the products of more, the time of Python and torch does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What the kernels stand for in a block."""
+    """The parts of a block that the kernels stand for."""
 
     attention: SelfAttention
     gate_up: Linear
@@ -147,7 +147,7 @@ class DecodeStep:
         return cls(parts, final_norm, [local_rope or rope if block.uses_local_rope else rope for block in blocks])
 
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
-        """Return whether rows are few, see few keys and need all layers, and nobody wants more than attention rows."""
+        """Return whether rows are few, see few keys and need all layers, and no request looks at more than attention."""
         last = len(self._parts) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows:
             return False

@@ -1,4 +1,4 @@
-"""All blocks of an encoder like BERT's in one call, while nobody looks inside.
+"""All blocks of an encoder like BERT's in one call, for batches into which no request looks.
 
 Axes: T rows of all texts, d model width.
 """
@@ -74,7 +74,7 @@ class EncodeStep:
         self._rows_between_checks = max(_ROWS_BETWEEN_CHECKS, int(_WORK_BETWEEN_CHECKS / of_a_row))
 
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
-        """Return whether nobody looks, and all texts need all layers."""
+        """Return whether no request looks inside, and all texts need all layers."""
         last = len(self._blocks) - 1
         return looks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 

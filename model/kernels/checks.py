@@ -10,7 +10,7 @@ from model.config import Activation
 from model.kernels.library import kernels
 
 SUFFIXES = {torch.float32: "f32", torch.bfloat16: "bf16"}
-"""How a kernel's name ends that there is for these dtypes."""
+"""The end of a kernel's name, by the dtype of its numbers."""
 
 ACTIVATIONS: dict[Activation | None, int] = {None: 0, "silu": 1, "gelu": 2, "gelu_tanh": 3, "relu": 4}
 """`Activation` of `cpu/functions.h`."""
