@@ -147,7 +147,7 @@ class DecodeStep:
         return cls(parts, final_norm, [local_rope or rope if block.uses_local_rope else rope for block in blocks])
 
     def can_run(self, batch: Batch, looks: Looks | None) -> bool:
-        """Return whether rows are few, see few keys and need all layers, and no request looks at more than attention."""
+        """Return whether rows are few, see few keys and need all layers, and requests look at attention at most."""
         last = len(self._parts) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows:
             return False
