@@ -137,7 +137,11 @@ def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     assert isinstance(message, messages.Step)
     assert repr(message.stats) == repr(sent.stats)
     received = [messages.request_output(wire, frames) for wire in message.outputs]
-    assert [plain(output) for output in received] == [plain(output) for output in sent.outputs]
+    tokens = [output for output in sent.outputs if output.token_id is not None and messages.is_bare(output)]
+    others = [output for output in sent.outputs if output.token_id is None or not messages.is_bare(output)]
+    assert [plain(output) for output in received] == [plain(output) for output in others]
+    received_tokens = list(zip(message.token_uids, message.token_ids, strict=True))
+    assert received_tokens == [(output.uid, output.token_id) for output in tokens]
 
 
 def plain(output: RequestOutput) -> str:

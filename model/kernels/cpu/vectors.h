@@ -86,28 +86,29 @@ ALWAYS_INLINE void store(float* p, const Vector& v) {
   typedef Floats Anywhere __attribute__((aligned(4), may_alias));  // memcpy would take vectors out of their registers
   for (int i = 0; i < PARTS; ++i) reinterpret_cast<Anywhere*>(p)[i] = v.part[i];
 }
-// Rounded to the nearest bfloat16, the even one of two.
+// The nearest bfloat16, the even one of two, in the upper halves; below them is what is left of the sum. Every NaN
+// becomes torch's: the sum would make others of it, even numbers.
+ALWAYS_INLINE Words nearest_bfloat16(const Floats& x) {
+  const Words bits = (Words)x, is_number = (Words)(x == x);
+  return ((bits + 0x7FFF + ((bits >> 16) & 1)) & is_number) | (0x7FC00000 & ~is_number);
+}
 ALWAYS_INLINE void store(bfloat16* p, const Vector& v) {
   for (int i = 0; i < PARTS; ++i) {
-    Words bits = (Words)v.part[i];
-    Halves rounded = __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, Halves);
+    Halves rounded = __builtin_convertvector(nearest_bfloat16(v.part[i]) >> 16, Halves);
     memcpy(p + i * WIDTH, &rounded, sizeof rounded);
   }
 }
 ALWAYS_INLINE void store_one(float* p, float x) { *p = x; }
 ALWAYS_INLINE void store_one(bfloat16* p, float x) {
-  uint32_t bits = __builtin_bit_cast(uint32_t, x);
-  *p = bfloat16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+  const uint32_t bits = __builtin_bit_cast(uint32_t, x);
+  *p = x == x ? bfloat16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) : bfloat16(0x7FC0);
 }
 
 // What is left of x once it has been stored as a T.
 template <class T>
 ALWAYS_INLINE Vector rounded(const Vector& v) {
   if constexpr (sizeof(T) == sizeof(float)) return v;
-  else return each_part([&](int i) {
-    Words bits = (Words)v.part[i];
-    return (Floats)((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000);
-  });
+  else return each_part([&](int i) { return (Floats)(nearest_bfloat16(v.part[i]) & 0xFFFF0000); });
 }
 template <class T>
 ALWAYS_INLINE float rounded(float x) {

@@ -57,6 +57,14 @@ def test_rms_norm_rounds_once_with_a_float32_weight_and_twice_with_its_own() -> 
     assert torch.equal(rows.rms_norm(x, weight.float(), EPS), (normal * weight.float()).bfloat16())
 
 
+def test_a_nan_of_any_bits_stays_nan_when_it_is_rounded() -> None:
+    bits = [0x7F800001, 0x7FC00000, 0x7FFFFFFF, 0xFF800001 - 2**32, 0xFFC00000 - 2**32, -1]
+    weight = torch.tensor(bits * 7, dtype=torch.int32).view(torch.float32)  # 42: whole lanes and some more
+    x = torch.ones(3, len(weight), dtype=torch.bfloat16)
+    (found,) = everywhere(lambda: (rows.rms_norm(x, weight, EPS),))
+    assert found.isnan().all()
+
+
 @drawn
 @given(counts, widths, dtypes, st.booleans(), seeds)
 def test_layer_norm_takes_the_mean_away_and_divides_by_the_deviation(
