@@ -16,7 +16,7 @@ namespace LEVEL {
 
 constexpr long LINES = 4;         // of a cache, in a step of a block
 constexpr long FEW = 128;         // rows up to which weights come from memory slower than they are used
-constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
+constexpr long FEW_STEPS = 96;    // that few rows pass over at once: 24 KB, so the first cache has room for the next
 constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
 #if defined(__AVX512F__)
 constexpr int ROWS_TOGETHER = 6, VECTORS = 4;  // whose sums stay in registers: 24 of 32
@@ -40,10 +40,10 @@ ALWAYS_INLINE Vector odd_numbers(const Vector& pairs) {
 // sums[r][v] += x[r * stride] * weights[v]
 template <int R, int V>
 ALWAYS_INLINE void add_input(const float* x, long stride, const Vector (&weights)[V], Vector (&sums)[R][V]) {
-  for (int r = 0; r < R; ++r) {
+  unrolled<R>([&](auto r) {
     const Vector number = all_lanes(x[r * stride]);
-    for (int v = 0; v < V; ++v) sums[r][v] = fma(number, weights[v], sums[r][v]);
-  }
+    unrolled<V>([&](auto v) { sums[r][v] = fma(number, weights[v], sums[r][v]); });
+  });
 }
 
 // The forms of arithmetic. A step adds the next INPUTS of R rows from x on, `stride` apart, times a step of a block
@@ -54,7 +54,7 @@ struct Float {  // float32 weights, rows of float32
   template <int R, int V>
   static ALWAYS_INLINE void step(const float* x, long stride, const Word* w, Vector (&sums)[R][V]) {
     Vector weights[V];
-    for (int v = 0; v < V; ++v) weights[v] = as_floats(w + v * LANES);
+    unrolled<V>([&](auto v) { weights[v] = as_floats(w + v * LANES); });
     add_input(x, stride, weights, sums);
   }
   template <int R, int V>
@@ -67,13 +67,13 @@ struct Widened {  // bfloat16 weights, widened in registers, rows of float32
   static ALWAYS_INLINE void step(const float* x, long stride, const Word* w, Vector (&sums)[R][V]) {
     half_step(x, stride, w, sums);
     Vector weights[V];
-    for (int v = 0; v < V; ++v) weights[v] = odd_numbers(as_floats(w + v * LANES));
+    unrolled<V>([&](auto v) { weights[v] = odd_numbers(as_floats(w + v * LANES)); });
     add_input(x + 1, stride, weights, sums);
   }
   template <int R, int V>
   static ALWAYS_INLINE void half_step(const float* x, long stride, const Word* w, Vector (&sums)[R][V]) {
     Vector weights[V];
-    for (int v = 0; v < V; ++v) weights[v] = even_numbers(as_floats(w + v * LANES));
+    unrolled<V>([&](auto v) { weights[v] = even_numbers(as_floats(w + v * LANES)); });
     add_input(x, stride, weights, sums);
   }
 };
@@ -84,23 +84,24 @@ struct Paired {  // bfloat16 weights times rows of bfloat16, two inputs at a tim
   template <int R, int V>
   static ALWAYS_INLINE void add(const int32_t (&pairs)[R], const Word* w, Vector (&sums)[R][V]) {
     __m512bh weights[V];
-    for (int v = 0; v < V; ++v) weights[v] = (__m512bh)_mm512_loadu_si512(w + v * LANES);
-    for (int r = 0; r < R; ++r) {
+    unrolled<V>([&](auto v) { weights[v] = (__m512bh)_mm512_loadu_si512(w + v * LANES); });
+    unrolled<R>([&](auto r) {
       const __m512bh pair = (__m512bh)_mm512_set1_epi32(pairs[r]);
-      for (int v = 0; v < V; ++v)
+      unrolled<V>([&](auto v) {
         sums[r][v].part[0] = (Floats)_mm512_dpbf16_ps((__m512)sums[r][v].part[0], pair, weights[v]);
-    }
+      });
+    });
   }
   template <int R, int V>
   static ALWAYS_INLINE void step(const bfloat16* x, long stride, const Word* w, Vector (&sums)[R][V]) {
     int32_t pairs[R];
-    for (int r = 0; r < R; ++r) memcpy(&pairs[r], x + r * stride, sizeof pairs[r]);
+    unrolled<R>([&](auto r) { memcpy(&pairs[r], x + r * stride, sizeof pairs[r]); });
     add(pairs, w, sums);
   }
   template <int R, int V>
   static ALWAYS_INLINE void half_step(const bfloat16* x, long stride, const Word* w, Vector (&sums)[R][V]) {
     int32_t pairs[R];
-    for (int r = 0; r < R; ++r) pairs[r] = x[r * stride];
+    unrolled<R>([&](auto r) { pairs[r] = x[r * stride]; });
     add(pairs, w, sums);
   }
 };
@@ -152,46 +153,42 @@ struct InUse {
   }
 };
 
-// Goes on with the chains of sums [R][64], V vectors of columns of them, over `inputs` of rows x, `stride` apart, times
-// w [steps][64]. Meanwhile the first FETCHED lines of each step from `next` on are asked for.
+// Goes on with the chains of sums [R][64], or begins them, V vectors of columns of them, over `inputs` of rows x,
+// `stride` apart, times w [steps][64]. Meanwhile the first FETCHED lines of each step from `next` on are asked for.
 template <class Form, int R, int V, int FETCHED>
-void add_chain(const typename Form::Number* x, long stride, const Word* w, long inputs, const Word* next, float* sums) {
+void add_chain(const typename Form::Number* x, long stride, const Word* w, long inputs, const Word* next, bool begins,
+               float* sums) {
   Vector t[R][V];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) t[r][v] = load(sums + r * BLOCK + v * LANES);
+  if (begins) unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = zeros(); }); });
+  else unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = load(sums + r * BLOCK + v * LANES); }); });
   const auto* end = x + inputs / Form::INPUTS * Form::INPUTS;
   for (; x < end; x += Form::INPUTS, w += BLOCK, next += BLOCK) {
     for (int i = 0; i < FETCHED; ++i) __builtin_prefetch(next + i * LANES);
     Form::step(x, stride, w, t);
   }
   if (inputs % Form::INPUTS) Form::half_step(x, stride, w, t);
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) store(sums + r * BLOCK + v * LANES, t[r][v]);
+  unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { store(sums + r * BLOCK + v * LANES, t[r][v]); }); });
 }
 
 // The same for 1 <= rows <= R, and 0, 1, 2 or 4 lines.
 template <class Form, int R = ROWS_TOGETHER>
 void add_chains(long rows, const typename Form::Number* x, long stride, const Word* w, long inputs, long fetched,
-                const Word* next, float* sums) {
+                const Word* next, bool begins, float* sums) {
   if constexpr (R > 1)
-    if (rows < R) return add_chains<Form, R - 1>(rows, x, stride, w, inputs, fetched, next, sums);
+    if (rows < R) return add_chains<Form, R - 1>(rows, x, stride, w, inputs, fetched, next, begins, sums);
   const auto add = fetched == 0   ? add_chain<Form, R, VECTORS, 0>
                    : fetched == 1 ? add_chain<Form, R, VECTORS, 1>
                    : fetched == 2 ? add_chain<Form, R, VECTORS, 2>
                                   : add_chain<Form, R, VECTORS, 4>;
-  add(x, stride, w, inputs, next, sums);
+  add(x, stride, w, inputs, next, begins, sums);
 }
 
-// Goes on with the chains of sums [num_rows][64] over `inputs` of rows x, `stride` apart, times w [steps][64]. The rows
-// pass over w some at a time; the passes ask for a share each of the lines from `next` on, so that memory is at work
+// Goes on with the chains of sums [num_rows][64], or begins them, over `inputs` of rows x, `stride` apart, times
+// w [steps][64]. The rows pass over w some at a time; the passes ask for a share each of the lines from `next` on, so that memory is at work
 // all the while. finish(first, count) as `sum_block` says, called where `is_last`.
 template <class Form, class F>
 ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
-                             const Word* next, bool is_last, float* sums, F finish) {
+                             const Word* next, bool begins, bool is_last, float* sums, F finish) {
   const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER, passes = groups * (BLOCK / LANES / VECTORS);
   long asked = 0;
   for (long group = 0; group < groups; ++group) {
@@ -200,7 +197,7 @@ ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long n
       const long left = LINES - asked, share = passes == 1 ? LINES : passes <= 3 ? 2 : 1;
       const long fetched = share < left ? share : left;
       add_chains<Form>(rows, x + r * stride, stride, w + column, inputs, fetched, next + asked * LANES,
-                       sums + r * BLOCK + column);
+                       begins, sums + r * BLOCK + column);
       asked += fetched;
     }
     if (is_last) finish(r, rows);
@@ -217,7 +214,6 @@ void sum_block(const typename Form::Number* x, long stride, long num_rows, const
   const bool once = num_rows <= ROWS_TOGETHER && VECTORS * LANES == BLOCK, few = num_rows <= FEW;
   const long num_steps = (K + Form::INPUTS - 1) / Form::INPUTS, most = few ? FEW_STEPS : MANY_STEPS / (WIDENS ? 2 : 1);
   const long num_pieces = once || num_steps == 0 ? 1 : (num_steps + most - 1) / most;
-  memset(sums, 0, num_rows * BLOCK * sizeof *sums);
   for (long piece = 0; piece < num_pieces; ++piece) {
     const long first = piece * num_steps / num_pieces, end = (piece + 1) * num_steps / num_pieces;
     const long k = first * Form::INPUTS, inputs = (end == num_steps ? K : end * Form::INPUTS) - k;
@@ -233,11 +229,11 @@ void sum_block(const typename Form::Number* x, long stride, long num_rows, const
           store(to + BLOCK, odd_numbers(pairs));
         }
         const Word* words = reinterpret_cast<const Word*>(wide);
-        pass_rows<Float>(x + k, stride, num_rows, words, inputs, next, is_last, sums, finish);
+        pass_rows<Float>(x + k, stride, num_rows, words, inputs, next, first == 0, is_last, sums, finish);
         continue;
       }
     }
-    pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, is_last, sums, finish);
+    pass_rows<Form>(x + k, stride, num_rows, at, inputs, next, first == 0, is_last, sums, finish);
   }
 }
 

@@ -26,12 +26,12 @@ struct TextHeads {
   float scale;  // of scores
 };
 
-// Goes on with the chains of sums [rows][64] in V vectors of columns; 1 <= rows <= R.
+// The chains of sums [rows][64] in V vectors of columns; 1 <= rows <= R.
 template <class Form, int V, int R = ROWS_TOGETHER>
 void add_columns(long rows, const typename Form::Number* x, long stride, const Word* w, long inputs, float* sums) {
   if constexpr (R > 1)
     if (rows < R) return add_columns<Form, V, R - 1>(rows, x, stride, w, inputs, sums);
-  add_chain<Form, R, V, 0>(x, stride, w, inputs, w, sums);
+  add_chain<Form, R, V, 0>(x, stride, w, inputs, w, true, sums);
 }
 
 // `count` columns, up to whole vectors, of sums [num_rows][64] = rows x, `stride` apart, times the block w. Unlike
@@ -42,7 +42,6 @@ void sum_columns(const typename Form::Number* x, long stride, long num_rows, con
   if constexpr (V > 1)
     if (count <= (V - 1) * LANES) return sum_columns<Form, V - 1>(x, stride, num_rows, w, inputs, count, sums);
   const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
-  memset(sums, 0, num_rows * BLOCK * sizeof *sums);
   for (long group = 0; group < groups; ++group) {
     const long r = group * num_rows / groups, rows = (group + 1) * num_rows / groups - r;
     for (long column = 0; column < count; column += V * LANES)

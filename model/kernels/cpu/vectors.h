@@ -51,6 +51,19 @@ ALWAYS_INLINE Result each_part(F f) {
   else return {{f(0), f(1), f(2), f(3)}};
 }
 
+template <int I>
+struct Index {
+  constexpr operator int() const { return I; }
+};
+// f(0) to f(COUNT - 1), of numbers that are constants in f: a loop over an array would take it out of its registers.
+template <int COUNT, class F>
+ALWAYS_INLINE void unrolled(F f) {
+  if constexpr (COUNT > 0) {
+    unrolled<COUNT - 1>(f);
+    f(Index<COUNT - 1>());
+  }
+}
+
 ALWAYS_INLINE Vector all_lanes(float x) {
   return each_part([&](int) { return x - Floats{}; });  // x - 0 is x, also where it is -0: no arithmetic is left of it
 }
