@@ -16,7 +16,7 @@ namespace LEVEL {
 
 constexpr long LINES = 4;         // of a cache, in a step of a block
 constexpr long FEW = 128;         // rows up to which weights come from memory slower than they are used
-constexpr long FEW_STEPS = 96;    // that few rows pass over at once: 24 KB, so the first cache has room for the next
+constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
 constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
 #if defined(__AVX512F__)
 constexpr int ROWS_TOGETHER = 6, VECTORS = 4;  // whose sums stay in registers: 24 of 32

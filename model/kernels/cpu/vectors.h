@@ -55,7 +55,8 @@ template <int I>
 struct Index {
   constexpr operator int() const { return I; }
 };
-// f(0) to f(COUNT - 1), of numbers that are constants in f: a loop over an array would take it out of its registers.
+// Calls f(0) to f(COUNT - 1), whose arguments are constants for the compiler: in a loop GCC keeps an array of vectors that
+// they index in memory.
 template <int COUNT, class F>
 ALWAYS_INLINE void unrolled(F f) {
   if constexpr (COUNT > 0) {
@@ -99,8 +100,8 @@ ALWAYS_INLINE void store(float* p, const Vector& v) {
   typedef Floats Anywhere __attribute__((aligned(4), may_alias));  // memcpy would take vectors out of their registers
   for (int i = 0; i < PARTS; ++i) reinterpret_cast<Anywhere*>(p)[i] = v.part[i];
 }
-// The nearest bfloat16, the even one of two, in the upper halves; below them is what is left of the sum. Every NaN
-// becomes torch's: the sum would make others of it, even numbers.
+// The nearest bfloat16, the even one of two, in the upper half of each lane; the lower half is not cleared. Every NaN
+// becomes the one that torch stores: rounded like a number, some would become infinity or 0.
 ALWAYS_INLINE Words nearest_bfloat16(const Floats& x) {
   const Words bits = (Words)x, is_number = (Words)(x == x);
   return ((bits + 0x7FFF + ((bits >> 16) & 1)) & is_number) | (0x7FC00000 & ~is_number);
