@@ -161,13 +161,13 @@ def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is() -> None:
 def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_source_is_refused(tmp_path: Path) -> None:
     garbage, other = tmp_path / "garbage.so", tmp_path / "other.so"
     garbage.write_bytes(b"no library")
-    assert choosing("auto", BUILT=str(garbage)) == "arithmetic 0\n"
-    assert "'native'" in choosing("native", BUILT=str(garbage))
+    assert choosing("auto", BUILT=str(garbage), LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0\n"
+    assert "'native'" in choosing("native", BUILT=str(garbage), LIGHTWELL_KERNEL_LIBRARY="")
     built = build.LIBRARY.read_bytes()
     number = build.sources_hash().to_bytes(8, "little")
     assert built.count(number) == 1
     other.write_bytes(built.replace(number, bytes(8)))
-    assert "another source" in choosing("auto", BUILT=str(other))
+    assert "another source" in choosing("auto", BUILT=str(other), LIGHTWELL_KERNEL_LIBRARY="")
 
 
 def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for() -> None:
