@@ -52,7 +52,7 @@ def calls(room: Path) -> list[Call]:
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "tests.model.kernels.tape", HERE)
     run(*command, TAPE=str(room / "tape"))
     found: list[Call] = pickle.loads((room / "tape").read_bytes())
-    return found
+    return [call for call in found if call.level in library.levels()]  # tiles were emulated where the CPU has none
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,8 @@ def test_a_cpu_with_avx2_alone_runs_its_level(calls: list[Call], foreign: dict[s
     """An instruction of a later CPU among them would end the program."""
     emulator = "qemu-x86_64", "-cpu", "Haswell"
     assert run(*emulator, *foreign["x86_64"]) == b"1\n"
-    assert repeat([call for call in calls if call.level == "avx2"], None, *emulator, *foreign["x86_64"], "2") == []
+    # One thread, whose neighbouring memory can be read: qemu 7 also reads the lanes that a masked load leaves out.
+    assert repeat([call for call in calls if call.level == "avx2"], None, *emulator, *foreign["x86_64"], "1") == []
 
 
 @needs_x86
