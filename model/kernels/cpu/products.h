@@ -184,8 +184,8 @@ void add_chains(long rows, const typename Form::Number* x, long stride, const Wo
 }
 
 // Goes on with the chains of sums [num_rows][64], or begins them, over `inputs` of rows x, `stride` apart, times
-// w [steps][64]. The rows pass over w some at a time; the passes ask for a share each of the lines from `next` on, so that memory is at work
-// all the while. finish(first, count) as `sum_block` says, called where `is_last`.
+// w [steps][64]. The rows pass over w some at a time; the passes ask for a share each of the lines from `next` on, so
+// that memory is at work all the while. finish(first, count) as `sum_block` says, called where `is_last`.
 template <class Form, class F>
 ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
                              const Word* next, bool begins, bool is_last, float* sums, F finish) {

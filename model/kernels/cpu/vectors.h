@@ -55,8 +55,8 @@ template <int I>
 struct Index {
   constexpr operator int() const { return I; }
 };
-// Calls f(0) to f(COUNT - 1), whose arguments are constants for the compiler: in a loop GCC keeps an array of vectors that
-// they index in memory.
+// Calls f(0) to f(COUNT - 1) with numbers that are constants for the compiler: GCC keeps an array of vectors in memory
+// where a loop's number indexes it.
 template <int COUNT, class F>
 ALWAYS_INLINE void unrolled(F f) {
   if constexpr (COUNT > 0) {
