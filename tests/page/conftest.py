@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from decimal import ROUND_HALF_UP, Context
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -110,6 +111,17 @@ def open_view(page: Page, server: Server) -> Open:
 def settle(page: Page) -> None:
     """Wait until nothing on the page waits for an answer (its policy forbids Playwright's wait_for_function)."""
     expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0, timeout=60_000)
+
+
+@contextmanager
+def slow_answers(page: Page) -> Iterator[None]:
+    """Let the page receive 20 kB a second: a small model has written 400 tokens before somebody could stop it."""
+    session = page.context.new_cdp_session(page)
+    conditions = {"offline": False, "latency": 0, "uploadThroughput": -1}
+    session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": 20_000})
+    yield
+    session.send("Network.emulateNetworkConditions", {**conditions, "downloadThroughput": -1})
+    session.detach()
 
 
 def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:

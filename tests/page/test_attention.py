@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
 from benchmarks.processes import Server
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import TEXT, Open, ask, settle, slow_answers, written
 
 LONG = "The old fox saw the young fox, and the young fox saw the old fox. " * 4
 CELL = re.compile(r"query (\d+) “.*” → key (\d+) “.*”: (\S+)")
@@ -216,9 +216,10 @@ def test_what_is_watched_is_drawn_with_all_of_writes_options(open_view: Open, se
 
 def test_writing_can_be_stopped(open_view: Open) -> None:
     page = open_view("attention", write_max_tokens=400, write_seed=3)
-    page.get_by_role("button", name="Continue and watch").click()
-    expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
-    page.get_by_role("button", name="Stop writing").click()
+    with slow_answers(page):
+        page.get_by_role("button", name="Continue and watch").click()
+        expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
+        page.get_by_role("button", name="Stop writing").click()
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
     expect(page.get_by_role("button", name="Continue and watch")).to_be_enabled()
@@ -228,9 +229,10 @@ def test_another_head_while_the_model_writes_ends_it_and_keeps_what_was_written(
     open_view: Open, server: Server
 ) -> None:
     page = open_view("attention", layer=1, head=3, write_max_tokens=400, write_seed=3)
-    page.get_by_role("button", name="Continue and watch").click()
-    expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
-    page.locator("#head").select_option("4")
+    with slow_answers(page):
+        page.get_by_role("button", name="Continue and watch").click()
+        expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
+        page.locator("#head").select_option("4")
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
     weights = numbers(server, 1, 4, text=page.get_by_role("textbox", name="Text").input_value())

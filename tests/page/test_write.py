@@ -7,7 +7,7 @@ from typing import Any
 from playwright.sync_api import Page, Route, expect
 
 from benchmarks.processes import Server
-from tests.page.conftest import TEXT, Open, ask, percent, settle
+from tests.page.conftest import TEXT, Open, ask, percent, settle, slow_answers
 
 SEEDED = {"write_seed": 7, "write_temperature": 0.8, "write_max_tokens": 12}
 
@@ -99,9 +99,10 @@ def test_the_tokens_are_walked_and_opened_with_the_keyboard(open_view: Open) -> 
 
 def test_it_goes_on_stops_and_tells_a_full_context(open_view: Open) -> None:
     page = open_view("write", **{**SEEDED, "write_max_tokens": 400})
-    page.locator("#write").click()
-    expect(page.locator(".prose button").nth(2)).to_be_visible()
-    page.get_by_role("button", name="Stop", exact=True).click()
+    with slow_answers(page):
+        page.locator("#write").click()
+        expect(page.locator(".prose button").nth(2)).to_be_visible()
+        page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator(".ending")).to_contain_text("Stopped by you.")
     number = len(chips(page))
     assert 2 < number < 400
