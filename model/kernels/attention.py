@@ -60,6 +60,11 @@ class ToldTable:
             raise ValueError(
                 f"room must be float32 or float16 [heads, rows, keys], its keys in a row, not {_say(room)}"
             )
+        num_spans, num_heads = self.shape
+        if not 0 <= span < num_spans:
+            raise ValueError(f"span is {span}; 0 to {num_spans - 1} is accepted")
+        if len(_chosen("heads", heads, num_heads)) != len(room):
+            raise ValueError(f"room is for {len(room)} heads; {len(heads)} are chosen")
         for place, head in enumerate(heads):
             numbers = room.data_ptr() + place * room.stride(0) * room.itemsize
             self._maps[span, head] = numbers, first_row, room.stride(1) * room.itemsize, room.itemsize

@@ -56,6 +56,9 @@ class BlockedWeight:
         that it is to multiply, the weight's own or float32.
         """
         kind = check_numbers("weight", weight, 2)
+        _check_arithmetic(arithmetic)
+        if row_dtype not in (None, weight.dtype, torch.float32):
+            raise ValueError(f"row_dtype is {row_dtype}; {weight.dtype} or torch.float32 is accepted")
         self.arithmetic: Arithmetic = arithmetic
         self.row_dtype = row_dtype or weight.dtype
         self.num_outputs, self.num_inputs = weight.shape
@@ -138,8 +141,12 @@ class BlockedWeight:
         if x.shape[1] != self.num_inputs:
             raise ValueError(f"x has rows of {x.shape[1]}; the weight's {self.num_inputs} inputs are accepted")
         arithmetic = self.arithmetic if arithmetic is None else arithmetic
-        if arithmetic not in (WIDEN, DOT):
-            raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")
+        _check_arithmetic(arithmetic)
         if x.dtype != self.dtype:
             return f"{name}_f32_bf16", ()
         return f"{name}_{SUFFIXES[x.dtype]}", (int(arithmetic),) if x.dtype == torch.bfloat16 else ()
+
+
+def _check_arithmetic(arithmetic: Arithmetic) -> None:
+    if arithmetic not in (WIDEN, DOT):
+        raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")

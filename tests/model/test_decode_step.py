@@ -233,10 +233,10 @@ def test_prompts_have_the_bits_of_the_blocks(default_model: Transformer) -> None
     decoder, config = default_model.decoder, default_model.config
     assert decoder is not None
     assert decoder.decode_step is not None
-    ours, theirs = filled_caches(config, torch.float32, 30, 2)
+    ours, theirs = filled_caches(config, torch.float32, 36, 2)
     for threads in (1, 2):
         with num_threads(threads), torch.inference_mode():
-            batch = draw_batch(random.Random(), config, [random.randint(66, 150), 1, 1, random.randint(1, 100)], 30)
+            batch = draw_batch(random.Random(), config, [random.randint(66, 150), 1, 1, random.randint(1, 100)], 36)
             assert decoder.decode_step.can_run(batch, None)
             expected = block_by_block(decoder)(batch, theirs.layers)
             assert torch.equal(decoder(batch, ours.layers), expected)

@@ -336,6 +336,13 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
             attention.attend(**good, **{**rule, "bias": short})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="told is for"):
         attention.attend(**good, **rule, told=ToldTable(1, 1))  # type: ignore[arg-type]
+    told, room = ToldTable(1, 2), torch.zeros(1, 4, 4)
+    with pytest.raises(ValueError, match="span is 1; 0 to 0"):
+        told.add(1, 0, [0], room)
+    with pytest.raises(ValueError, match="heads are from 2"):
+        told.add(0, 0, [2], room)
+    with pytest.raises(ValueError, match="room is for 1 heads; 2 are chosen"):
+        told.add(0, 0, [0, 1], room)
     with pytest.raises(ValueError, match="last is"):
         SeenKeys(world.tables, world.positions, world.first, world.last + 1000, world.block_size)
     with pytest.raises(ValueError, match="tables has the block -1"):

@@ -225,6 +225,10 @@ def test_wrong_arguments_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"^activation is 'tanh'"):
         blocked.multiply(x, None, "tanh")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^arithmetic is 2"):
+        BlockedWeight(torch.randn(4, 3), arithmetic=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^row_dtype is torch.float64"):
+        BlockedWeight(torch.randn(4, 3), row_dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"^arithmetic is 2"):
         blocked.multiply(x, arithmetic=2)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^weight "):
         BlockedWeight(torch.randn(4, 3).double())
