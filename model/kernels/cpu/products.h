@@ -19,10 +19,15 @@ constexpr long FEW = 128;         // rows up to which weights come from memory s
 constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
 constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
 #if defined(__AVX512F__)
-constexpr int ROWS_TOGETHER = 6, VECTORS = 4;  // whose sums stay in registers: 24 of 32
+constexpr int ROWS_TOGETHER = 6;  // whose sums stay in registers: 24 of 32
+constexpr int vectors_together(int) { return 4; }
 #else
-constexpr int ROWS_TOGETHER = 6, VECTORS = 1;  // AVX2: 12 of 16; NEON: 24 of 32
+constexpr int ROWS_TOGETHER = 6;  // AVX2: 12 of 16; NEON: 24 of 32
+constexpr int vectors_together(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #endif
+// Whether a pass over some of a step's columns asks for lines one after another, of the next steps, which the memory of
+// a CPU then foresees. Where a pass has all columns, it asks for some lines of each step: that way is faster there.
+constexpr bool IN_ORDER = vectors_together(ROWS_TOGETHER) * LANES < BLOCK;
 #if defined(TILES)
 constexpr long ROW_STEP = TILE_ROWS;  // rows are cut into pieces of work at multiples of it
 #else
@@ -162,7 +167,7 @@ void add_chain(const typename Form::Number* x, long stride, const Word* w, long 
   if (begins) unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = zeros(); }); });
   else unrolled<R>([&](auto r) { unrolled<V>([&](auto v) { t[r][v] = load(sums + r * BLOCK + v * LANES); }); });
   const auto* end = x + inputs / Form::INPUTS * Form::INPUTS;
-  for (; x < end; x += Form::INPUTS, w += BLOCK, next += BLOCK) {
+  for (; x < end; x += Form::INPUTS, w += BLOCK, next += IN_ORDER ? FETCHED * LANES : BLOCK) {
     for (int i = 0; i < FETCHED; ++i) __builtin_prefetch(next + i * LANES);
     Form::step(x, stride, w, t);
   }
@@ -176,10 +181,11 @@ void add_chains(long rows, const typename Form::Number* x, long stride, const Wo
                 const Word* next, bool begins, float* sums) {
   if constexpr (R > 1)
     if (rows < R) return add_chains<Form, R - 1>(rows, x, stride, w, inputs, fetched, next, begins, sums);
-  const auto add = fetched == 0   ? add_chain<Form, R, VECTORS, 0>
-                   : fetched == 1 ? add_chain<Form, R, VECTORS, 1>
-                   : fetched == 2 ? add_chain<Form, R, VECTORS, 2>
-                                  : add_chain<Form, R, VECTORS, 4>;
+  constexpr int V = vectors_together(R);
+  const auto add = fetched == 0   ? add_chain<Form, R, V, 0>
+                   : fetched == 1 ? add_chain<Form, R, V, 1>
+                   : fetched == 2 ? add_chain<Form, R, V, 2>
+                                  : add_chain<Form, R, V, 4>;
   add(x, stride, w, inputs, next, begins, sums);
 }
 
@@ -189,15 +195,16 @@ void add_chains(long rows, const typename Form::Number* x, long stride, const Wo
 template <class Form, class F>
 ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
                              const Word* next, bool begins, bool is_last, float* sums, F finish) {
-  const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER, passes = groups * (BLOCK / LANES / VECTORS);
+  const long groups = (num_rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
   long asked = 0;
   for (long group = 0; group < groups; ++group) {
     const long r = group * num_rows / groups, rows = (group + 1) * num_rows / groups - r;
-    for (long column = 0; column < BLOCK; column += VECTORS * LANES) {
+    const long columns = vectors_together(rows) * LANES, passes = groups * (BLOCK / columns);
+    for (long column = 0; column < BLOCK; column += columns) {
       const long left = LINES - asked, share = passes == 1 ? LINES : passes <= 3 ? 2 : 1;
       const long fetched = share < left ? share : left;
-      add_chains<Form>(rows, x + r * stride, stride, w + column, inputs, fetched, next + asked * LANES,
-                       begins, sums + r * BLOCK + column);
+      add_chains<Form>(rows, x + r * stride, stride, w + column, inputs, fetched,
+                       next + asked * LANES * (IN_ORDER ? inputs / Form::INPUTS : 1), begins, sums + r * BLOCK + column);
       asked += fetched;
     }
     if (is_last) finish(r, rows);
@@ -211,7 +218,7 @@ template <class Form, class F>
 void sum_block(const typename Form::Number* x, long stride, long num_rows, const Word* w, long K, float* sums,
                F finish) requires(!__is_same(Form, Tiled)) {
   constexpr bool WIDENS = __is_same(Form, Widened);
-  const bool once = num_rows <= ROWS_TOGETHER && VECTORS * LANES == BLOCK, few = num_rows <= FEW;
+  const bool once = num_rows <= ROWS_TOGETHER && vectors_together(num_rows) * LANES == BLOCK, few = num_rows <= FEW;
   const long num_steps = (K + Form::INPUTS - 1) / Form::INPUTS, most = few ? FEW_STEPS : MANY_STEPS / (WIDENS ? 2 : 1);
   const long num_pieces = once || num_steps == 0 ? 1 : (num_steps + most - 1) / most;
   for (long piece = 0; piece < num_pieces; ++piece) {

@@ -36,7 +36,7 @@ void add_columns(long rows, const typename Form::Number* x, long stride, const W
 
 // `count` columns, up to whole vectors, of sums [num_rows][64] = rows x, `stride` apart, times the block w. Unlike
 // `sum_block` for few columns, whose weights lie near.
-template <class Form, int V = VECTORS>
+template <class Form, int V = vectors_together(ROWS_TOGETHER)>
 void sum_columns(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs, long count,
                  float* sums) requires(!__is_same(Form, Tiled)) {
   if constexpr (V > 1)
