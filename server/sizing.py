@@ -15,7 +15,7 @@ from server.settings import Settings, SettingsError, format_bytes
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20
 """Python, the routes, a tokenizer of some 50,000 entries."""
-WORKER = 420 << 20
+WORKER = 340 << 20
 """Python, torch, what steps compute with."""
 _SCALE = 4
 """Bytes of the number that a row of int8 is multiplied by."""
