@@ -29,7 +29,7 @@ def engine(config: EngineConfig, progress: Callable[[int, int], None]) -> Any:
     import torch
 
     from model.batch import Batch
-    from model.transformer import Transformer
+    from model.network.transformer import Transformer
     from server.engine.engine import Engine
 
     forward = Transformer.forward

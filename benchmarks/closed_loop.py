@@ -59,7 +59,7 @@ def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int]) -> dict[int
     import torch
 
     from benchmarks.ceiling import Products
-    from model.registry import read_config
+    from model.checkpoint.registry import read_config
 
     products = Products(read_config(folder), getattr(torch, dtype))
     found = {}

@@ -41,7 +41,7 @@ from server.supervisor import prepare_environment
 
 if TYPE_CHECKING:
     from model.batch import Batch
-    from model.transformer import Transformer
+    from model.network.transformer import Transformer
 
 CLIENTS = 32
 DTYPES = ("float32", "bfloat16")
@@ -153,9 +153,9 @@ class Network:
     def __init__(self, folder: Path, dtype: str, threads: int | None, *, batch_invariant: bool) -> None:
         import torch
 
+        from model.checkpoint.registry import read_config
         from model.kv_cache import KVCache
-        from model.loader import load_model
-        from model.registry import read_config
+        from model.loading.loader import load_model
         from server.engine.threads import use_threads
 
         config = read_config(folder)

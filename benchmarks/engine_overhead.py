@@ -28,10 +28,10 @@ import torch
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.processes import ROOT
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from model.loader import load_model
-from model.registry import read_config
-from model.transformer import Transformer
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
 from server import messages
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine

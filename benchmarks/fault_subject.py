@@ -22,7 +22,7 @@ import httpx
 from benchmarks.fault_judge import num_open
 from benchmarks.processes import ROOT, descendants, free_port, worker_pid
 from benchmarks.wire import samples
-from model.folder import PACKAGED
+from model.checkpoint.folder import PACKAGED
 from server.engine.memory_limit import data_bytes
 
 PATIENCE = 300.0

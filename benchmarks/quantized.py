@@ -24,11 +24,11 @@ from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import CACHE
 from benchmarks.processes import ROOT
 from model.batch import Batch, Span
+from model.checkpoint.registry import read_config
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
-from model.loader import DTYPES, load_model
-from model.registry import read_config
-from model.tokenizer import Tokenizer
+from model.loading.loader import DTYPES, load_model
+from model.tokenization.tokenizer import Tokenizer
 from server.engine.threads import use_threads
 from server.supervisor import prepare_environment
 

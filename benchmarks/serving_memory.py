@@ -44,8 +44,8 @@ def sizes_of(folder: Path) -> Sizes:
     """Of a folder with weights in float32."""
     import torch
 
+    from model.checkpoint.registry import read_config
     from model.kv_cache import KVCache
-    from model.registry import read_config
 
     num_blocks = CONTEXTS * CONTEXT // BLOCK_SIZE
     kv_cache = num_blocks * KVCache.bytes_per_block(read_config(folder), BLOCK_SIZE, torch.bfloat16)

@@ -17,7 +17,7 @@ from benchmarks.load import closed_loop
 from benchmarks.models import MODELS, add_folders
 from benchmarks.processes import serve
 from benchmarks.serving_memory import by_kind
-from model.registry import read_config
+from model.checkpoint.registry import read_config
 from server.settings import Settings
 from server.sizing import sizes
 

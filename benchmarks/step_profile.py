@@ -25,10 +25,10 @@ from benchmarks.checkpoint import make_checkpoint
 from benchmarks.comparison import table
 from benchmarks.processes import ROOT
 from model.batch import Batch, Span
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.layers import attention, linear, norm
-from model.loader import load_model
-from model.registry import read_config
+from model.loading.loader import load_model
 from server.engine.threads import use_threads
 from server.supervisor import prepare_environment
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.processes import ROOT
-from model.folder import PACKAGED
+from model.checkpoint.folder import PACKAGED
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import RequestOutput

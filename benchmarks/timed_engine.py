@@ -15,9 +15,9 @@ import torch
 
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.timed_server import FIRST_TOKEN, STEP_TIMES
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from model.loader import load_model
-from model.registry import read_config
+from model.loading.loader import load_model
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.findings import Findings

@@ -1,6 +1,6 @@
 """What a network is built from, as plain data. Knows the field's words; refuses to know files, tensors and servers.
 
-Families differ in data only. model/registry.py reads a folder's files into this.
+Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """
 
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class ModelConfig:
     architecture: str
     """The class of `transformers`, e.g. LlamaForCausalLM."""
     family: str
-    """Of model/registry.py: chooses the reader of config.json and the table of weight names."""
+    """Of model/checkpoint/registry.py: chooses the reader of config.json and the table of weight names."""
     kind: Kind = "decoder"
     """Of the whole model. The `encoder` of an encoder-decoder is of kind "encoder"."""
     vocab_size: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model import memory
+from model.checkpoint import anonymous_memory
 from model.config import ModelConfig
 
 _PIECE = 32
@@ -32,8 +32,8 @@ class LayerCache:
         """Blocks for one layer of `config`."""
         heads, dim = config.num_kv_heads, config.head_dim
         return cls(
-            keys=memory.zeros((num_blocks, heads, dim, block_size), dtype, device),
-            values=memory.zeros((num_blocks, heads, block_size, dim), dtype, device),
+            keys=anonymous_memory.zeros((num_blocks, heads, dim, block_size), dtype, device),
+            values=anonymous_memory.zeros((num_blocks, heads, block_size, dim), dtype, device),
         )
 
 
@@ -56,7 +56,7 @@ class KVCache:
         """
         tensors = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
         pieces = (tensor[i : i + _PIECE] for i in range(0, self.num_blocks, _PIECE) for tensor in tensors)
-        all(memory.touch(piece) for piece in pieces)
+        all(anonymous_memory.touch(piece) for piece in pieces)
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

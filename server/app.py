@@ -15,14 +15,14 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from model import folder as model_folder
-from model.chat import ChatTemplate, ChatTemplateError, read_template_option
+from model.checkpoint import folder as model_folder
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.folder import ModelLoadError
-from model.generation_defaults import SamplingDefaults, read_sampling_defaults
-from model.registry import read_config
-from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
-from model.tokenizer import Tokenizer
+from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
+from model.tokenization.tokenizer import Tokenizer
 from server import processes
 from server.browsers import BrowserHeaders
 from server.engine_client import EngineClient

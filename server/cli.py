@@ -120,9 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def census(name: str, *, as_json: bool) -> int:
     """Print the census of a configuration; the exit status."""
-    from model import folder, registry
-    from model.inside import census_report
-    from model.inside.census import take_census
+    from model.analysis import census_report
+    from model.analysis.census import take_census
+    from model.checkpoint import folder, registry
 
     try:
         config = registry.read_config(folder.resolve_config(name))
@@ -137,7 +137,7 @@ def census(name: str, *, as_json: bool) -> int:
 
 def size(settings: Settings) -> int:
     """Print what a server takes; the exit status."""
-    from model import folder, registry
+    from model.checkpoint import folder, registry
     from server import sizing
 
     try:

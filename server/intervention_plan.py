@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from model.config import ModelConfig
-from model.point_names import (
+from model.hooks.point_names import (
     UnknownPoint,
     full_name,
     near_names,
@@ -24,7 +24,7 @@ from model.point_names import (
     stacks,
     why_absent,
 )
-from model.points import Point, Stack, is_cross, reads_encoder
+from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Op, PointCapture
 from server.errors import BadRequest, shown

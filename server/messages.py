@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import msgspec
 
-from model.points import Stack
+from model.hooks.points import Stack
 from server.engine.outputs import (
     Array,
     EngineInfo,

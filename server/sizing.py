@@ -6,10 +6,10 @@ The formulas stand in docs/sizing.md, beside what was measured. Reads no weights
 from dataclasses import dataclass
 from math import prod
 
+from model.analysis.census import MATRICES, Row, take_census
+from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
-from model.inside.census import MATRICES, Row, take_census
-from model.parallel.split import check_split
-from model.weight_maps import weights_of
+from model.sharding.split import check_split
 from server.settings import Settings, SettingsError, format_bytes
 
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -114,7 +114,7 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
 
 def _held_again(config: ModelConfig, row: Row, ranks: int) -> int:
     """Parameters of a row that several of so many ranks hold, counted once for each rank after the first. What
-    `Shares.of_weight` of model/parallel deals out, a test holds it to.
+    `Shares.of_weight` of model/sharding deals out, a test holds it to.
     """
     stack = config.encoder if row.stack == "encoder" and config.encoder is not None else config
     more_key_heads = max(0, ranks - stack.num_kv_heads)  # where there are fewer than ranks, each rank has one

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from model.config import ModelConfig
-from model.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
-from model.points import Point, Stack, is_cross, reads_encoder
+from model.hooks.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
+from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.schemas import TraceRequest

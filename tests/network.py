@@ -1,6 +1,6 @@
 """Runs the fast network on one sequence in process and gathers every named point, chunk by chunk, for tests to compare.
 
-Knows model/ only: no engine, no server. Axes as in `model.points`.
+Knows model/ only: no engine, no server. Axes as in `model.hooks.points`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Span
-from model.capture import AttentionTap, Looks, Read
 from model.config import ModelConfig
+from model.hooks.hooks import AttentionTap, Looks, Read
+from model.hooks.point_names import full_name, points_of, sizes, stack_config, why_absent
+from model.hooks.points import Point, Stack, reads_encoder
 from model.kv_cache import KVCache
-from model.point_names import full_name, points_of, sizes, stack_config, why_absent
-from model.points import Point, Stack, reads_encoder
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 
 CPU = torch.device("cpu")
 BLOCK_SIZE = 8

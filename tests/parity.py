@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from safetensors.torch import load
 
-from model.checkpoint import load_weights
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
-from model.loader import load_model
-from model.registry import read_config
+from model.loading.loader import load_model
 from tests import reference, tiny
 from tests.network import CPU, look_at_everything
 from tests.server.running import RunningServer, running_server

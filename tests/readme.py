@@ -116,7 +116,7 @@ def fields_table() -> str:
 
 def points_table() -> str:
     """The glossary of the points: every one with its axes, how it is made, and whether it can be changed."""
-    from model.points import POINTS
+    from model.hooks.points import POINTS
 
     def row(name: str, axes: str, formula: str, about: str, changeable: bool) -> str:
         return f"| `{name}` | {axes} | `{formula}` | {about} | {'yes' if changeable else 'no'} |"

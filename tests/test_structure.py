@@ -59,11 +59,11 @@ STANDARD_LIBRARY_ONLY = (
     "prompt_budget", "set_aside", "abandonment",
 )  # fmt: skip
 WITHOUT_TORCH = (
-    "model", "model.config", "model.folder", "model.tokenizer", "model.chat", "model.detokenizer", "model.points",
-    "model.point_names", "model.registry", "model.weight_maps", "model.sentence_transformers",
-    "model.generation_defaults",
-    "model.inside.census", "model.inside.census_report", "model.inside.matrices", "model.inside.spectra",
-    "model.inside.correlations", "model.inside.rollout",
+    "model", "model.config", "model.checkpoint.folder", "model.tokenization.tokenizer", "model.tokenization.chat_template", "model.tokenization.detokenizer", "model.hooks.points",
+    "model.hooks.point_names", "model.checkpoint.registry", "model.checkpoint.weight_maps", "model.network.sentence_transformers",
+    "model.checkpoint.generation_defaults",
+    "model.analysis.census", "model.analysis.census_report", "model.analysis.matrices", "model.analysis.spectra",
+    "model.analysis.correlations", "model.analysis.rollout",
 )  # fmt: skip
 
 MAX_FILE_LINES = 450
@@ -189,8 +189,8 @@ def test_the_engine_and_the_model_know_no_web_framework() -> None:
 def test_policy_needs_the_standard_library_only(name: str) -> None:
     tree = parse(MODULES[f"server.engine.{name}"])
     assert libraries(tree) <= set(sys.stdlib_module_names)
-    assert libraries(parse(MODULES["model.points"])) <= set(sys.stdlib_module_names)
-    allowed = {"model.points", *(f"server.engine.{other}" for other in STANDARD_LIBRARY_ONLY)}
+    assert libraries(parse(MODULES["model.hooks.points"])) <= set(sys.stdlib_module_names)
+    allowed = {"model.hooks.points", *(f"server.engine.{other}" for other in STANDARD_LIBRARY_ONLY)}
     assert own_imports(tree, f"server.engine.{name}") - {"server", "server.engine", "model"} <= allowed
 
 

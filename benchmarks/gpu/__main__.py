@@ -28,7 +28,7 @@ from benchmarks.gpu.networks import (
     weight_bytes,
 )
 from benchmarks.gpu.report import Captures, Decode, Machine, Prefill, Results, table
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.engine import Engine
 
 LIMIT = 560.0

@@ -20,7 +20,7 @@ from benchmarks.gpu.networks import Network, make_ours, make_theirs
 from benchmarks.gpu.ours import MODES, make_engine, mode_of
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.loader import load_model
-from model.registry import read_config
-from model.transformer import Transformer
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
 
 
 @dataclass(frozen=True)

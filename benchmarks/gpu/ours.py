@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.clock import seconds
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask

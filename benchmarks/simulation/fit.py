@@ -20,7 +20,7 @@ from benchmarks.engine_overhead import Stopwatch, build_engine, stream, use_work
 from benchmarks.models import CACHE
 from benchmarks.processes import ROOT
 from benchmarks.simulation.line import Fit, Step, fit_steps
-from model.registry import read_config
+from model.checkpoint.registry import read_config
 from server import messages
 from server.engine.engine import Engine
 

@@ -25,8 +25,8 @@ from deploy.ray.batch_pipeline import Plan, Workers, cluster, made_shards, scan_
 from deploy.ray.batch_tasks import Planner, context_of, task_names
 from deploy.ray.batch_writers import remove_unfinished
 from deploy.ray.shards import ShardError, ShardSummary, read_summary, shard_path
-from model.chat import ChatTemplateError
-from model.folder import ModelLoadError
+from model.checkpoint.folder import ModelLoadError
+from model.tokenization.chat_template import ChatTemplateError
 from server.app import ModelFiles, load_model_files
 from server.errors import ApiError
 from server.settings import Settings, SettingsError, flag_name

@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn, cast, get_args
 
 import pydantic
 
-from model.point_names import stack_config
+from model.hooks.point_names import stack_config
 from server.app import ModelFiles
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest

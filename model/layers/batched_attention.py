@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 
 from model.batch import Batch, Sight
-from model.decode_batch import DecodeBatch, RowSight
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule, PlainAttention, Turns, cached_keys, cached_values, check_reach
 from model.layers.attention_arithmetic import at_least_float32
+from model.layers.decode_batch import DecodeBatch, RowSight
 from model.layers.rope import Rope
 
 _T = TypeVar("_T")

@@ -20,16 +20,16 @@ from typing import NamedTuple, cast
 
 import torch
 
-from model.attention_looks import Attended, look_into
 from model.batch import Batch
-from model.block import Block
-from model.capture import AttentionTap, Looks
-from model.decode_batch import DecodeBatch, most_blocks, pack, packed_size
+from model.hooks.attention_hooks import Attended, look_into
+from model.hooks.hooks import AttentionTap, Looks
 from model.kv_cache import KVCache
 from model.layers.batched_attention import BatchedAttention, rows_at_a_time
-from model.parallel.leader import LeadingTransformer
-from model.sublayers import SelfAttention
-from model.transformer import Transformer
+from model.layers.decode_batch import DecodeBatch, most_blocks, pack, packed_size
+from model.network.block import Block
+from model.network.sublayers import SelfAttention
+from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer
 from server.engine.config import EngineConfig
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from model.inside import weights
+from model.analysis import weights
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from model.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
-from model.registry import read_config
-from model.transformer import Transformer
+from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
+from model.network.transformer import Transformer
 from server.engine.abandonment import StepAbandoned, StillWanted
 from server.engine.block_manager import BlockManager
 from server.engine.config import EngineConfig

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import torch
 
-from model.capture import AttentionChange, AttentionTap, Change, Looks, Read
 from model.config import ModelConfig
-from model.point_names import stack_config
+from model.hooks.hooks import AttentionChange, AttentionTap, Change, Looks, Read
+from model.hooks.point_names import stack_config
 from server.engine.needs import Stage
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.patches import Patch, patches_of

@@ -2,7 +2,7 @@
 
 from model.config import ModelConfig
 from model.kv_cache import KVCache
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.kernel_choice import kernels_in_use
 from server.engine.needs import Stacks
 from server.engine.outputs import EngineInfo

@@ -3,7 +3,7 @@
 A question must never hold up a step: the thread computes on one core, at a lower priority than the engine's thread, and
 the products and decompositions it spends its time in run without Python's lock. Results wait here until the engine's
 thread takes them; `call_when_ready` says whom to wake. Knows when a question is answered; the numbers are
-`model.inside.weights`'s.
+`model.analysis.weights`'s.
 """
 
 import contextlib

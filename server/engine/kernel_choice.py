@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from model.folder import ModelLoadError
+from model.checkpoint.folder import ModelLoadError
 from model.kernels.choice import ARITHMETIC_NAMES, bfloat16_arithmetic, choose, why_not_native
 from model.kernels.library import kernels
 from model.kernels.products import WIDEN

@@ -2,8 +2,8 @@
 
 import torch
 
+from model.checkpoint.folder import ModelLoadError
 from model.config import ModelConfig
-from model.folder import ModelLoadError
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
 from server.engine.memory_limit import data_bytes, free_in_share

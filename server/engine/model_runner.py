@@ -13,11 +13,11 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Check, Span
-from model.capture import Looks
+from model.hooks.hooks import Looks
 from model.kv_cache import KVCache
-from model.row_search import largest, take
-from model.sampler import Sampler, SamplerRow, prompt_logprobs
-from model.transformer import Transformer
+from model.network.transformer import Transformer
+from model.sampling.row_search import largest, take
+from model.sampling.sampler import Sampler, SamplerRow, prompt_logprobs
 from server.engine.block_manager import NULL_BLOCK
 from server.engine.decode_graphs import DecodeGraphs
 from server.engine.failure import Failure

@@ -9,7 +9,7 @@ from collections.abc import Sequence as ReadOnlySequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from model.points import BY_NAME, Stack, reads_encoder
+from model.hooks.points import BY_NAME, Stack, reads_encoder
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,

@@ -2,7 +2,7 @@
 
 What one request changes at one point of one layer is one `Patch`, prepared when the request comes: a step then costs a
 few array operations for each intervention, however many there are. Knows positions, points and arithmetic; where in the
-network a change stands is `model.capture`'s and the network's affair. A change writes its own rows and no others.
+network a change stands is `model.hooks.hooks`'s and the network's affair. A change writes its own rows and no others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ from typing import get_args
 import numpy as np
 import torch
 
-from model.capture import AttentionChange, Change, corner, index_of
 from model.config import ModelConfig
-from model.point_names import sizes
-from model.points import BY_NAME, Stack, is_cross
-from model.row_search import argmax
+from model.hooks.hooks import AttentionChange, Change, corner, index_of
+from model.hooks.point_names import sizes
+from model.hooks.points import BY_NAME, Stack, is_cross
+from model.sampling.row_search import argmax
 from server.engine.needs import Stage, stage_of
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Op, Part

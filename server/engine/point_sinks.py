@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from model.capture import AttentionTap, Read
 from model.config import ModelConfig
+from model.hooks.hooks import AttentionTap, Read
+from model.hooks.point_names import sizes
+from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
-from model.point_names import sizes
-from model.points import BY_NAME
-from model.pooling import RunningMean, pool
-from model.row_search import ordered_top_ids
+from model.network.pooling import RunningMean, pool
+from model.sampling.row_search import ordered_top_ids
 from server.engine.needs import Stage, stage_of
 from server.engine.outputs import Array
 from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture

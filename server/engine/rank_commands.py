@@ -5,8 +5,8 @@ import os
 from multiprocessing.connection import Connection
 
 from model.kernels.choice import choose
-from model.parallel.commands import Follower, Load
-from model.parallel.group import Group
+from model.ranks.commands import Follower, Load
+from model.sharding.group import Group
 from server.engine.memory_limit import give_back_memory, limit_memory
 from server.engine.ranks import Settle, Setup
 from server.engine.threads import use_threads

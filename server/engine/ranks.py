@@ -3,7 +3,7 @@
 They live and die together. A rank that ends takes rank 0's process with it, which the API process replaces like any
 lost worker; when rank 0 ends, however suddenly, the kernel closes its pipes, and the others leave. Commands go down a
 pipe of each process and are pickled: both ends are ours, and nobody else can write to it. Tensors go between the ranks
-by `model.parallel.group`.
+by `model.sharding.group`.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from queue import SimpleQueue
 
 import torch
 
-from model.folder import ModelLoadError
+from model.checkpoint.folder import ModelLoadError
 from model.kernels.choice import ArithmeticChoice, KernelChoice
-from model.parallel.commands import Command
-from model.parallel.group import Group
-from model.parallel.leader import RanksApart
+from model.ranks.commands import Command
+from model.ranks.leader import RanksApart
+from model.sharding.group import Group
 
 logger = logging.getLogger(__name__)
 

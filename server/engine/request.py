@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from model.points import Stack
+from model.hooks.points import Stack
 from server.engine.outputs import Array
 from server.engine.sampling_params import SamplingParams
 
@@ -65,7 +65,7 @@ class EmbedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointCapture:
-    """One named point of the forward pass (`model.points`) and which of its numbers to keep."""
+    """One named point of the forward pass (`model.hooks.points`) and which of its numbers to keep."""
 
     name: str
     """The key of the answer's tensor: the full name, e.g. "decoder.blocks.0.attn.hook_q"."""
@@ -126,7 +126,7 @@ class HeadScoresTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsTask:
     """A question about the weights alone. It runs beside the steps, in a thread of the worker; `prompt_token_ids` is
-    empty. `options` are those of the function that answers it (`model.inside.weights`), and so are the tensors.
+    empty. `options` are those of the function that answers it (`model.analysis.weights`), and so are the tensors.
     """
 
     question: str

@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 import torch
 
-from model.capture import AttentionTap, corner, index_of
 from model.config import ModelConfig
+from model.hooks.hooks import AttentionTap, corner, index_of
 from server.engine.memory_limit import own_memory
 from server.engine.needs import Stage
 from server.engine.outputs import Array

@@ -1,6 +1,6 @@
 """One worker's model on several devices: who holds it, what they are given, and what becomes of the worker without one.
 
-Knows how ranks are started and loaded; what they compute is `model.parallel`'s.
+Knows how ranks are started and loaded; what they compute is `model.sharding`'s.
 """
 
 import logging
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import torch
 
+from model.analysis.live_weights import LiveWeights
+from model.analysis.weight_reader import Lookup
+from model.checkpoint.folder import ModelLoadError
 from model.config import ModelConfig
-from model.folder import ModelLoadError
-from model.inside.live_weights import LiveWeights
-from model.inside.weight_reader import Lookup
-from model.parallel.leader import LeadingTransformer, load_leading
-from model.parallel.split import check_split
-from model.transformer import Transformer
+from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer, load_leading
+from model.sharding.split import check_split
 from server.engine.config import EngineConfig
 from server.engine.ranks import Ranks
 

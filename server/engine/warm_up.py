@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from model.batch import TILE_ROWS, Batch, Span
-from model.capture import AttentionTap, Looks
+from model.hooks.hooks import AttentionTap, Looks
 from model.kernels.library import num_threads
 from model.kv_cache import KVCache
-from model.row_search import largest
-from model.transformer import Transformer
+from model.network.transformer import Transformer
+from model.sampling.row_search import largest
 from server.engine.block_manager import NULL_BLOCK
 from server.engine.memory_limit import give_back_memory
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from model.config import ModelConfig
-from model.point_names import stack_config
+from model.hooks.point_names import stack_config
 from server.engine.request import Part
 
 Positions = npt.NDArray[np.int64]

@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from model.point_names import stack_config, stacks
+from model.hooks.point_names import stack_config, stacks
 from server.errors import PayloadTooLarge
 from server.request_log import current_record
 from server.routes.context import AppContext

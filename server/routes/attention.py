@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.point_names import stack_config
+from model.hooks.point_names import stack_config
 from server.engine.request import AttentionTask, Part
 from server.routes.abilities import check_part
 from server.routes.answers import (

@@ -6,8 +6,8 @@ from typing import Any, get_args
 from fastapi import APIRouter
 
 from model.config import ModelConfig
-from model.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
-from model.points import Point, Stack
+from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
+from model.hooks.points import Point, Stack
 from server.engine.request import AttentionKind, CaptureDtype, Pooling
 from server.routes.abilities import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL, parts_of, why_not
 from server.routes.context import AppContext

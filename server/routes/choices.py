@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from model.detokenizer import Detokenizer, StopMatcher
-from model.tokenizer import Tokenizer
+from model.tokenization.detokenizer import Detokenizer, StopMatcher
+from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.errors import ApiError
 from server.http_protocol import BodyWriter

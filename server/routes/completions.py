@@ -8,7 +8,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.detokenizer import Detokenizer
+from model.tokenization.detokenizer import Detokenizer
 from server.routes.abilities import check_route
 from server.routes.answers import new_answer_id
 from server.routes.choices import Piece

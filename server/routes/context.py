@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from model.chat import ChatTemplate
+from model.checkpoint.generation_defaults import SamplingDefaults
 from model.config import ModelConfig
-from model.generation_defaults import SamplingDefaults
-from model.sentence_transformers import EmbeddingDefaults
-from model.tokenizer import Tokenizer
+from model.network.sentence_transformers import EmbeddingDefaults
+from model.tokenization.chat_template import ChatTemplate
+from model.tokenization.tokenizer import Tokenizer
 from server.admission import capture_limit
 from server.engine.outputs import EngineInfo, RequestOutput
 from server.engine.request import Intervention, Task

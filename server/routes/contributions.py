@@ -1,6 +1,6 @@
 """POST /v1/contributions: what each word, through each head, adds to another word's vector and to a token's logit.
 
-`model.inside.contributions` has the formulas; `server.routes.logit_parts` the parts of a logit.
+`model.analysis.contributions` has the formulas; `server.routes.logit_parts` the parts of a logit.
 """
 
 import math
@@ -11,9 +11,9 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from model.analysis.contributions import value_attributions, value_norms
 from model.config import ModelConfig
-from model.inside.contributions import value_attributions, value_norms
-from model.point_names import stack_config
+from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
 from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT

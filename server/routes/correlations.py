@@ -7,11 +7,11 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from model.analysis.correlations import correlations as correlate
+from model.analysis.correlations import gaussian_information, independent_information
 from model.config import ModelConfig
-from model.inside.correlations import correlations as correlate
-from model.inside.correlations import gaussian_information, independent_information
-from model.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
-from model.points import Point, Stack, reads_encoder
+from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
+from model.hooks.points import Point, Stack, reads_encoder
 from server.engine.request import PointCapture, TraceTask
 from server.errors import BadRequest
 from server.routes.answers import TENSOR_CONTENT

@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.point_names import stack_config
-from model.sentence_transformers import EmbeddingDefaults
+from model.hooks.point_names import stack_config
+from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.answers import TENSOR_CONTENT, head_of, input_usage, tensor_response, token_bytes, wire_of

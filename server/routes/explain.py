@@ -7,10 +7,10 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from model.analysis.explanation import Observed, Steps, differences
+from model.analysis.explanation import explain as take_steps
 from model.config import ModelConfig
-from model.inside.explanation import Observed, Steps, differences
-from model.inside.explanation import explain as take_steps
-from model.point_names import stack_config
+from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
 from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT

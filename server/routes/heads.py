@@ -8,8 +8,8 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.inside.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
-from model.point_names import stack_config
+from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
+from model.hooks.point_names import stack_config
 from server.engine.request import HeadScoresTask
 from server.errors import BadRequest
 from server.routes.abilities import check_part

@@ -1,7 +1,7 @@
 """Interventions of a request body as the engine takes them: places checked, and sources captured by traces.
 
 A clean pass over each source runs first, as an ordinary trace through the engine; the request itself then carries
-numbers only. Knows no points (`model.points`) and no shapes (`server.intervention_plan`) of its own.
+numbers only. Knows no points (`model.hooks.points`) and no shapes (`server.intervention_plan`) of its own.
 """
 
 import asyncio

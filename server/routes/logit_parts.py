@@ -2,7 +2,7 @@
 
 The stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit is a sum
 over the same parts and a bias; where a norm follows each sum, each norm's bias is a part too
-(`model.inside.contributions`).
+(`model.analysis.contributions`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from model.analysis.contributions import head_attributions, stream_attributions
 from model.config import ModelConfig
-from model.inside.contributions import head_attributions, stream_attributions
-from model.point_names import full_name, points_of
+from model.hooks.point_names import full_name, points_of
 from server.engine.request import Part, PointCapture
 from server.errors import BadRequest
 from server.tensors import NumpyArray

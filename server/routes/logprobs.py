@@ -10,8 +10,8 @@ from typing import Any
 
 import orjson
 
-from model.detokenizer import Detokenizer
-from model.tokenizer import Tokenizer
+from model.tokenization.detokenizer import Detokenizer
+from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import TokenLogprobs
 from server.messages import LOGPROBS_PIECE
 

@@ -16,8 +16,8 @@ import numpy as np
 from fastapi import Request
 from starlette.responses import Response
 
-from model.point_names import full_name
-from model.points import Stack
+from model.hooks.point_names import full_name
+from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture, Task, WeightsTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_route

@@ -7,7 +7,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.inside.next_token import Distribution, distribution
+from model.sampling.distribution import Distribution, distribution
 from server.engine.request import TraceTask
 from server.routes.answers import TENSOR_CONTENT
 from server.routes.context import AppContext

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from model.chat import ChatTemplateError
-from model.tokenizer import Encoding
+from model.tokenization.chat_template import ChatTemplateError
+from model.tokenization.tokenizer import Encoding
 from server.errors import BadRequest, NotFound, shown
 from server.json_reader import Integers
 from server.routes.context import AppContext

@@ -7,10 +7,10 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.inside.rollout import flow
-from model.inside.rollout import rollout as roll
+from model.analysis.rollout import flow
+from model.analysis.rollout import rollout as roll
+from model.hooks.point_names import stack_config
 from model.kernels.library import levels as kernel_levels
-from model.point_names import stack_config
 from server.engine.request import AttentionCapture, AttentionTask
 from server.errors import BadRequest
 from server.routes.abilities import check_part

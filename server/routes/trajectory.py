@@ -6,8 +6,8 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.inside.trajectory import trajectory as measure
-from model.point_names import stack_config
+from model.analysis.trajectory import trajectory as measure
+from model.hooks.point_names import stack_config
 from server.engine.request import PointCapture, TraceTask
 from server.routes.abilities import check_part
 from server.routes.answers import TENSOR_CONTENT

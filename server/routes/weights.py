@@ -7,11 +7,11 @@ import numpy as np
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from model.inside import spectra
-from model.inside.census import take_census
-from model.inside.census_report import as_json
-from model.inside.matrices import Place, UnknownMatrix, find_matrix
-from model.point_names import stack_config
+from model.analysis import spectra
+from model.analysis.census import take_census
+from model.analysis.census_report import as_json
+from model.analysis.matrices import Place, UnknownMatrix, find_matrix
+from model.hooks.point_names import stack_config
 from server.engine.request import WeightsTask
 from server.errors import BadRequest, PayloadTooLarge, shown
 from server.routes.abilities import check_part

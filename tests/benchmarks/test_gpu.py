@@ -11,8 +11,8 @@ from benchmarks.gpu import checks
 from benchmarks.gpu.clock import Clock
 from benchmarks.gpu.networks import Network, key_value_bytes, make_ours, make_theirs, prefill_operations, weight_bytes
 from benchmarks.gpu.report import Machine, Results, table
-from model.decode_batch import DecodeBatch
 from model.layers.batched_attention import BatchedAttention
+from model.layers.decode_batch import DecodeBatch
 from server.engine import decode_graphs
 
 CPU = torch.device("cpu")

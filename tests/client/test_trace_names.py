@@ -11,7 +11,7 @@ import pytest
 from lightwell_client import TraceResult, _look_calls
 from lightwell_client._wire import Answer
 from model.config import ModelConfig
-from model.point_names import points_of, stack_config, stacks, version_4_names
+from model.hooks.point_names import points_of, stack_config, stacks, version_4_names
 from server.errors import BadRequest
 from server.schemas import TraceRequest
 from server.trace_plan import choose_points

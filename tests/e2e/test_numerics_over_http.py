@@ -20,9 +20,9 @@ import torch
 import transformers
 from safetensors.numpy import load
 
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from model.registry import read_config
-from model.tokenizer import Tokenizer
+from model.tokenization.tokenizer import Tokenizer
 from tests.server.running import RunningServer, running_server
 from tests.tiny import CONTEXT, VOCAB_SIZE, make_variant
 

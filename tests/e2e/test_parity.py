@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
-from model.points import Point, Stack
+from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
+from model.hooks.points import Point, Stack
 from tests import parity, tiny
 from tests.server.running import ROOT
 

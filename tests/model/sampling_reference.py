@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from model.sampler import SamplerRow
+from model.sampling.sampler import SamplerRow
 
 
 @dataclass(frozen=True, kw_only=True)

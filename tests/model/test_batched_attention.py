@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from model.batch import Batch, Span
-from model.decode_batch import DecodeBatch, most_blocks, pack, packed_size
 from model.kv_cache import LayerCache
 from model.layers import batched_attention
 from model.layers.attention import AttentionRule, PlainAttention
 from model.layers.batched_attention import BatchedAttention
+from model.layers.decode_batch import DecodeBatch, most_blocks, pack, packed_size
 from tests.model.test_attention import World, mixed, scores_of
 
 CPU = torch.device("cpu")

@@ -8,10 +8,15 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model import chat_sandbox
-from model.chat import MAX_SOURCE_CHARACTERS, ChatTemplate, ChatTemplateError, read_template_option
-from model.folder import resolve
-from model.tokenizer import Tokenizer
+from model.checkpoint.folder import resolve
+from model.tokenization import template_sandbox
+from model.tokenization.chat_template import (
+    MAX_SOURCE_CHARACTERS,
+    ChatTemplate,
+    ChatTemplateError,
+    read_template_option,
+)
+from model.tokenization.tokenizer import Tokenizer
 from tests.model import tokenizer_folders as folders
 
 LLAMA_3 = """{{- bos_token }}
@@ -215,8 +220,8 @@ def test_a_template_that_reaches_out_or_fails_ends_in_an_error(tokenizer: Tokeni
 def test_a_template_that_would_hang_or_fill_memory_ends_in_an_error(
     tokenizer: Tokenizer, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_sandbox, "MAX_LOOP_STEPS", 200_000)
-    monkeypatch.setattr(chat_sandbox, "MAX_SIZE", 200_000)
+    monkeypatch.setattr(template_sandbox, "MAX_LOOP_STEPS", 200_000)
+    monkeypatch.setattr(template_sandbox, "MAX_SIZE", 200_000)
     with pytest.raises(ChatTemplateError):
         rendered(tokenizer, source)
 
@@ -232,7 +237,7 @@ def test_a_template_that_would_hang_or_fill_memory_ends_in_an_error(
 def test_a_template_of_many_steps_is_interrupted(
     tokenizer: Tokenizer, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_sandbox, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.1)
     with pytest.raises(ChatTemplateError, match=r"takes more than 0\.1 s"):
         rendered(tokenizer, source)
     assert rendered(tokenizer, "{{ messages[0].content }}")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import transformers
 
-from model.chat import ChatTemplate
-from model.tokenizer import Tokenizer
+from model.tokenization.chat_template import ChatTemplate
+from model.tokenization.tokenizer import Tokenizer
 from tests.model import tokenizer_folders as folders
 
 SCHEMA = {

@@ -11,10 +11,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint import load_weights
-from model.folder import ModelLoadError
-from model.registry import read_config
-from model.weight_maps import weights_of
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
+from model.checkpoint.weight_maps import weights_of
 from tests import tiny
 
 

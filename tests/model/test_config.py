@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from model.checkpoint.folder import PACKAGED, ModelLoadError, resolve
+from model.checkpoint.registry import ARCHITECTURES, FAMILIES, read_config
 from model.config import ModelConfig
-from model.folder import PACKAGED, ModelLoadError, resolve
-from model.registry import ARCHITECTURES, FAMILIES, read_config
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from model.batch import Batch, Span
-from model.capture import AttentionTap, Looks, Read
+from model.checkpoint.folder import PACKAGED
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig, RopeConfig
-from model.decode_step import MOST_ROWS, DecodeStep
-from model.folder import PACKAGED
+from model.hooks.hooks import AttentionTap, Looks, Read
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
-from model.loader import build_model, load_model
-from model.registry import read_config
-from model.stack import Stack
-from model.transformer import Transformer
+from model.loading.loader import build_model, load_model
+from model.network.fused_decoder import MOST_ROWS, DecodeStep
+from model.network.stack import Stack
+from model.network.transformer import Transformer
 from tests.invariance import num_threads
 from tests.network import CPU
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.detokenizer import Detokenizer, StopMatcher
-from model.tokenizer import Tokenizer
+from model.tokenization.detokenizer import Detokenizer, StopMatcher
+from model.tokenization.tokenizer import Tokenizer
 from tests.model import tokenizer_folders as folders
 
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from model.batch import Batch
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.embedding import Embedding
 from model.layers.token_table import TokenTable
-from model.registry import read_config
+from model.network.embedding import Embedding
 from tests import tiny
 from tests.network import CPU
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.capture import Looks, Read
 from model.config import ModelConfig
-from model.encode_step import why_not_whole
+from model.hooks.hooks import Looks, Read
 from model.layers.linear import Linear
-from model.loader import build_model
-from model.transformer import Transformer
+from model.loading.loader import build_model
+from model.network.fused_encoder import why_not_whole
+from model.network.transformer import Transformer
 from tests import reference
 from tests.invariance import num_threads
 from tests.network import CPU, look_at_everything, worst

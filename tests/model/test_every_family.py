@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint import load_weights
-from model.loader import load_model
-from model.point_names import full_name, stack_config, stacks
-from model.points import Stack
-from model.registry import read_config
-from model.transformer import Transformer
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
+from model.hooks.point_names import full_name, stack_config, stacks
+from model.hooks.points import Stack
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
 from tests import reference, tiny
 from tests.network import CPU, WHOLE, logits_alone, look_at_everything, value_heads, worst
 

@@ -13,11 +13,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint import WeightFiles, load_weights
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import WeightFiles, load_weights
+from model.checkpoint.weight_maps import table_of, weights_of
 from model.config import ModelConfig
-from model.folder import ModelLoadError
-from model.registry import read_config
-from model.weight_maps import table_of, weights_of
 from tests import tiny
 
 SIZES = {

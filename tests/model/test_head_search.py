@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.layers.linear import Linear
-from model.row_search import largest
+from model.sampling.row_search import largest
 from tests.invariance import num_threads
 
 MOST_ROWS = 70

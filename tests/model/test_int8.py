@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.quantized import KINDS, accuracies
-from model.checkpoint import load_weights
+from model.analysis.live_weights import LiveWeights
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
 from model.config import Activation
-from model.inside.live_weights import LiveWeights
 from model.layers.dense_weight import activate
 from model.layers.linear import Linear
-from model.loader import load_model
-from model.registry import read_config
+from model.loading.loader import load_model
 from tests import tiny
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
 

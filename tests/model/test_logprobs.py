@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.sampler import Sampler, SamplerRow, TokenLogprob, logprob_rows, prompt_logprobs
+from model.sampling.sampler import Sampler, SamplerRow, TokenLogprob, logprob_rows, prompt_logprobs
 from tests.model.sampling_reference import Params
 
 

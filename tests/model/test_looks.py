@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from model.hooks.point_names import stack_config, stacks
 from model.layers.linear import Linear
-from model.point_names import stack_config, stacks
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from tests import tiny
 from tests.model.watching import Edit, Key, Seen, Watched, load, points, run, token_ids
 

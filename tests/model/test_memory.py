@@ -4,10 +4,10 @@ from pathlib import Path
 
 import torch
 
-from model import memory
-from model.folder import PACKAGED
+from model.checkpoint import anonymous_memory
+from model.checkpoint.folder import PACKAGED
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from model.registry import read_config
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def kilobytes(name: str) -> int:
 
 def test_they_hold_zeros_in_the_shape_and_type_asked_for() -> None:
     for shape in ((3,), (300, 500)):
-        x = memory.zeros(shape, torch.bfloat16, CPU)
+        x = anonymous_memory.zeros(shape, torch.bfloat16, CPU)
         assert x.shape == shape
         assert x.dtype == torch.bfloat16
         assert not x.any()
@@ -29,7 +29,7 @@ def test_they_hold_zeros_in_the_shape_and_type_asked_for() -> None:
 
 def test_one_that_goes_takes_its_memory_with_it() -> None:
     before = kilobytes("VmData")
-    x = memory.zeros((64, MIB), torch.uint8, CPU)
+    x = anonymous_memory.zeros((64, MIB), torch.uint8, CPU)
     assert kilobytes("VmData") - before >= 64 * 1024
     part = x[:1]
     del x
@@ -39,10 +39,10 @@ def test_one_that_goes_takes_its_memory_with_it() -> None:
 
 
 def test_touching_one_brings_its_pages_and_leaves_its_numbers() -> None:
-    x = memory.zeros((64, MIB), torch.uint8, CPU)
+    x = anonymous_memory.zeros((64, MIB), torch.uint8, CPU)
     x[3, 5] = 7
     before = kilobytes("RssAnon")
-    assert memory.touch(x[1:])
+    assert anonymous_memory.touch(x[1:])
     assert kilobytes("RssAnon") - before > 60 * 1024
     assert x[3, 5] == 7
     assert x.sum() == 7

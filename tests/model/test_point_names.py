@@ -8,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.config import ModelConfig
-from model.point_names import UnknownPoint, full_name, near_names, points_of, read_name, sizes, stacks, why_absent
-from model.points import BY_NAME, POINTS
+from model.hooks.point_names import (
+    UnknownPoint,
+    full_name,
+    near_names,
+    points_of,
+    read_name,
+    sizes,
+    stacks,
+    why_absent,
+)
+from model.hooks.points import BY_NAME, POINTS
 from tests.server.serving import tiny_config
 
 DECODER = tiny_config()

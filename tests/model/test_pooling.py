@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.pooling import Pooling, RunningMean, pool
+from model.network.pooling import Pooling, RunningMean, pool
 
 HIDDEN = torch.tensor([[3.0, 4.0, 12.0], [1.0, 0.0, 2.0]])
 

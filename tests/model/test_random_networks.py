@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from model.config import Kind, ModelConfig, PositionBiasConfig, RopeConfig
-from model.loader import build_model
+from model.loading.loader import build_model
 from tests import reference
 from tests.network import CPU, look_at_everything, worst
 

@@ -8,9 +8,9 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
+from model.checkpoint.registry import read_config
 from model.config import RopeConfig
 from model.layers.rope import Rope, frequencies
-from model.registry import read_config
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 
 HEAD_DIM, TRAINED = 16, 128

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from model.folder import PACKAGED
+from model.checkpoint.folder import PACKAGED
 from model.kernels import library
 from tests import tiny
 from tests.server.running import ROOT

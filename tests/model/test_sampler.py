@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from model.sampler import SampledToken, Sampler, SamplerRow, philox2x64, random_unit
+from model.sampling.sampler import SampledToken, Sampler, SamplerRow, philox2x64, random_unit
 from tests.model import sampling_reference as reference
 from tests.model.sampling_reference import Params
 

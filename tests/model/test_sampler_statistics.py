@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.sampler import Sampler, SamplerRow, random_unit
+from model.sampling.sampler import Sampler, SamplerRow, random_unit
 from tests.model import sampling_reference as reference
 from tests.model.sampling_reference import Params
 

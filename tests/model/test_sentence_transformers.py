@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from model.checkpoint.folder import PACKAGED, ModelLoadError
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.folder import PACKAGED, ModelLoadError
-from model.registry import read_config
-from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 
 OLD = "sentence_transformers.models."
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": f"{OLD}Transformer"}

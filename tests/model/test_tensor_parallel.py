@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from model.analysis.live_weights import linears_of
 from model.batch import Batch
-from model.capture import Change, Looks, Read
-from model.folder import ModelLoadError
-from model.inside.live_weights import linears_of
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.registry import read_config
+from model.hooks.hooks import Change, Looks, Read
+from model.hooks.points import Stack
 from model.kv_cache import KVCache
-from model.loader import load_model
-from model.parallel.group import Group
-from model.parallel.leader import LeadingTransformer, load_leading
-from model.parallel.shares import shares_of
-from model.parallel.split import check_split, why_not_split
-from model.points import Stack
-from model.registry import read_config
-from model.transformer import Transformer
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer, load_leading
+from model.sharding.group import Group
+from model.sharding.shares import shares_of
+from model.sharding.split import check_split, why_not_split
 from server.engine.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads

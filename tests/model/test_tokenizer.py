@@ -12,8 +12,8 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.folder import ModelLoadError, resolve
-from model.tokenizer import Tokenizer, TokenizerError
+from model.checkpoint.folder import ModelLoadError, resolve
+from model.tokenization.tokenizer import Tokenizer, TokenizerError
 from tests.model import tokenizer_folders as folders
 
 SPECIAL = [

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from model.batch import Batch, Span
-from model.capture import Looks, Read
+from model.hooks.hooks import Looks, Read
 from model.kv_cache import KVCache
-from model.row_search import largest
-from model.transformer import Transformer
+from model.network.transformer import Transformer
+from model.sampling.row_search import largest
 from tests import tiny
 from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
 

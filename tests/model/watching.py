@@ -8,13 +8,13 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Span
-from model.capture import AttentionChange, AttentionTap, Change, Looks, Read
+from model.checkpoint.registry import read_config
+from model.hooks.hooks import AttentionChange, AttentionTap, Change, Looks, Read
+from model.hooks.point_names import points_of, stack_config, why_absent
+from model.hooks.points import Point, Stack
 from model.kv_cache import KVCache
-from model.loader import load_model
-from model.point_names import points_of, stack_config, why_absent
-from model.points import Point, Stack
-from model.registry import read_config
-from model.transformer import Transformer
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
 from tests import tiny
 
 CPU = torch.device("cpu")

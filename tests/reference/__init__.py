@@ -1,7 +1,7 @@
 """A transformer written to be read, used by no production code: the fast network is proved against this, and this
 against transformers. One sequence, whole matrices, one head at a time, float64, plain torch.
 
-It reads our canonical weights (model/weight_maps) and gives every named point of `model.points`.
+It reads our canonical weights (model/weight_maps) and gives every named point of `model.hooks.points`.
 
 Axes: S positions of the decoder (or of the only stack), E of the encoder, d width, L layers.
 """

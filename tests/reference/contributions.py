@@ -7,8 +7,8 @@ Axes: Q queries, K keys, H heads, d width.
 import torch
 
 from model.config import ModelConfig
-from model.point_names import stack_config
-from model.points import Stack
+from model.hooks.point_names import stack_config
+from model.hooks.points import Stack
 from server.engine.request import Part
 from tests.reference import Trace
 from tests.reference.stack import Weights

@@ -1,6 +1,6 @@
 """One stack of a transformer written to be read: one sequence, one head at a time, float64, plain torch.
 
-It shares no code with the layers it proves. Every named point of `model.points` is kept under its short name.
+It shares no code with the layers it proves. Every named point of `model.hooks.points` is kept under its short name.
 
 Axes: S positions of the sequence (query or key), H heads, K key heads, D head_dim, d width.
 """

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from model.config import ModelConfig
-from model.point_names import sizes
-from model.points import BY_NAME
+from model.hooks.point_names import sizes
+from model.hooks.points import BY_NAME
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from model.chat import ChatTemplate
+from model.checkpoint.generation_defaults import SamplingDefaults
 from model.config import ModelConfig
-from model.generation_defaults import SamplingDefaults
-from model.sentence_transformers import EmbeddingDefaults, embedding_defaults
-from model.tokenizer import Tokenizer
+from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from model.tokenization.chat_template import ChatTemplate
+from model.tokenization.tokenizer import Tokenizer
 from server.browsers import BrowserHeaders
 from server.errors import install_error_handlers
 from server.keys import Keyring, hash_of

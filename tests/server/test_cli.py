@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.folder import PACKAGED
+from model.checkpoint.folder import PACKAGED
 from model.kernels import library
 from model.kernels.choice import choose
 from model.kernels.cpus import CpuRow

@@ -17,9 +17,9 @@ import pytest
 import torch
 from safetensors.numpy import load
 
-from model.folder import PACKAGED
+from model.checkpoint.folder import PACKAGED
+from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from model.registry import read_config
 from server.devices import Places, places
 from server.engine.config import EngineConfig
 from server.engine.memory import CPU_SHARE, num_cache_blocks

@@ -8,14 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from model.checkpoint.folder import PACKAGED
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
-from model.folder import PACKAGED
 from model.kernels.int8_rows import Int8Rows
 from model.kv_cache import KVCache
-from model.parallel.group import Group
-from model.parallel.shares import shares_of, weight_parts
-from model.registry import read_config
-from model.weight_maps import weights_of
+from model.sharding.group import Group
+from model.sharding.shares import shares_of, weight_parts
 from server.cli import main
 from server.engine.config import EngineConfig
 from server.engine.memory import num_cache_blocks

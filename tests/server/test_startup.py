@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from model.folder import PACKAGED
-from model.generation_defaults import SamplingDefaults
+from model.checkpoint.folder import PACKAGED
+from model.checkpoint.generation_defaults import SamplingDefaults
 from model.kernels import library
 from server.app import default_model_id, load_model_files
 from server.settings import Settings

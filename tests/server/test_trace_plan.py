@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.point_names import points_of, stacks
-from model.registry import read_config
+from model.hooks.point_names import points_of, stacks
 from server.errors import PayloadTooLarge
 from server.schemas import TraceRequest
 from server.trace_plan import check_trace_size, choose_points, plan_inputs

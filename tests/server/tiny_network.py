@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from model.analysis import weights
 from model.config import ModelConfig
-from model.inside import weights
-from model.point_names import full_name
+from model.hooks.point_names import full_name
 from server.engine.outputs import Array, RequestOutput
 from server.engine.request import (
     AttentionCapture,
@@ -116,7 +116,7 @@ class TinyNetwork:
         return logits if cap is None else cap * np.tanh(logits / cap)
 
     def weights(self, task: WeightsTask) -> dict[str, Floats]:
-        """The answers that `model.inside.contributions` describes, and `model.inside.weights`'s about circuits."""
+        """The answers that `model.analysis.contributions` describes, and `model.analysis.weights`'s about circuits."""
         options: dict[str, Any] = task.options
         if task.question == "circuits":
             found = weights.answer(self.config, self._lookup, task.question, options, lambda: None)
@@ -138,7 +138,7 @@ class TinyNetwork:
         return told
 
     def _lookup(self, name: str) -> torch.Tensor | None:
-        """The fused weight of a name of `model.inside.live_weights`."""
+        """The fused weight of a name of `model.analysis.live_weights`."""
         _, layer, weight, kind = name.split(".")
         w = self.layers[int(layer)]
         if kind == "bias":

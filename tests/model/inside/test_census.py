@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.checkpoint import load_weights
-from model.inside.census import Census, take_census
-from model.registry import read_config
-from model.weight_maps import weights_of
+from model.analysis.census import Census, take_census
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
+from model.checkpoint.weight_maps import weights_of
 from tests import tiny
 
 GPT2_SIZES = {

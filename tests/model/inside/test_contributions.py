@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.inside.contributions import (
+from model.analysis.contributions import (
     head_attributions,
     stream_attributions,
     value_attributions,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.inside.explanation import Observed, differences, explain
+from model.analysis.explanation import Observed, differences, explain
 
 
 def observe(

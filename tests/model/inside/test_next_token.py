@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.inside.next_token import distribution, entropy, softmax
-from model.sampler import Sampler, SamplerRow
+from model.sampling.distribution import distribution, entropy, softmax
+from model.sampling.sampler import Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
 
 # Exact arithmetic, six decimals; the rows for 0.5, 1 and 2 are those 3Blue1Brown shows for (2, 1, 0) in its chapter on

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_weights
+from model.analysis.circuits import Head
+from model.analysis.live_weights import LiveWeights
+from model.analysis.matrices import UnknownMatrix, find_matrix, names_of
+from model.analysis.weight_geometry import BINS, QUANTILES, geometry
+from model.analysis.weight_reader import WeightReader
+from model.analysis.weights import answer
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
-from model.inside.circuits import Head
-from model.inside.live_weights import LiveWeights
-from model.inside.matrices import UnknownMatrix, find_matrix, names_of
-from model.inside.weight_geometry import BINS, QUANTILES, geometry
-from model.inside.weight_reader import WeightReader
-from model.inside.weights import answer
-from model.loader import build_model
-from model.registry import read_config
+from model.loading.loader import build_model
 from tests import tiny
 from tests.server.running import ROOT
 
@@ -188,8 +188,8 @@ def test_a_drawn_sample_tells_that_it_is_one_and_repeats_with_its_seed() -> None
 
 def test_all_pairs_hold_the_nearest_one_that_a_sample_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of 1500 vectors are nearly one: 500 draws meet that pair once in 2000 tries, and the seed is fixed."""
-    monkeypatch.setattr("model.inside.weight_geometry.MAX_PAIRS", 1000)
-    monkeypatch.setattr("model.inside.weight_geometry.SAMPLED_PAIRS", 500)
+    monkeypatch.setattr("model.analysis.weight_geometry.MAX_PAIRS", 1000)
+    monkeypatch.setattr("model.analysis.weight_geometry.SAMPLED_PAIRS", 500)
     vectors = torch.randn(1500, 64, generator=torch.Generator().manual_seed(2))
     vectors[1400] = -3 * vectors[20] + 0.01 * vectors[21]
     _, cosines = cosines_by_hand(vectors.double().numpy())
@@ -205,7 +205,7 @@ def test_no_n_times_n_matrix_is_ever_in_memory() -> None:
     """12000 x 12000 cosines are 576 MB; what is computed at a time is a thousand rows against a thousand."""
     code = (
         "import resource, torch\n"
-        "from model.inside.weight_geometry import geometry\n"
+        "from model.analysis.weight_geometry import geometry\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
         "torch.set_num_threads(1)\n"
         "vectors = torch.randn(12000, 16)\n"

@@ -90,7 +90,7 @@ def test_a_flow_is_found_where_torch_is_not_loaded() -> None:
     """The API process computes it."""
     code = (
         "import sys, numpy as np\n"
-        "from model.inside.rollout import flow\n"
+        "from model.analysis.rollout import flow\n"
         "print(flow(np.ones((2, 2, 2)) / 2, 1).tolist(), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from tests import tiny
 from tests.server.engine.driving import Load, load
 

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from model.checkpoint.registry import read_config
 from model.config import ModelConfig
+from model.hooks.point_names import full_name, points_of, stack_config, why_absent
+from model.hooks.point_names import stacks as stacks_of
+from model.hooks.points import Stack
 from model.kv_cache import KVCache
-from model.loader import load_model
-from model.point_names import full_name, points_of, stack_config, why_absent
-from model.point_names import stacks as stacks_of
-from model.points import Stack
-from model.registry import read_config
-from model.transformer import Transformer
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput, TokenLogprobs

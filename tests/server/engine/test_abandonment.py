@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine import abandonment
 from server.engine.abandonment import ASK_INTERVAL, StepAbandoned, StillWanted
 from server.engine.engine import Engine

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
 from tests import tiny
 from tests.server.engine.driving import Answer, alone, build, generate, load, request, run

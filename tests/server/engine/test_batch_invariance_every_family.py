@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.outputs import StepOutput
 from server.engine.request import (

@@ -15,7 +15,7 @@ import torch
 from model.batch import Batch, Span
 from model.kv_cache import KVCache
 from model.layers import batched_attention
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine import decode_graphs
 from server.engine.decode_graphs import DecodeGraphs, why_no_graphs
 from server.engine.engine import Engine

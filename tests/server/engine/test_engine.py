@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from model.folder import ModelLoadError
-from model.transformer import Transformer
+from model.checkpoint.folder import ModelLoadError
+from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask

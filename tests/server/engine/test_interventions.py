@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from model.config import ModelConfig
-from model.point_names import full_name, points_of, stack_config, why_absent
-from model.point_names import stacks as stacks_of
-from model.points import BY_NAME, Stack, reads_encoder
-from model.transformer import Transformer
+from model.hooks.point_names import full_name, points_of, stack_config, why_absent
+from model.hooks.point_names import stacks as stacks_of
+from model.hooks.points import BY_NAME, Stack, reads_encoder
+from model.network.transformer import Transformer
 from server.engine.outputs import Array
 from server.engine.request import (
     AttentionCapture,
@@ -193,7 +193,7 @@ def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
     ]
     whole = run(build(model), [trace(model, *wishes)])[0]
     for size in (1, 4 * LENGTH * 2 * 5):
-        monkeypatch.setattr("model.attention_looks.TAP_BYTES", size)
+        monkeypatch.setattr("model.hooks.attention_hooks.TAP_BYTES", size)
         cut = run(build(model), [trace(model, *wishes)])[0]
         for capture in everything(model.config).points:
             assert (cut.array(capture.name) == whole.array(capture.name)).all(), f"{capture}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from model.folder import ModelLoadError
+from model.checkpoint.folder import ModelLoadError
 from model.kernels import library
 from model.kernels.choice import choose
 from model.kernels.cpus import DOT_LEVELS

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_weights
-from model.point_names import sizes
-from model.points import BY_NAME
-from model.sublayers import Feedforward
-from model.transformer import Transformer
+from model.checkpoint.weight_files import load_weights
+from model.hooks.point_names import sizes
+from model.hooks.points import BY_NAME
+from model.network.sublayers import Feedforward
+from model.network.transformer import Transformer
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,

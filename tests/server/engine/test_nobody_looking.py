@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import model.attention_looks
-import model.sublayers
-from model.attention_looks import Attended
-from model.capture import LayerLooks, Looks
+import model.hooks.attention_hooks
+import model.network.sublayers
+from model.hooks.attention_hooks import Attended
+from model.hooks.hooks import LayerLooks, Looks
 from model.layers.attention import NativeAttention, PlainAttention
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EmbedTask, Task
 from server.engine.sinks import AttentionSink, RowSink
@@ -30,8 +30,8 @@ CAPTURES: tuple[tuple[Any, str], ...] = (
     (PlainAttention, "rows"),
     (AttentionSink, "__init__"),
     (RowSink, "__init__"),
-    (model.sublayers, "attend_and_look"),
-    (model.sublayers, "look_at_results"),
+    (model.network.sublayers, "attend_and_look"),
+    (model.network.sublayers, "look_at_results"),
 )
 """All ways into the code that looks: whoever comes by one of them is looking."""
 Operation = tuple[str, tuple[tuple[int, ...], ...]]

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.folder import ModelLoadError
+from model.checkpoint.folder import ModelLoadError
 from model.layers.mlp import Mlp
-from model.parallel.commands import Load
-from model.parallel.group import Group
-from model.parallel.leader import RanksApart
+from model.ranks.commands import Load
+from model.ranks.leader import RanksApart
+from model.sharding.group import Group
 from server.engine import ranks as ranks_module
 from server.engine.ranks import Ranks
 from tests import tiny

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from model.batch import Batch
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine import abandonment
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, WeightsTask

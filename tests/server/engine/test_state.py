@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from model.transformer import Transformer
+from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.look_budget import LookBudget
 from server.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch

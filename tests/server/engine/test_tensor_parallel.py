@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import WeightFiles
-from model.folder import PACKAGED, ModelLoadError
-from model.inside.live_weights import LiveWeights
-from model.parallel.leader import LeadingTransformer, load_leading
-from model.points import Stack
-from model.registry import read_config
-from model.transformer import Transformer
-from model.weight_maps import weights_of
+from model.analysis.live_weights import LiveWeights
+from model.checkpoint.folder import PACKAGED, ModelLoadError
+from model.checkpoint.registry import read_config
+from model.checkpoint.weight_files import WeightFiles
+from model.checkpoint.weight_maps import weights_of
+from model.hooks.points import Stack
+from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer, load_leading
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.ranks import Ranks

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from model.folder import PACKAGED
+from model.checkpoint.folder import PACKAGED
 from tests.server.running import ROOT
 
 STEPS = """

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from model.config import ModelConfig
-from model.point_names import full_name, points_of, stack_config, stacks, why_absent
-from model.points import Point
+from model.hooks.point_names import full_name, points_of, stack_config, stacks, why_absent
+from model.hooks.points import Point
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import DECODERS, ENCODER_DECODERS, ENCODERS, ROPE_VARIANTS, make_variant

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.generation_defaults import SamplingDefaults
+from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.request import GenerateTask
 from server.errors import EngineError, QueueFull, WorkerLost
 from tests.server.fake_client import FakeEngine, number

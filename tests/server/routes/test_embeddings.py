@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from model.config import ModelConfig
-from model.sentence_transformers import EmbeddingDefaults
-from model.tokenizer import Tokenizer
+from model.network.sentence_transformers import EmbeddingDefaults
+from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
 from server.errors import EngineError
 from server.routes.prompts import fit_input, read_prompts

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from model.detokenizer import Detokenizer
-from model.tokenizer import Tokenizer
+from model.tokenization.detokenizer import Detokenizer
+from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import TokenLogprobs
 from server.routes.logprobs import LegacyLogprobs, chat_entries, prompt_entries
 from tests.server.serving import write_tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_weights
+from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
 from server.engine.request import Part
 from tests import reference

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-from model.point_names import points_of, sizes, stacks
+from model.hooks.point_names import points_of, sizes, stacks
 from server.engine.request import PointCapture
 from server.errors import QueueFull
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, traced

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.checkpoint import load_weights
+from model.checkpoint.weight_files import load_weights
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of, site
 from tests.tiny import make_variant
@@ -140,8 +140,8 @@ async def test_all_pairs_are_compared_of_a_matrix_that_is_sampled_otherwise(
     table = loaded(at)["embed.weight"]
     unit = table / np.linalg.norm(table, axis=1, keepdims=True)
     cosines = (unit @ unit.T)[np.triu_indices(len(table), 1)]
-    monkeypatch.setattr("model.inside.weight_geometry.MAX_PAIRS", 99)
-    monkeypatch.setattr("model.inside.weight_geometry.SAMPLED_PAIRS", 50)
+    monkeypatch.setattr("model.analysis.weight_geometry.MAX_PAIRS", 99)
+    monkeypatch.setattr("model.analysis.weight_geometry.SAMPLED_PAIRS", 50)
     assert entry(await get(at, "geometry", matrix="W_E"))["num_compared"] == 50
     told = entry(await get(at, "geometry", matrix="W_E", pairs="all"))
     assert (told["sampled"], told["num_compared"], told["seed"]) == (False, len(cosines), None)

@@ -1,0 +1,140 @@
+"""Where the parameters of a network are, counted from its configuration. Knows shapes; needs no weights and no torch.
+
+Counted is what this server loads and runs: a checkpoint's other heads and poolers are not. There are two totals.
+`total` counts every number as the configuration ties it: storage that two places share counts once. `matrices_untied`
+counts what textbooks add up: every matrix, the unembedding as one of its own even where it is tied, and no biases,
+norms, positions and token types. Of GPT-3's shape (Brown et al. 2020, arXiv:2005.14165, table 2.1) the second is
+175,181,291,520.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from model.checkpoint.weight_maps import weights_of
+from model.config import ModelConfig
+
+MATRICES = (
+    "embedding", "embedding projection", "query", "key", "value", "output", "cross query", "cross key", "cross value",
+    "cross output", "gate", "up", "down", "unembedding",
+)  # fmt: skip
+VECTORS = ("positions", "token types", "position bias", "norms", "biases")
+COMPONENTS = (*MATRICES, *VECTORS)
+"""In the order in which they are told."""
+
+_WHOLE = {
+    "embed": "embedding",
+    "embed_in": "embedding projection",
+    "embed_out": "embedding projection",
+    "attn_out": "output",
+    "cross_out": "cross output",
+    "up": "up",
+    "down": "down",
+    "head": "unembedding",
+    "pos_embed": "positions",
+    "token_type_embed": "token types",
+    "position_bias": "position bias",
+}
+"""Weights that are one component, by their name without stack and layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Matrices or vectors of one kind and one shape."""
+
+    stack: str
+    """decoder | encoder; of an encoder-decoder's one token table: shared."""
+    component: str
+    weight: str
+    """Our name of it, without the layer: "qkv.weight" holds queries, keys and values."""
+    shape: tuple[int, ...]
+    """Of one; matrices [out, in], tables [entries, width]."""
+    count: int
+    """How many: one a layer, and of queries, keys and values one a head."""
+    tied_to: str | None = None
+    """The weight whose storage it shares; it is then not in the total."""
+
+    @property
+    def parameters(self) -> int:
+        return self.count * prod(self.shape)
+
+    @property
+    def is_matrix(self) -> bool:
+        return self.component in MATRICES
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    rows: tuple[Row, ...]
+    tied: bool
+    """Whether the unembedding shares the token table's storage."""
+
+    @property
+    def total(self) -> int:
+        """Everything, shared storage once."""
+        return sum(row.parameters for row in self.rows if row.tied_to is None)
+
+    @property
+    def matrices_untied(self) -> int:
+        """Matrices alone, the unembedding always as one of its own."""
+        return sum(row.parameters for row in self.rows if row.is_matrix)
+
+    @property
+    def num_matrices(self) -> int:
+        """How many make up `matrices_untied`."""
+        return sum(row.count for row in self.rows if row.is_matrix)
+
+    def component(self, name: str) -> tuple[Row, ...]:
+        """Its rows, which may be none."""
+        return tuple(row for row in self.rows if row.component == name)
+
+
+def take_census(config: ModelConfig) -> Census:
+    """Count a network's parameters."""
+    found: dict[tuple[str, str, str, tuple[int, ...]], int] = {}
+    for weight in weights_of(config):
+        stack, name = _place(config, weight.name)
+        own = config.encoder if stack == "encoder" and config.encoder is not None else config
+        for component, shape, count in _parts(own, name, weight.shape):
+            key = (stack, component, name, shape)
+            found[key] = found.get(key, 0) + count
+    rows = [Row(*key, count) for key, count in found.items()]
+    is_tied = config.has_head and config.tie_word_embeddings
+    if is_tied:
+        shape = (config.vocab_size, config.embedding_size or config.hidden_size)
+        rows.append(Row(config.kind.rpartition("-")[2], "unembedding", "head.weight", shape, 1, "embed.weight"))
+    return Census(tuple(sorted(rows, key=lambda row: COMPONENTS.index(row.component))), is_tied)
+
+
+def _place(config: ModelConfig, name: str) -> tuple[str, str]:
+    """The stack of a weight, and its name without stack and layer."""
+    short = re.sub(r"^layers\.\d+\.", "", name.removeprefix("encoder."))
+    if config.encoder is None:
+        return config.kind, short
+    if short == "embed.weight":
+        return "shared", short
+    return ("encoder" if name.startswith("encoder.") else "decoder"), short
+
+
+def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """(component, shape of one, how many) of one weight."""
+    base, _, kind = name.rpartition(".")
+    width = shape[-1]
+    if base.endswith("norm"):
+        yield "norms", shape, 1
+    elif kind == "bias":
+        yield "biases", shape, 1
+    elif base in ("qkv", "cross_q", "cross_kv"):
+        head = (config.head_dim, width)
+        cross = "" if base == "qkv" else "cross "
+        if base != "cross_kv":
+            yield f"{cross}query", head, config.num_heads
+        if base != "cross_q":
+            yield f"{cross}key", head, config.num_kv_heads
+            yield f"{cross}value", head, config.num_kv_heads
+    elif base == "gate_up":
+        yield "gate", (shape[0] // 2, width), 1
+        yield "up", (shape[0] // 2, width), 1
+    else:
+        yield _WHOLE[base], shape, 1

@@ -1,0 +1,102 @@
+"""A census as JSON and as a table to read. Knows how it is told; what is counted is `model.analysis.census`'s."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from model.analysis.census import COMPONENTS, Census, Row
+from model.config import ModelConfig
+
+
+def as_json(census: Census) -> dict[str, Any]:
+    """Write totals, components and rows as JSON. A `share` is of `total`, so that tied rows have none; one of the
+    matrices is of `matrices_untied`, and null for what is no matrix.
+    """
+    return {
+        "tied": census.tied,
+        "total": census.total,
+        "matrices_untied": census.matrices_untied,
+        "num_matrices": census.num_matrices,
+        "components": [
+            {
+                "component": name,
+                "count": sum(row.count for row in rows),
+                "parameters": sum(row.parameters for row in rows),
+                "share": sum(_share(census, row) for row in rows),
+                "share_of_matrices": _sum(_share_of_matrices(census, row) for row in rows),
+            }
+            for name in COMPONENTS
+            if (rows := census.component(name))
+        ],
+        "rows": [
+            {
+                "stack": row.stack,
+                "component": row.component,
+                "weight": row.weight,
+                "shape": row.shape,
+                "count": row.count,
+                "parameters": row.parameters,
+                "share": _share(census, row),
+                "share_of_matrices": _share_of_matrices(census, row),
+                "tied_to": row.tied_to,
+            }
+            for row in census.rows
+        ],
+    }
+
+
+def _share(census: Census, row: Row) -> float:
+    return 0.0 if row.tied_to else row.parameters / census.total
+
+
+def _share_of_matrices(census: Census, row: Row) -> float | None:
+    return row.parameters / census.matrices_untied if row.is_matrix else None
+
+
+def _sum(shares: Iterable[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) if known else None
+
+
+def as_table(census: Census, config: ModelConfig) -> str:
+    """Lines to read: a row each, then both totals."""
+    has_two = len({row.stack for row in census.rows}) > 1
+    heads = [
+        *(["stack"] if has_two else []),
+        "component",
+        "weight",
+        "shape",
+        "count",
+        "parameters",
+        "share",
+        "of matrices",
+    ]
+    lines = [heads]
+    for row in census.rows:
+        share = f"tied to {row.tied_to}" if row.tied_to else f"{_share(census, row):.2%}"
+        shape = " x ".join(f"{length:,}" for length in row.shape)
+        of_matrices = _share_of_matrices(census, row)
+        shares = [share, "" if of_matrices is None else f"{of_matrices:.3%}"]
+        name = [row.component, row.weight, shape, f"{row.count:,}", f"{row.parameters:,}", *shares]
+        lines.append([row.stack, *name] if has_two else name)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    num_words = len(heads) - 5
+    table = [
+        "  ".join(
+            cell.ljust(width) if i < num_words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
+    table.insert(1, "-" * max(map(len, table)))
+    tied = "tied storage counted once" if census.tied else "nothing is tied"
+    return "\n".join(
+        [
+            config.architecture,
+            "",
+            *table,
+            "",
+            f"{census.total:,} parameters in all ({tied})",
+            f"{census.matrices_untied:,} in {census.num_matrices:,} matrices, the unembedding always one of its own, "
+            "without biases, norms and positions",
+        ]
+    )

@@ -1,0 +1,173 @@
+"""The small matrices from which contributions and logit attributions of heads are made. The formulas that use them, and
+what M and u_t stand for, are told in model/analysis/contributions.py.
+
+Axes: D numbers of a head, T targets.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from model.analysis.weight_reader import WeightReader
+from model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """From the stream to the logits of T tokens, with the final norm's scale held."""
+
+    direction: torch.Tensor
+    """[d_model, T]: u_t."""
+    bias: torch.Tensor
+    """[T]"""
+
+
+@dataclass(frozen=True, slots=True)
+class SumReadouts:
+    """The same for what is added inside the blocks, where a norm follows each sum. S sums a block: attention, cross
+    attention where there is some, mlp."""
+
+    directions: torch.Tensor
+    """[layer, S, d_model, T]: of what is added there, and of the stream that it is added to."""
+    norm_biases: torch.Tensor
+    """[layer, S, T]: of the norm that follows the sum."""
+
+
+def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> Readout:
+    """u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the stream.
+
+    A head narrower than the stream is seen through the matrix that leads to it. Without a final norm u_t is W_U[:, t].
+    """
+    head = "embed.weight" if config.tie_word_embeddings else "head.weight"
+    rows = reader.need(head)[list(targets)].to(torch.float64) * config.logit_scale  # [T, narrow]
+    out = reader.get("embed_out.weight")
+    if out is not None:
+        rows = rows @ out.to(torch.float64)
+    direction = rows.T  # [d_model, T]
+    bias = torch.zeros(len(targets), dtype=torch.float64)
+    if config.final_norm:
+        beta = reader.get("final_norm.bias")
+        if beta is not None:
+            bias += beta.to(torch.float64) @ direction
+        direction = direction * _gain(reader, "final_norm")[:, None]
+        if config.norm == "layernorm":
+            direction = direction - direction.mean(0)
+    added = reader.get("head.bias")
+    if added is not None:
+        bias += added[list(targets)].to(torch.float64)
+    return Readout(direction, bias)
+
+
+def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) -> SumReadouts:
+    """Back from the last sum to the first: gamma C(x) / s + beta, read in direction u, is x read in direction
+    C(gamma u), over s, and beta . u. What each norm divides by, s, is left to the caller: it depends on the text.
+    """
+    names = ("attn_norm", "cross_norm", "mlp_norm") if config.cross_attention else ("attn_norm", "mlp_norm")
+    u = readout.direction
+    directions, biases = [], []
+    for layer in reversed(range(config.num_layers)):
+        for name in reversed(names):
+            beta = reader.get(f"layers.{layer}.{name}.bias")
+            biases.append(torch.zeros(u.shape[1], dtype=u.dtype) if beta is None else beta.to(torch.float64) @ u)
+            u = u * _gain(reader, f"layers.{layer}.{name}")[:, None]
+            if config.norm == "layernorm":
+                u = u - u.mean(0)
+            directions.append(u)
+    return SumReadouts(
+        torch.stack(directions[::-1]).reshape(config.num_layers, len(names), *u.shape),
+        torch.stack(biases[::-1]).reshape(config.num_layers, len(names), u.shape[1]),
+    )
+
+
+def head_readout(
+    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
+) -> dict[str, torch.Tensor]:
+    """gram, readout, direction, bias, attn_bias and cross_bias, as contributions.py tells them, float32.
+
+    Args:
+        reader: of the stack that `part` is in.
+        config: of that stack.
+        part: decoder | encoder | cross.
+        pairs: (layer, head).
+        targets: token ids, of a stack with a head; () for the Gram matrices alone.
+    """
+    readout = read_targets(reader, config, targets) if targets else None
+    sums = through_sums(reader, config, readout) if readout is not None and config.norm_placement == "post" else None
+
+    def directions(name: str) -> list[torch.Tensor]:
+        """Of each layer, in which direction what this attention adds is read."""
+        assert readout is not None
+        if sums is None:
+            return [readout.direction] * config.num_layers
+        return list(sums.directions[:, 1 if name == "cross_out" else 0])
+
+    grams, readouts = [], []
+    written: dict[int, torch.Tensor] = {}
+    for layer, head in pairs:
+        if layer not in written:
+            written = {layer: _written(reader, config, part, layer)}  # pairs come layer by layer; one is kept
+        moved = written[layer][head]  # [D, d_model]
+        grams.append(moved @ moved.T)
+        if readout is not None:
+            readouts.append(moved @ directions(_output_name(part))[layer])
+    found = {"gram": torch.stack(grams)}
+    if readout is not None:
+        found |= {"readout": torch.stack(readouts), "direction": readout.direction, "bias": readout.bias}
+        for name in ("attn", "cross") if config.cross_attention else ("attn",):
+            found[f"{name}_bias"] = _biases(reader, config, f"{name}_out", directions(f"{name}_out"))
+        if sums is not None:
+            found |= {"sum_directions": sums.directions, "norm_biases": sums.norm_biases}
+    return {name: tensor.to(torch.float32) for name, tensor in found.items()}
+
+
+def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
+    """w_o [D, d_model] of one head and, where there is one, b_o [d_model]: as they are, before any norm. Also, where a
+    bias by distance is added to its scores, position_bias [2 reach - 1]: column key - query + reach - 1.
+    """
+    name = _output_name(part)
+    found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim)[head]}
+    bias = reader.get(f"layers.{layer}.{name}.bias")
+    if bias is not None:
+        found["b_o"] = bias
+    by_distance = None if part == "cross" else reader.get("position_bias.by_distance")
+    if by_distance is not None:
+        found["position_bias"] = by_distance[head]
+    return {key: tensor.to(torch.float32) for key, tensor in found.items()}
+
+
+def _output_name(part: str) -> str:
+    return "cross_out" if part == "cross" else "attn_out"
+
+
+def _written(reader: WeightReader, config: ModelConfig, part: str, layer: int) -> torch.Tensor:
+    """M of every head of a layer: [H, D, d_model]."""
+    heads = reader.heads_of_output(f"layers.{layer}.{_output_name(part)}.weight", config.head_dim).to(torch.float64)
+    return heads if part == "cross" else _through_norm(reader, config, layer, heads)
+
+
+def _through_norm(reader: WeightReader, config: ModelConfig, layer: int, vectors: torch.Tensor) -> torch.Tensor:
+    """Vectors [..., d_model] through the norm of the attention's output, where there is one, but for its scale."""
+    if config.norm_placement not in ("sandwich", "output"):
+        return vectors
+    if config.norm == "layernorm":
+        vectors = vectors - vectors.mean(-1, keepdim=True)
+    return vectors * _gain(reader, f"layers.{layer}.attn_post_norm")
+
+
+def _gain(reader: WeightReader, name: str) -> torch.Tensor:
+    """What a norm multiplies each number by: [d_model]."""
+    return reader.need(f"{name}.gain").to(torch.float64)
+
+
+def _biases(reader: WeightReader, config: ModelConfig, name: str, directions: Sequence[torch.Tensor]) -> torch.Tensor:
+    """b_O . u_t of each layer: [layer, T]."""
+    rows = []
+    for layer, direction in enumerate(directions):
+        bias = reader.get(f"layers.{layer}.{name}.bias")
+        if bias is None:
+            rows.append(torch.zeros(direction.shape[1], dtype=torch.float64))
+            continue
+        wide = bias.to(torch.float64)
+        rows.append((wide if name == "cross_out" else _through_norm(reader, config, layer, wide)) @ direction)
+    return torch.stack(rows)

@@ -1,0 +1,103 @@
+"""The weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their offset.
+
+Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
+it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
+layers), final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
+up, down (.weight [out, in] and .bias), attn_post_norm.gain (of the attention's output, where it is normed before it is
+added), and where each sum is normed attn_norm, cross_norm and mlp_norm (.gain and .bias).
+"""
+
+import re
+
+import torch
+
+from model.layers.linear import Linear
+from model.layers.mlp import Mlp
+from model.layers.norm import Norm
+from model.network.block import Block
+from model.network.stack import Stack
+from model.network.sublayers import CrossAttention, Feedforward, SelfAttention
+from model.network.transformer import Transformer
+
+
+class LiveWeights:
+    """Look one up by calling it: a tensor, or None when the network has none of that name."""
+
+    def __init__(self, model: Transformer) -> None:
+        self._model = model
+
+    def __call__(self, name: str) -> torch.Tensor | None:
+        model = self._model
+        owner, _, kind = name.rpartition(".")
+        shared = {"head": model.head, "embed_out": model.project_out}
+        if owner == "embed":
+            return model.tokens.to_dense()
+        if owner in shared:
+            return _of_linear(shared[owner], kind)
+        has_two = model.encoder is not None and model.decoder is not None
+        stack = model.encoder if has_two and owner.startswith("encoder.") else model.decoder or model.encoder
+        assert stack is not None
+        return _of_stack(stack, owner.removeprefix("encoder."), kind)
+
+
+def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
+    match = re.fullmatch(r"layers\.(\d+)\.(\w+)", owner)
+    if match:
+        block = stack.blocks[int(match[1])]
+        if match[2] == "attn_post_norm":
+            return _of_norm(block.attention.after, kind)
+        sums = {"attn_norm": block.attention, "cross_norm": block.cross, "mlp_norm": block.mlp}
+        if match[2] in sums:
+            residual = sums[match[2]]
+            return None if residual is None else _of_norm(residual.of_sum, kind)
+        if match[2] in ("gate", "up"):
+            return _of_up(_mlp(block), match[2], kind)
+        return _of_linear(linears_of(block).get(match[2]), kind)
+    if owner == "final_norm":
+        return _of_norm(stack.final_norm, kind)
+    if owner == "position_bias":
+        return _attention(stack.blocks[0]).heads.rule.bias
+    return stack.embedding.positions if owner == "pos_embed" else None
+
+
+def _attention(block: Block) -> SelfAttention:
+    attention = block.attention.f
+    assert isinstance(attention, SelfAttention)
+    return attention
+
+
+def _mlp(block: Block) -> Mlp:
+    feedforward = block.mlp.f
+    assert isinstance(feedforward, Feedforward)
+    return feedforward.mlp
+
+
+def linears_of(block: Block) -> dict[str, Linear]:
+    """A block's matrices by their names; up has the gate, if there is one, above it."""
+    attention, mlp = _attention(block), _mlp(block)
+    found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
+    if block.cross is not None:
+        cross = block.cross.f
+        assert isinstance(cross, CrossAttention)
+        found |= {"cross_q": cross.q, "cross_kv": cross.kv, "cross_out": cross.heads.out}
+    return found
+
+
+def _of_up(mlp: Mlp, name: str, kind: str) -> torch.Tensor | None:
+    """Of gate or up, which a gated mlp keeps one under the other."""
+    whole = _of_linear(mlp.up, kind)
+    if mlp.gate is None:
+        return whole if name == "up" else None
+    return None if whole is None else whole.chunk(2)[("gate", "up").index(name)]
+
+
+def _of_linear(linear: Linear | None, kind: str) -> torch.Tensor | None:
+    if linear is None:
+        return None
+    return linear.bias if kind == "bias" else linear.to_dense()
+
+
+def _of_norm(norm: Norm | None, kind: str) -> torch.Tensor | None:
+    if norm is None:
+        return None
+    return norm.weight if kind == "gain" else getattr(norm, "bias", None)

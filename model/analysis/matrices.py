@@ -1,0 +1,161 @@
+"""The weight matrices of a network under TransformerLens's names and axes, and which of our weights each is part of.
+
+Ours are [out, in], q, k and v fused; TransformerLens's are [in, out] and apart, those of heads [head, ...]. Here a
+matrix of heads is seen whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. Knows
+names and places; never a tensor.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from model.config import ModelConfig
+from model.hooks.point_names import stack_config, stacks
+from model.hooks.points import Stack
+
+
+class UnknownMatrix(ValueError):
+    """There is no such matrix in this model; the message lists those that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a matrix lies: rows `first` to `last` of one of our weights."""
+
+    name: str
+    """Full: "blocks.0.attn.W_Q", "encoder.blocks.0.attn.W_Q", "embed.W_E"."""
+    weight: str
+    """Ours, as `model.analysis.live_weights` names it: "layers.0.qkv.weight"."""
+    first: int
+    last: int
+    is_turned: bool
+    """TransformerLens's is the transpose."""
+    axes: tuple[str, str]
+    """Of TransformerLens's; of several heads "head d_head"."""
+    shape: tuple[int, int]
+    """The same."""
+    num_heads: int | None = None
+    """How many heads stand side by side along the axis "head d_head"; None where there are none."""
+
+
+def names_of(config: ModelConfig) -> tuple[str, ...]:
+    """Every matrix of the model, {layer} standing for the layer."""
+    return tuple(
+        _prefix(config, stack, name) + ("blocks.{layer}." if "." in name and _is_in_block(name) else "") + name
+        for stack in stacks(config)
+        for name in _short_names(config, stack)
+    )
+
+
+def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Place:
+    """The matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
+
+    Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
+    """
+    stack, rest = _stack_of(config, name)
+    match = re.fullmatch(r"blocks\.(\d{1,9})\.(.+)", rest)
+    if match:
+        if layer is not None and layer != int(match[1]):
+            raise UnknownMatrix(f"{name[:80]!r} names layer {match[1]} and layer says {layer}")
+        layer, rest = int(match[1]), match[2]
+    short = _spelt(config, stack, rest)
+    if short is None:
+        known = [known for has in stacks(config) for known in _short_names(config, has)]
+        near = difflib.get_close_matches(rest, known, 4, cutoff=0.0)
+        raise UnknownMatrix(
+            f"this model has no matrix {name[:80]!r}; near ones are {', '.join(near)}; it has "
+            f"{', '.join(names_of(config))}"
+        )
+    if not _is_in_block(short):
+        if layer is not None:
+            raise UnknownMatrix(f"{short!r} stands outside the blocks and has no layer")
+        return _outside(config, stack, short)
+    own = stack_config(config, stack)
+    if layer is None:
+        raise UnknownMatrix(f"{short!r} is there in each block: say which layer, 0 to {own.num_layers - 1}")
+    if not 0 <= layer < own.num_layers:
+        raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
+    return _inside(config, own, stack, short, layer)
+
+
+def _is_in_block(short: str) -> bool:
+    return short.partition(".")[0] in ("attn", "cross_attn", "mlp")
+
+
+def _prefix(config: ModelConfig, stack: Stack, short: str) -> str:
+    """What stands before a name; the token table of an encoder-decoder belongs to both stacks."""
+    if config.kind != "encoder-decoder" or short in ("embed.W_E", "unembed.W_U"):
+        return ""
+    return f"{stack}."
+
+
+def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
+    """The matrices of one stack."""
+    own = stack_config(config, stack)
+    has_table = stack == "encoder" or config.encoder is None  # told once
+    attentions = ["attn", "cross_attn"] if own.cross_attention else ["attn"]
+    there = {
+        "embed.W_E": has_table,
+        "pos_embed.W_pos": own.learned_positions,
+        **{f"{attention}.W_{letter}": True for attention in attentions for letter in "QKVO"},
+        "mlp.W_gate": own.gated_mlp,
+        "mlp.W_in": True,
+        "mlp.W_out": True,
+        "unembed.W_U": own.has_head and stack == "decoder",
+    }
+    return [name for name, is_there in there.items() if is_there]
+
+
+def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
+    for stack in stacks(config):
+        if config.kind == "encoder-decoder" and name.startswith(f"{stack}."):
+            return stack, name.removeprefix(f"{stack}.")
+    return stacks(config)[-1], name
+
+
+def _spelt(config: ModelConfig, stack: Stack, name: str) -> str | None:
+    """The short name that is meant; attention's own W_Q comes before cross attention's."""
+    known = [*_short_names(config, stack), "embed.W_E"]
+    return next((short for short in known if name in (short, short.rpartition(".")[2])), None)
+
+
+def _outside(config: ModelConfig, stack: Stack, short: str) -> Place:
+    own = stack_config(config, stack)
+    d, narrow = own.hidden_size, config.embedding_size or config.hidden_size
+    full = _prefix(config, stack, short) + short
+    ours = "encoder." if stack == "encoder" and config.encoder is not None else ""
+    if short == "embed.W_E":
+        axes, shape = ("d_vocab", "d_model"), (config.vocab_size, narrow)
+        return Place(full, "embed.weight", 0, config.vocab_size, False, axes, shape)
+    if short == "unembed.W_U":
+        weight = "embed.weight" if config.tie_word_embeddings else "head.weight"
+        axes, shape = ("d_model", "d_vocab"), (narrow, config.vocab_size)
+        return Place(full, weight, 0, config.vocab_size, True, axes, shape)
+    count = own.max_model_len
+    return Place(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), (count, d))
+
+
+def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> Place:
+    name = f"{_prefix(config, stack, short)}blocks.{layer}.{short}"
+    ours = f"{'encoder.' if stack == 'encoder' and config.encoder is not None else ''}layers.{layer}."
+    module, _, matrix = short.rpartition(".")
+    d, ff = own.hidden_size, own.intermediate_size
+    if module == "mlp":
+        if matrix == "W_out":
+            return Place(name, f"{ours}down.weight", 0, d, True, ("d_mlp", "d_model"), (ff, d))
+        part = "gate" if matrix == "W_gate" else "up"
+        return Place(name, f"{ours}{part}.weight", 0, ff, True, ("d_model", "d_mlp"), (d, ff))
+    is_cross = module == "cross_attn"
+    heads, kv_heads = own.num_heads, own.num_kv_heads
+    q, kv = heads * own.head_dim, kv_heads * own.head_dim
+    if matrix == "W_O":
+        weight = "cross_out" if is_cross else "attn_out"
+        return Place(name, f"{ours}{weight}.weight", 0, d, True, ("head d_head", "d_model"), (q, d), heads)
+    axes = ("d_model", "head d_head")
+    if matrix == "W_Q":
+        weight = "cross_q" if is_cross else "qkv"
+        return Place(name, f"{ours}{weight}.weight", 0, q, True, axes, (d, q), heads)
+    first = (0 if is_cross else q) + (kv if matrix == "W_V" else 0)
+    width = config.encoder.hidden_size if is_cross and config.encoder is not None else d
+    weight = "cross_kv" if is_cross else "qkv"
+    return Place(name, f"{ours}{weight}.weight", first, first + kv, True, axes, (width, kv), kv_heads)

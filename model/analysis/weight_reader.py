@@ -1,0 +1,90 @@
+"""One network's weights by their names, as plain matrices. Knows how they are fused; not where they come from.
+
+A weight is given as the network uses it, unpacked and on the CPU. One whole weight at a time is kept so, since
+questions about heads ask for one layer after another.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from model.analysis.circuits import Head
+from model.analysis.matrices import Place
+from model.config import ModelConfig
+
+Lookup = Callable[[str], torch.Tensor | None]
+"""A weight by the name that `model.analysis.live_weights` gives it, [out, in] or [out]; None when there is none."""
+
+_SHARED = ("embed.weight", "embed_out.weight", "head.weight", "head.bias")
+"""Of the whole model, whatever the stack."""
+
+
+class WeightReader:
+    """Weights of one stack, by their names without the stack's."""
+
+    def __init__(self, lookup: Lookup, prefix: str = "") -> None:
+        """prefix: "encoder." for the encoder of an encoder-decoder."""
+        self._lookup = lookup
+        self._prefix = prefix
+        self._last: tuple[str, torch.Tensor | None] = ("", None)
+
+    def get(self, name: str) -> torch.Tensor | None:
+        full = name if name in _SHARED else self._prefix + name
+        if self._last[0] != full:
+            weight = self._lookup(full)
+            self._last = (full, None if weight is None else weight.cpu())
+        return self._last[1]
+
+    def need(self, name: str) -> torch.Tensor:
+        """Raises ValueError when the network has no such weight."""
+        weight = self.get(name)
+        if weight is None:
+            raise ValueError(f"this network has no weight {name!r}")
+        return weight
+
+    def heads_of_output(self, name: str, head_dim: int) -> torch.Tensor:
+        """W_O of every head, [head, D, d_model], from [d_model, heads D]."""
+        weight = self.need(name)
+        return weight.T.reshape(-1, head_dim, weight.shape[0])
+
+    def matrix(self, place: Place, head: int | None = None) -> torch.Tensor:
+        """A matrix with TransformerLens's axes, or one head's part of it; a view where the network's own is no copy."""
+        part = self.need(place.weight.removeprefix(self._prefix))[place.first : place.last]
+        if head is not None:
+            assert place.num_heads is not None
+            is_output = place.axes[0] == "head d_head"
+            width = part.shape[1 if is_output else 0] // place.num_heads
+            chosen = slice(head * width, (head + 1) * width)
+            part = part[:, chosen] if is_output else part[chosen]
+        return part.T if place.is_turned else part
+
+    def head(self, config: ModelConfig, layer: int, head: int, *, is_cross: bool = False) -> Head:
+        """The factors of one query head, its key head's W_K and W_V, in float64.
+
+        Raises ValueError for NaN and infinite numbers, which have no singular values.
+        """
+        size, group = config.head_dim, head // (config.num_heads // config.num_kv_heads)
+        q, kv = config.num_heads * size, config.num_kv_heads * size
+        name = f"layers.{layer}."
+        if is_cross:
+            queries, keys = self.need(f"{name}cross_q.weight"), self.need(f"{name}cross_kv.weight")
+            start = 0
+        else:
+            queries = keys = self.need(f"{name}qkv.weight")
+            start = q
+
+        def wide(part: torch.Tensor) -> torch.Tensor:
+            if not part.isfinite().all():
+                raise ValueError(f"the weights of layer {layer}, head {head}, are broken: NaN or infinite")
+            return part.to(torch.float64)
+
+        def rows(weight: torch.Tensor, first: int) -> torch.Tensor:
+            return wide(weight[first : first + size].T)
+
+        outputs = self.heads_of_output(f"{name}{'cross_out' if is_cross else 'attn_out'}.weight", size)
+        return Head(
+            w_q=rows(queries, head * size),
+            w_k=rows(keys, start + group * size),
+            w_v=rows(keys, start + kv + group * size),
+            w_o=wide(outputs[head]),
+        )

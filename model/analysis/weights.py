@@ -1,0 +1,104 @@
+"""Questions about the weights alone, as a worker answers them. Knows which function answers which question.
+
+Each question is a name and options; each answer is tensors by name. Tensors of one number per head have the axis pair,
+in the order of the option `pairs`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from model.analysis import circuits, head_readout
+from model.analysis.matrices import find_matrix
+from model.analysis.weight_geometry import Check, geometry
+from model.analysis.weight_reader import Lookup, WeightReader
+from model.config import ModelConfig
+
+Options = Mapping[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options, check: Check) -> Tensors:
+    """Answer one question.
+
+    geometry: matrix (full name), axis (rows | columns), head, max_pairs, seed, spectrum: see `geometry`.
+    circuits: part, pairs, compose: ov.singular_values and qk.singular_values [pair, D], ov.eigenvalues [pair, D, 2]
+        (real and imaginary), float64; with compose composition [pair, pair, 3] (earlier, later; Q, K, V), 0 where the
+        first is not in an earlier layer than the second.
+    head_output: part, layer, head; head_readout: part, pairs, targets: see `head_readout`.
+
+    `check` is called often and raises to stop. Raises ValueError for a question that does not fit the model.
+    """
+    if question not in _ANSWERS:
+        raise ValueError(f"there is no question {question!r}; accepted are {', '.join(_ANSWERS)}")
+    with torch.inference_mode():
+        return _ANSWERS[question](config, lookup, options, check)
+
+
+def _geometry(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    place = find_matrix(config, options["matrix"])
+    matrix = WeightReader(lookup).matrix(place, options.get("head"))
+    return geometry(
+        matrix if options["axis"] == "rows" else matrix.T,
+        check,
+        max_pairs=options.get("max_pairs"),
+        seed=options.get("seed", 0),
+        spectrum=bool(options.get("spectrum", 1)),
+    )
+
+
+def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    own, reader = _stack(config, lookup, options["part"])
+    pairs = options["pairs"]
+    heads: list[circuits.Head] = []  # kept to be composed alone: a head's factors are as large as its weights, twice
+    ov, qk, eigenvalues = [], [], []
+    for layer, head in pairs:
+        check()
+        one = reader.head(own, layer, head, is_cross=options["part"] == "cross")
+        heads += [one] if options.get("compose") else []
+        check()
+        ov.append(circuits.ov_singular_values(one))
+        check()
+        qk.append(circuits.qk_singular_values(one))
+        if one.w_o.shape[1] == one.w_v.shape[0]:
+            check()
+            eigenvalues.append(torch.view_as_real(circuits.ov_eigenvalues(one)))
+    found = {"ov.singular_values": torch.stack(ov), "qk.singular_values": torch.stack(qk)}
+    if eigenvalues:
+        found["ov.eigenvalues"] = torch.stack(eigenvalues)
+    if options.get("compose"):
+        scores = torch.zeros(len(heads), len(heads), 3, dtype=torch.float64)
+        for i, earlier in enumerate(heads):
+            for j, later in enumerate(heads):
+                if pairs[i][0] < pairs[j][0]:
+                    check()
+                    scores[i, j] = circuits.composition(earlier, later)
+        found["composition"] = scores
+    return found
+
+
+def _head_output(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    own, reader = _stack(config, lookup, options["part"])
+    return head_readout.head_output(reader, own, options["part"], options["layer"], options["head"])
+
+
+def _head_readout(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+    own, reader = _stack(config, lookup, options["part"])
+    targets = tuple(options.get("targets", ()))
+    return head_readout.head_readout(reader, own, options["part"], tuple(options["pairs"]), targets)
+
+
+def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig, WeightReader]:
+    """The stack that a part is in, and its weights."""
+    if part == "encoder" and config.encoder is not None:
+        return config.encoder, WeightReader(lookup, "encoder.")
+    return config, WeightReader(lookup)
+
+
+_ANSWERS: dict[str, Callable[[ModelConfig, Lookup, Options, Check], Tensors]] = {
+    "geometry": _geometry,
+    "circuits": _circuits,
+    "head_output": _head_output,
+    "head_readout": _head_readout,
+}

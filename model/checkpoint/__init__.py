@@ -1,0 +1,3 @@
+"""Turns other people's files into ours: a folder, its configuration and its weights by our names. It never runs a
+network.
+"""

@@ -1,0 +1,129 @@
+"""BERT and RoBERTa (also XLM-RoBERTa and CamemBERT): encoders that norm each sum. Devlin et al. 2018,
+arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2019, arXiv:1911.02116; Martin et al. 2019,
+arXiv:1911.03894.
+
+The encoder is read, whatever head the checkpoint has; heads are left out. Positions count tokens. transformers does not
+count padding, and in RoBERTa and MPNet that shows in one case: a text that spells the padding token out, as "<pad>".
+"""
+
+import re
+from typing import Any
+
+from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm
+from model.config import ModelConfig
+
+HEADS = r"(cls|pooler|lm_head|classifier|qa_outputs|pre_classifier|score|dropout)\..*"
+"""What stands on an encoder in checkpoints with a task: words of a mask, labels, spans."""
+OLD_NORMS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
+"""Norms as the first checkpoints spell them, among them bert-base-uncased's."""
+
+_BLOCK = "encoder.layer.{i}"
+
+
+def _has_token_types(config: ModelConfig) -> bool:
+    return config.num_token_types > 0
+
+
+_ROWS = (
+    Row("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
+    Row("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
+    Row("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_token_types),
+    *norm("embed_norm", "embeddings.LayerNorm", bias=True),
+    *linear(
+        "layers.{i}.qkv",
+        tuple(f"{_BLOCK}.attention.self.{part}" for part in ("query", "key", "value")),
+        ("q d", "kv d", "kv d"),
+        bias=True,
+    ),
+    *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.output.dense", "d q", bias=True),
+    *norm("layers.{i}.attn_norm", f"{_BLOCK}.attention.output.LayerNorm", bias=True),
+    *linear("layers.{i}.up", f"{_BLOCK}.intermediate.dense", "ff d", bias=True),
+    *linear("layers.{i}.down", f"{_BLOCK}.output.dense", "d ff", bias=True),
+    *norm("layers.{i}.mlp_norm", f"{_BLOCK}.output.LayerNorm", bias=True),
+)
+
+
+def _table(prefix: str) -> WeightMap:
+    # The buffer of position numbers was saved by transformers before 4.31.
+    ignored = re.compile(rf"{HEADS}|embeddings\.(position|token_type)_ids")
+    return WeightMap(_ROWS, prefixes=(prefix,), ignored=ignored, respelled=OLD_NORMS)
+
+
+def encoder_fields() -> dict[str, Any]:
+    """What BERT and its kin have in common, in ModelConfig's words."""
+    return {
+        "kind": "encoder",
+        "norm": "layernorm",
+        "norm_placement": "post",
+        "final_norm": False,
+        "embedding_norm": True,
+        "gated_mlp": False,
+        "attention_bias": True,
+        "attention_out_bias": True,
+        "mlp_bias": True,
+        "rope": None,
+        "learned_positions": True,
+        "tie_word_embeddings": True,
+        "has_head": False,
+        "causal": False,
+    }
+
+
+def read_encoder(hf: Fields, common: Common, offset: int, **options: Any) -> ModelConfig:
+    """Read the fields that BERT, RoBERTa and MPNet share. `offset`: row of the position table of the first token."""
+    heads = equal_heads(hf, defaults=(768, 12))
+    hf.only("is_decoder", False)
+    hf.only("add_cross_attention", False)
+    hf.only("position_embedding_type", "absolute")
+    return ModelConfig(
+        **common,
+        **heads.fields(),
+        **encoder_fields(),
+        vocab_size=hf.size("vocab_size", 30522),
+        num_layers=hf.size("num_hidden_layers", 12),
+        intermediate_size=hf.size("intermediate_size", 3072),
+        max_model_len=hf.size("max_position_embeddings", 512) - offset,
+        norm_eps=hf.number("layer_norm_eps", 1e-12),
+        activation=hf.activation("hidden_act", "gelu"),
+        position_offset=offset,
+        attention_scale=heads.head_dim**-0.5,
+        **options,
+    )
+
+
+def _read_bert(hf: Fields, common: Common) -> ModelConfig:
+    return read_encoder(hf, common, 0, num_token_types=hf.size("type_vocab_size", 2))
+
+
+def _read_roberta(hf: Fields, common: Common) -> ModelConfig:
+    padding = hf.optional_int("pad_token_id")
+    offset = (1 if padding is None else padding) + 1  # positions count on from the padding's own
+    return read_encoder(hf, common, offset, num_token_types=hf.size("type_vocab_size", 2))
+
+
+def named(prefix: str, *tasks: str) -> tuple[str, ...]:
+    """The classes of transformers for an encoder with one of these heads, or none."""
+    return tuple(f"{prefix}{task}" for task in ("Model", *tasks))
+
+
+TASKS = (
+    "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForMultipleChoice",
+)  # fmt: skip
+
+BERT = Family(
+    "bert",
+    named("Bert", *TASKS, "ForPreTraining", "ForNextSentencePrediction"),
+    ("bert",),
+    _read_bert,
+    _table("bert."),
+)
+ROBERTA = Family(
+    "roberta",
+    (*named("Roberta", *TASKS), *named("XLMRoberta", *TASKS), *named("Camembert", *TASKS)),
+    ("roberta", "xlm-roberta", "camembert"),
+    _read_roberta,
+    _table("roberta."),
+)

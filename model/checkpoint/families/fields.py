@@ -1,0 +1,173 @@
+"""Typed reading of config.json. Knows JSON and the values that occur everywhere; refuses to know any family's options.
+
+Every refusal is a ModelLoadError of one line that names the field, its value and what is accepted.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint.folder import ModelLoadError
+from model.config import Activation
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+_MOST_LAYERS = 10_000
+_MOST_POSITIONS = 1 << 24
+"""Tokens. The longest published context has ten million."""
+_MOST = (1 << 31) - 1
+"""Of any other size."""
+_LAYER_TYPES = ("full_attention", "sliding_attention")
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object of a JSON file. Raises ModelLoadError when it cannot be read or holds something else."""
+    values = _read_json(path)
+    if not isinstance(values, dict):
+        raise ModelLoadError(f"{path}: holds a {type(values).__name__}; a JSON object is expected")
+    return values
+
+
+def read_array(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON file's array. Raises ModelLoadError when it cannot be read or holds something else."""
+    values = _read_json(path)
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise ModelLoadError(f"{path}: a JSON array of objects is expected")
+    return values
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
+
+
+class Fields:
+    """One JSON object. A field that is null counts as one that is absent, unless a method says otherwise."""
+
+    def __init__(self, values: Mapping[str, Any], file: str = "config.json") -> None:
+        self.values = values
+        self.file = file
+
+    def refuse(self, name: str, accepted: str) -> ModelLoadError:
+        return ModelLoadError(f"{self.file}: {name} is {self.values.get(name)!r}; {accepted}")
+
+    def nested(self, name: str) -> "Fields":
+        """The object under a name; an empty one where there is none."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.refuse(name, "an object is expected")
+        return Fields(value or {}, self.file)
+
+    def optional_int(self, name: str) -> int | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.refuse(name, "an integer is expected")
+        return value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        value = self.optional_int(name)
+        value = default if value is None else value
+        if value is None or value <= 0:
+            raise self.refuse(name, "a positive integer is expected")
+        # What is built of a size, before a tensor of the files tells it wrong, must not fill the memory.
+        most = _MOST_LAYERS if "layer" in name else _MOST_POSITIONS if "position" in name else _MOST
+        if value > most:
+            raise self.refuse(name, f"at most {most} is accepted")
+        return value
+
+    def nullable_size(self, name: str, default: int | None) -> int | None:
+        """A size that null switches off; `default` is for files that do not write it at all."""
+        if name in self.values and self.values[name] is None:
+            return None
+        return default if name not in self.values else self.size(name)
+
+    def number(self, name: str, default: float | None = None) -> float:
+        value = self.optional_number(name)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.refuse(name, "a positive number is expected")
+        return value
+
+    def optional_number(self, name: str) -> float | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise self.refuse(name, "a positive number is expected")
+        return float(value)
+
+    def nullable_number(self, name: str, default: float) -> float | None:
+        """A number that null switches off; `default` is for files that do not write it at all."""
+        return self.optional_number(name) if name in self.values else default
+
+    def numbers(self, name: str, count: int) -> tuple[float, ...]:
+        value = self.values.get(name)
+        if not isinstance(value, list) or len(value) != count or not all(isinstance(x, int | float) for x in value):
+            raise self.refuse(name, f"a list of {count} numbers (one for each pair of dimensions) is expected")
+        return tuple(map(float, value))
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false is expected")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        value = self.values.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.refuse(name, "a text is expected")
+        return value
+
+    def ids(self, name: str) -> tuple[int, ...]:
+        value = self.values.get(name)
+        found = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(isinstance(x, int) and not isinstance(x, bool) for x in found):
+            raise self.refuse(name, "a token id or a list of them is expected")
+        return tuple(found)
+
+    def activation(self, name: str, default: str) -> Activation:
+        value = self.values.get(name) or default
+        if not isinstance(value, str) or value not in ACTIVATIONS:
+            raise self.refuse(name, f"supported are {', '.join(ACTIVATIONS)}")
+        return ACTIVATIONS[value]
+
+    def dtype(self) -> str:
+        name = "dtype" if "dtype" in self.values else "torch_dtype"  # the spelling before transformers 5
+        value = str(self.values.get(name) or "float32").removeprefix("torch.")
+        if value not in ("float32", "bfloat16", "float16", "float64"):
+            raise self.refuse(name, "supported are float32, bfloat16, float16 and float64")
+        return value
+
+    def layer_types(self, num_layers: int) -> tuple[str, ...]:
+        """`layer_types`: what each layer sees; () where the file does not say."""
+        value = self.values.get("layer_types")
+        if value is None:
+            return ()
+        if not isinstance(value, list) or len(value) != num_layers or not set(value) <= set(_LAYER_TYPES):
+            raise self.refuse(
+                "layer_types", f"a list of {num_layers}, each one of {', '.join(_LAYER_TYPES)}, is expected"
+            )
+        return tuple(value)
+
+    def only(self, name: str, accepted: Any) -> None:
+        """Refuse an option that would change the network and is not built."""
+        if self.values.get(name, accepted) not in (accepted, None):
+            raise self.refuse(name, f"only {accepted!r} is supported")

@@ -1,0 +1,126 @@
+"""Gemma 2 and 3: norms before and after each sublayer, weights around 0, scaled embeddings, soft caps or q/k norms, and
+windows in most layers. Riviere et al. 2024, arXiv:2408.00118; Kamath et al. 2025, arXiv:2503.19786.
+
+Of Gemma 3 with images only the text network is read; it is the same one.
+"""
+
+import re
+from typing import Any
+
+from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.heads import grouped_heads
+from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_common
+from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
+from model.checkpoint.families.weight_table import WeightMap, norm
+from model.config import ModelConfig
+
+_ROWS = (
+    *EMBED_ROWS,
+    *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
+    *ATTENTION_ROWS,
+    *norm("layers.{i}.attn_post_norm", "model.layers.{i}.post_attention_layernorm"),
+    *norm("layers.{i}.mlp_norm", "model.layers.{i}.pre_feedforward_layernorm"),
+    *MLP_ROWS,
+    *norm("layers.{i}.mlp_post_norm", "model.layers.{i}.post_feedforward_layernorm"),
+    *END_ROWS,
+)
+_SIZES = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+}
+"""What the text part of a Gemma 3 with images leaves unsaid."""
+
+
+def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConfig:
+    """`pattern`: every so many layers one sees everything, where `layer_types` does not say which."""
+    hf.only("use_bidirectional_attention", False)
+    heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
+    num_layers = hf.size("num_hidden_layers")
+    types = hf.layer_types(num_layers) or tuple(
+        "sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(num_layers)
+    )
+    window = hf.nullable_size("sliding_window", 4096)
+    if window is None and "sliding_attention" in types:
+        raise hf.refuse("sliding_window", "the size of the window of the sliding_attention layers is expected")
+    bias = hf.flag("attention_bias", False)
+    shared = {
+        **read_common(hf, heads),
+        "norm_placement": "sandwich",
+        "norm_weight_offset": 1.0,
+        "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
+        "attention_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": False,
+        "embedding_scale": heads.hidden_size**0.5,
+        "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
+        "attention_scale": hf.number("query_pre_attn_scalar", 256.0) ** -0.5,
+        "sliding_windows": tuple(window if kind == "sliding_attention" else None for kind in types),
+    }
+    return ModelConfig(**common, **{**shared, **options})
+
+
+def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
+    max_model_len = hf.size("max_position_embeddings", 8192)
+    return _read(
+        hf,
+        common,
+        2,
+        max_model_len=max_model_len,
+        rope=read_rope(hf, hf.size("head_dim", 256), max_model_len),
+        attn_logit_softcap=hf.nullable_number("attn_logit_softcapping", 50.0),
+        final_logit_softcap=hf.nullable_number("final_logit_softcapping", 30.0),
+    )
+
+
+def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
+    if common["architecture"] == "Gemma3ForConditionalGeneration":
+        text = hf.nested("text_config").values
+        hf = Fields({**_SIZES, **text}, hf.file)
+    max_model_len = hf.size("max_position_embeddings", 131_072)
+    global_rope, local_rope = read_local_and_global_rope(
+        hf,
+        hf.size("head_dim", 256),
+        max_model_len,
+        {
+            "full_attention": hf.number("rope_theta", 1_000_000.0),
+            "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
+        },
+        scale_both=False,
+    )
+    return _read(
+        hf,
+        common,
+        hf.size("sliding_window_pattern", 6),
+        max_model_len=max_model_len,
+        qk_norm="head",
+        rope=global_rope,
+        local_rope=local_rope,
+        attn_logit_softcap=hf.optional_number("attn_logit_softcapping"),
+        final_logit_softcap=hf.optional_number("final_logit_softcapping"),
+    )
+
+
+GEMMA2 = Family(
+    "gemma2",
+    ("Gemma2ForCausalLM",),
+    ("gemma2",),
+    _read_gemma2,
+    WeightMap(_ROWS, prefixes=("model.",), ignored=OLD_BUFFERS),
+)
+GEMMA3 = Family(
+    "gemma3",
+    ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    ("gemma3_text",),
+    _read_gemma3,
+    WeightMap(
+        _ROWS,
+        prefixes=("language_model.model.", "model.language_model.", "language_model.", "model."),
+        ignored=re.compile(r"(vision_tower|multi_modal_projector)\..*"),
+    ),
+)

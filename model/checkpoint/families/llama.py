@@ -1,0 +1,147 @@
+"""Llama, and what differs from it in options only: Mistral (a window), Qwen2 (biases), Qwen3 (q/k norm).
+
+Touvron et al. 2023, arXiv:2307.09288; Jiang et al. 2023, arXiv:2310.06825; Yang et al. 2024, arXiv:2407.10671; 2025,
+arXiv:2505.09388.
+"""
+
+import re
+from typing import Any
+
+from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.heads import Heads, grouped_heads
+from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.weight_table import Row, WeightMap, linear, mlp_bias, norm, out_bias, qkv_bias, untied
+from model.config import ModelConfig
+
+_ATTENTION, _MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
+
+
+def has_head_norm(config: ModelConfig) -> bool:
+    return config.qk_norm == "head"
+
+
+ATTENTION_ROWS: tuple[Row, ...] = (
+    *linear(
+        "layers.{i}.qkv",
+        tuple(f"{_ATTENTION}.{part}_proj" for part in "qkv"),
+        ("q d", "kv d", "kv d"),
+        bias=qkv_bias,
+    ),
+    Row("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("head",), has_head_norm),
+    Row("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("head",), has_head_norm),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+)
+MLP_ROWS: tuple[Row, ...] = (
+    *linear("layers.{i}.gate_up", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), ("ff d", "ff d"), bias=mlp_bias),
+    *linear("layers.{i}.down", f"{_MLP}.down_proj", "d ff", bias=mlp_bias),
+)
+EMBED_ROWS: tuple[Row, ...] = (Row("embed.weight", ("model.embed_tokens.weight",), ("vocab d",)),)
+END_ROWS: tuple[Row, ...] = (
+    *norm("final_norm", "model.norm"),
+    Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+)
+OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+"""Saved with the weights by transformers before 4.32."""
+
+_TABLE = WeightMap(
+    rows=(
+        *EMBED_ROWS,
+        *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
+        *ATTENTION_ROWS,
+        *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
+        *MLP_ROWS,
+        *END_ROWS,
+    ),
+    prefixes=("model.",),
+    ignored=OLD_BUFFERS,
+)
+
+
+def read_common(hf: Fields, heads: Heads) -> dict[str, Any]:
+    """What all networks built on Llama read alike: sizes, gated mlp, RMSNorm, no position but the rotary one."""
+    return {
+        **heads.fields(),
+        "vocab_size": hf.size("vocab_size"),
+        "num_layers": hf.size("num_hidden_layers"),
+        "intermediate_size": hf.size("intermediate_size"),
+        "norm": "rmsnorm",
+        "norm_eps": hf.number("rms_norm_eps", 1e-6),
+        "gated_mlp": True,
+        "learned_positions": False,
+        "tie_word_embeddings": hf.flag("tie_word_embeddings", False),
+        "attention_scale": heads.head_dim**-0.5,
+    }
+
+
+def _read(hf: Fields, common: Common, heads: Heads, max_model_len: int, **options: Any) -> ModelConfig:
+    bias = hf.flag("attention_bias", False)
+    defaults: dict[str, Any] = {
+        "activation": hf.activation("hidden_act", "silu"),
+        "attention_bias": bias,
+        "attention_out_bias": bias,
+        "mlp_bias": False,
+        "max_model_len": max_model_len,
+        "rope": read_rope(
+            hf, heads.head_dim, max_model_len, original=hf.optional_int("original_max_position_embeddings")
+        ),
+    }
+    return ModelConfig(**common, **read_common(hf, heads), **{**defaults, **options})
+
+
+def _read_llama(hf: Fields, common: Common) -> ModelConfig:
+    context = hf.size("max_position_embeddings", 2048)
+    return _read(hf, common, grouped_heads(hf), context, mlp_bias=hf.flag("mlp_bias", False))
+
+
+def _read_mistral(hf: Fields, common: Common) -> ModelConfig:
+    hf.only("layer_types", None)  # transformers reads none either: every layer has the window
+    window = hf.nullable_size("sliding_window", 4096)
+    return _read(
+        hf,
+        common,
+        grouped_heads(hf, num_kv_heads=8),
+        hf.size("max_position_embeddings", 4096 * 32),
+        attention_bias=False,
+        attention_out_bias=False,
+        sliding_windows=() if window is None else (window,) * hf.size("num_hidden_layers"),
+    )
+
+
+def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
+    context = hf.size("max_position_embeddings", 32768)
+    return _read(
+        hf,
+        common,
+        grouped_heads(hf, num_kv_heads=32),
+        context,
+        attention_bias=True,
+        attention_out_bias=False,
+        sliding_windows=_qwen_windows(hf),
+    )
+
+
+def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:
+    context = hf.size("max_position_embeddings", 32768)
+    heads = grouped_heads(hf, num_kv_heads=32, head_dim=128)
+    return _read(hf, common, heads, context, qk_norm="head", sliding_windows=_qwen_windows(hf))
+
+
+def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
+    """`layer_types` says which layers have the window; before it existed, those from `max_window_layers` on."""
+    num_layers = hf.size("num_hidden_layers")
+    first = hf.optional_int("max_window_layers")
+    first = 28 if first is None else first
+    types = hf.layer_types(num_layers) or tuple(
+        "sliding_attention" if i >= first else "full_attention" for i in range(num_layers)
+    )
+    window = hf.nullable_size("sliding_window", 4096) if hf.flag("use_sliding_window", False) else None
+    if window is None:
+        return ()
+    return tuple(window if kind == "sliding_attention" else None for kind in types)
+
+
+LLAMA = Family("llama", ("LlamaForCausalLM",), ("llama",), _read_llama, _TABLE)
+MISTRAL = Family("mistral", ("MistralForCausalLM",), ("mistral",), _read_mistral, _TABLE)
+QWEN2 = Family("qwen2", ("Qwen2ForCausalLM",), ("qwen2",), _read_qwen2, _TABLE)
+QWEN3 = Family("qwen3", ("Qwen3ForCausalLM",), ("qwen3",), _read_qwen3, _TABLE)

@@ -1,0 +1,77 @@
+"""OPT. Zhang et al. 2022, arXiv:2205.01068. The 350m one norms after each sublayer and embeds in fewer dimensions."""
+
+import re
+
+from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.weight_table import Row, WeightMap, linear, mlp_bias, norm, out_bias, qkv_bias, untied
+from model.config import ModelConfig
+
+_TOP, _BLOCK = "model.decoder", "model.decoder.layers.{i}"
+
+
+def _projects(config: ModelConfig) -> bool:
+    return config.embedding_size is not None
+
+
+def _has_final_norm(config: ModelConfig) -> bool:
+    return config.final_norm
+
+
+_TABLE = WeightMap(
+    rows=(
+        Row("embed.weight", (f"{_TOP}.embed_tokens.weight",), ("vocab embedding",)),
+        Row("embed_in.weight", (f"{_TOP}.project_in.weight",), ("d embedding",), _projects),
+        Row("pos_embed.weight", (f"{_TOP}.embed_positions.weight",), ("positions d",)),
+        *norm("layers.{i}.attn_norm", f"{_BLOCK}.self_attn_layer_norm", bias=True),
+        *linear(
+            "layers.{i}.qkv",
+            tuple(f"{_BLOCK}.self_attn.{part}_proj" for part in "qkv"),
+            ("q d", "kv d", "kv d"),
+            bias=qkv_bias,
+        ),
+        *linear("layers.{i}.attn_out", f"{_BLOCK}.self_attn.out_proj", "d q", bias=out_bias),
+        *norm("layers.{i}.mlp_norm", f"{_BLOCK}.final_layer_norm", bias=True),
+        *linear("layers.{i}.up", f"{_BLOCK}.fc1", "ff d", bias=mlp_bias),
+        *linear("layers.{i}.down", f"{_BLOCK}.fc2", "d ff", bias=mlp_bias),
+        *norm("final_norm", f"{_TOP}.final_layer_norm", bias=_has_final_norm, when=_has_final_norm),
+        Row("embed_out.weight", (f"{_TOP}.project_out.weight",), ("embedding d",), _projects),
+        Row("head.weight", ("lm_head.weight",), ("vocab embedding",), untied),
+    ),
+    prefixes=("model.decoder.", "decoder.", "model."),
+    ignored=re.compile("version"),
+)
+
+
+def _read(hf: Fields, common: Common) -> ModelConfig:
+    heads = equal_heads(hf)
+    hf.only("layer_norm_elementwise_affine", True)
+    before, bias = hf.flag("do_layer_norm_before", True), hf.flag("enable_bias", True)
+    embedding_size = hf.size("word_embed_proj_dim", heads.hidden_size)
+    return ModelConfig(
+        **common,
+        **heads.fields(),
+        vocab_size=hf.size("vocab_size"),
+        num_layers=hf.size("num_hidden_layers"),
+        intermediate_size=hf.size("ffn_dim"),
+        max_model_len=hf.size("max_position_embeddings", 2048),
+        norm="layernorm",
+        norm_eps=1e-5,
+        norm_placement="pre" if before else "post",
+        final_norm=before and not hf.flag("_remove_final_layer_norm", False),
+        activation=hf.activation("activation_function", "relu"),
+        gated_mlp=False,
+        attention_bias=bias,
+        attention_out_bias=bias,
+        mlp_bias=bias,
+        rope=None,
+        learned_positions=True,
+        position_offset=2,
+        embedding_size=None if embedding_size == heads.hidden_size else embedding_size,
+        tie_word_embeddings=hf.flag("tie_word_embeddings", True),
+        attention_scale=heads.head_dim**-0.5,
+    )
+
+
+OPT = Family("opt", ("OPTForCausalLM",), ("opt",), _read, _TABLE)

@@ -1,0 +1,105 @@
+"""Rotary embedding as config.json describes it, in the spellings of transformers 4 and 5."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from model.checkpoint.families.fields import Fields
+from model.config import RopeConfig, RopeType
+
+_ROPE_TYPES: dict[str, RopeType] = {
+    "default": "default",
+    "linear": "linear",
+    "dynamic": "dynamic",
+    "llama3": "llama3",
+    "yarn": "yarn",
+    "longrope": "longrope",
+    "su": "longrope",  # the name Phi-3 first gave it
+}
+
+
+def read_rope(
+    hf: Fields,
+    head_dim: int,
+    max_position: int,
+    *,
+    original: int | None = None,
+    partial: float | None = None,
+    renamed: Mapping[str, str] | None = None,
+) -> RopeConfig:
+    """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before); the newer wins.
+
+    `original` is the length before stretching that wins over what the parameters say; `partial` the share of each
+    head that turns where the file does not say (None: the family turns whole heads); `renamed` what a family means by
+    a type's name.
+    """
+    written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
+    outer = {name: hf.values[name] for name in ("rope_theta", "partial_rotary_factor") if name in hf.values}
+    inner = dict(hf.nested(written).values)
+    for spelled in ("rope_type", "type"):
+        if inner.get(spelled) in (renamed or {}):
+            inner[spelled] = (renamed or {})[inner[spelled]]
+    return rope_of(Fields({**outer, **inner}, hf.file), head_dim, max_position, original=original, partial=partial)
+
+
+def read_local_and_global_rope(
+    hf: Fields, head_dim: int, max_position: int, thetas: Mapping[str, float], *, scale_both: bool
+) -> tuple[RopeConfig, RopeConfig]:
+    """The embedding of the layers that see everything, and of those with a window.
+
+    Transformers 5 nests one object for each under `rope_parameters`; before, `rope_scaling` was one object, of the
+    first kind of layers alone unless `scale_both`. `thetas` are those of files that nest none.
+    """
+    nested = hf.nested("rope_parameters")
+    old = hf.nested("rope_scaling").values
+
+    def one(layers: str, scaled: bool) -> RopeConfig:
+        found = nested.nested(layers).values
+        values: dict[str, Any] = {"rope_theta": thetas[layers], **found, **(old if scaled else {})}
+        return rope_of(Fields(values, hf.file), head_dim, max_position)
+
+    return one("full_attention", True), one("sliding_attention", scale_both)
+
+
+def rope_of(
+    fields: Fields, head_dim: int, max_position: int, *, original: int | None = None, partial: float | None = None
+) -> RopeConfig:
+    """Read one object of parameters, `rope_theta` among them. `original` and `partial` are those of `read_rope`."""
+    spelled = "rope_type" if "rope_type" in fields.values else "type"
+    named = fields.values.get(spelled) or "default"
+    if named not in _ROPE_TYPES:
+        raise fields.refuse(spelled, f"supported are {', '.join(_ROPE_TYPES)}")
+    rope_type = _ROPE_TYPES[named]
+    if partial is None:
+        fields.only("partial_rotary_factor", 1.0)
+    dims = int(head_dim * fields.number("partial_rotary_factor", partial or 1.0))
+    if dims > head_dim or dims % 2 or not dims:
+        raise fields.refuse(
+            "partial_rotary_factor", f"an even number of the head's {head_dim} dimensions must turn, not {dims}"
+        )
+    factor = fields.optional_number("factor")
+    if factor is None and rope_type in ("linear", "dynamic", "llama3"):
+        raise fields.refuse("factor", f"rope type {rope_type!r} needs a positive number")
+    longrope = rope_type == "longrope"
+    return RopeConfig(
+        rope_type=rope_type,
+        dims=None if dims == head_dim else dims,
+        theta=fields.number("rope_theta", 10000.0),
+        max_position=max_position,
+        original_max_position=original or fields.size("original_max_position_embeddings", max_position),
+        factor=factor,
+        attention_factor=fields.optional_number("attention_factor"),
+        low_freq_factor=fields.number("low_freq_factor", 1.0),
+        high_freq_factor=fields.number("high_freq_factor", 4.0),
+        beta_fast=fields.number("beta_fast", 32.0),
+        beta_slow=fields.number("beta_slow", 1.0),
+        mscale=_absent_if_zero(fields, "mscale"),
+        mscale_all_dim=_absent_if_zero(fields, "mscale_all_dim"),
+        truncate=fields.flag("truncate", True),
+        short_factor=fields.numbers("short_factor", dims // 2) if longrope else (),
+        long_factor=fields.numbers("long_factor", dims // 2) if longrope else (),
+    )
+
+
+def _absent_if_zero(fields: Fields, name: str) -> float | None:
+    """Some checkpoints write 0 for "not used"."""
+    return fields.optional_number(name) if fields.values.get(name) else None

@@ -1,0 +1,130 @@
+"""T5, T5 v1.1 and Flan-T5. Raffel et al. 2019, arXiv:1910.10683: RMSNorm, no biases, scores that are not scaled, and a
+bias for the distance, one table a stack.
+"""
+
+import re
+from dataclasses import replace
+
+from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.fields import ACTIVATIONS, Fields
+from model.checkpoint.families.weight_table import Row, WeightMap, gated, linear, norm, not_gated, untied
+from model.config import Activation, ModelConfig, PositionBiasConfig
+
+
+def _stack(side: str, mlp: int) -> tuple[Row, ...]:
+    """The rows of both stacks: `mlp` is the number of the mlp's sublayer."""
+    attention, dense = f"{side}.block.{{i}}.layer.0", f"{side}.block.{{i}}.layer.{mlp}"
+    return (
+        Row(
+            "position_bias.weight",
+            (f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
+            ("buckets heads",),
+        ),
+        *norm("layers.{i}.attn_norm", f"{attention}.layer_norm"),
+        *linear(
+            "layers.{i}.qkv",
+            tuple(f"{attention}.SelfAttention.{part}" for part in "qkv"),
+            ("q d", "kv d", "kv d"),
+        ),
+        *linear("layers.{i}.attn_out", f"{attention}.SelfAttention.o", "d q"),
+        *(_CROSS if side == "decoder" else ()),
+        *norm("layers.{i}.mlp_norm", f"{dense}.layer_norm"),
+        *linear(
+            "layers.{i}.gate_up",
+            (f"{dense}.DenseReluDense.wi_0", f"{dense}.DenseReluDense.wi_1"),
+            ("ff d", "ff d"),
+            when=gated,
+        ),
+        *linear("layers.{i}.up", f"{dense}.DenseReluDense.wi", "ff d", when=not_gated),
+        *linear("layers.{i}.down", f"{dense}.DenseReluDense.wo", "d ff"),
+        *norm("final_norm", f"{side}.final_layer_norm"),
+    )
+
+
+_BETWEEN = "decoder.block.{i}.layer.1"
+_CROSS = (
+    *norm("layers.{i}.cross_norm", f"{_BETWEEN}.layer_norm"),
+    *linear("layers.{i}.cross_q", f"{_BETWEEN}.EncDecAttention.q", "q d"),
+    *linear(
+        "layers.{i}.cross_kv",
+        (f"{_BETWEEN}.EncDecAttention.k", f"{_BETWEEN}.EncDecAttention.v"),
+        ("kv encoder", "kv encoder"),
+    ),
+    *linear("layers.{i}.cross_out", f"{_BETWEEN}.EncDecAttention.o", "d q"),
+)
+_TABLE = WeightMap(
+    rows=(
+        Row("embed.weight", ("shared.weight",), ("vocab d",)),
+        *_stack("decoder", 2),
+        Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+    ),
+    encoder_rows=_stack("encoder", 1),
+    # Copies of the shared table, and a table that cross attention had in the first files and never used.
+    ignored=re.compile(
+        r"(encoder|decoder)\.embed_tokens\.weight|decoder\..*EncDecAttention\.relative_attention_bias\.weight"
+    ),
+)
+
+
+def _read(hf: Fields, common: Common) -> ModelConfig:
+    activation, gated_mlp = _mlp(hf)
+    # The first T5 ties its head to the token table and scales what it is given. Configs of transformers 5 say "tied"
+    # always, and tell the two apart by scale_decoder_outputs: an unscaled head is tied where the files have none.
+    scaled = hf.flag("scale_decoder_outputs", hf.flag("tie_word_embeddings", True))
+    width, num_heads = hf.size("d_model", 512), hf.size("num_heads", 8)
+    num_layers = hf.size("num_layers", 6)
+    bias = PositionBiasConfig(
+        num_buckets=hf.size("relative_attention_num_buckets", 32),
+        max_distance=hf.size("relative_attention_max_distance", 128),
+        bidirectional=True,
+    )
+    encoder = ModelConfig(
+        **common,
+        kind="encoder",
+        vocab_size=hf.size("vocab_size", 32128),
+        hidden_size=width,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=hf.size("d_kv", 64),
+        intermediate_size=hf.size("d_ff", 2048),
+        max_model_len=hf.size("n_positions", 512),  # nothing in the network ends there: it is the trained length
+        norm="rmsnorm",
+        norm_eps=hf.number("layer_norm_epsilon", 1e-6),
+        activation=activation,
+        gated_mlp=gated_mlp,
+        attention_bias=False,
+        attention_out_bias=False,
+        mlp_bias=False,
+        rope=None,
+        learned_positions=False,
+        position_bias=bias,
+        tie_word_embeddings=True,
+        has_head=False,
+        attention_scale=1.0,
+        causal=False,
+    )
+    return replace(
+        encoder,
+        kind="encoder-decoder",
+        num_layers=hf.size("num_decoder_layers", num_layers),
+        position_bias=replace(bias, bidirectional=False),
+        tie_word_embeddings=scaled,
+        logit_scale=width**-0.5 if scaled else 1.0,
+        has_head=True,
+        causal=True,
+        cross_attention=True,
+        encoder=encoder,
+    )
+
+
+def _mlp(hf: Fields) -> tuple[Activation, bool]:
+    """`feed_forward_proj`: the activation's name, after "gated-" where the mlp is."""
+    written = hf.text("feed_forward_proj", "relu")
+    name = "gelu_new" if written == "gated-gelu" else written.removeprefix("gated-")
+    if name not in ACTIVATIONS:
+        raise hf.refuse("feed_forward_proj", f"supported are {', '.join(ACTIVATIONS)}, each also as gated-...")
+    return ACTIVATIONS[name], written.startswith("gated-")
+
+
+T5 = Family("t5", ("T5ForConditionalGeneration",), ("t5",), _read, _TABLE, own_head="lm_head.weight")

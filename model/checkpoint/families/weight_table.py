@@ -1,0 +1,125 @@
+"""The words that a family's table of weights is written in. Knows names and shapes; never a tensor.
+
+Our names, and the shapes they have here: see model/checkpoint/weight_maps.py.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from model.config import ModelConfig
+
+Arrange = Literal["as it is", "transpose", "flatten", "heads first"]
+"""What is done to each source: nothing; [in, out] becomes [out, in]; [1, n] becomes [n]; rows that stand head by head,
+q, k and v of each, become all heads' q, then all heads' k, then all heads' v."""
+When = Callable[[ModelConfig], bool]
+
+
+def always(config: ModelConfig) -> bool:
+    return True
+
+
+def untied(config: ModelConfig) -> bool:
+    """The head is a matrix of its own."""
+    return config.has_head and not config.tie_word_embeddings
+
+
+def qkv_bias(config: ModelConfig) -> bool:
+    return config.attention_bias
+
+
+def out_bias(config: ModelConfig) -> bool:
+    return config.attention_out_bias
+
+
+def mlp_bias(config: ModelConfig) -> bool:
+    return config.mlp_bias
+
+
+def gated(config: ModelConfig) -> bool:
+    return config.gated_mlp
+
+
+def not_gated(config: ModelConfig) -> bool:
+    return not config.gated_mlp
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a table: one of our weights, and the tensors that are stacked to make it.
+
+    `{i}` stands for the layer. Names that files spell in more than one way are joined by "|", the usual one first.
+    `shapes` are the file's, one for each source: "q d" is [q, d], in the lengths that weight_maps knows.
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    shapes: tuple[str, ...]
+    when: When = always
+    arrange: Arrange = "as it is"
+    first_layer: int = 0
+    """Layers before it have no such weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMap:
+    """How one family names its tensors."""
+
+    rows: tuple[Row, ...]
+    """Of the only stack, or of the decoder of an encoder-decoder."""
+    encoder_rows: tuple[Row, ...] = ()
+    """Of the encoder of an encoder-decoder; our names get "encoder." before them."""
+    prefixes: tuple[str, ...] = ()
+    """Put before names by some checkpoints of the family and left out by others: accepted either way, longest first."""
+    ignored: re.Pattern[str] = re.compile("(?!)")
+    """Tensors, without the prefix, that are there and that the network does not need."""
+    respelled: tuple[tuple[str, str], ...] = ()
+    """(old, new) ends of names that old files spell differently."""
+    tied_heads: tuple[str, ...] = ("lm_head.weight",)
+    """Copies of the token table that files may hold although they are tied to it; without the prefix."""
+
+    def short(self, name: str) -> str:
+        """A tensor's name without its prefix, in today's spelling."""
+        prefix = next((prefix for prefix in self.prefixes if name.startswith(prefix)), "")
+        name = name.removeprefix(prefix)
+        for old, new in self.respelled:
+            if name.endswith(old):
+                return name.removesuffix(old) + new
+        return name
+
+
+def norm(
+    ours: str, theirs: str, *, bias: bool | When = False, when: When = always, first_layer: int = 0
+) -> tuple[Row, ...]:
+    """The weight of a norm, and the bias of a LayerNorm: `bias` tells whether, or when, there is one."""
+    weight = Row(f"{ours}.weight", (f"{theirs}.weight",), ("d",), when, first_layer=first_layer)
+    if bias is False:
+        return (weight,)
+    has_bias = when if bias is True else bias
+    return weight, Row(f"{ours}.bias", (f"{theirs}.bias",), ("d",), has_bias, first_layer=first_layer)
+
+
+def linear(
+    ours: str,
+    theirs: str | tuple[str, ...],
+    shape: str | tuple[str, ...],
+    *,
+    bias: bool | When = False,
+    when: When = always,
+    arrange: Arrange = "as it is",
+) -> tuple[Row, ...]:
+    """A matrix and its bias, each of several tensors stacked where several are named: `bias` tells whether, or when,
+    there is one.
+    """
+    names = (theirs,) if isinstance(theirs, str) else theirs
+    shapes = (shape,) if isinstance(shape, str) else shape
+    matrix = Row(f"{ours}.weight", tuple(f"{name}.weight" for name in names), shapes, when, arrange)
+    if bias is False:
+        return (matrix,)
+    # The bias has the length of the outputs; a vector has nothing to transpose.
+    transposed = arrange == "transpose"
+    lengths = tuple(one.split()[-1 if transposed else 0] for one in shapes)
+    has_bias = when if bias is True else bias
+    of_bias: Arrange = "as it is" if transposed else arrange
+    return matrix, Row(f"{ours}.bias", tuple(f"{name}.bias" for name in names), lengths, has_bias, of_bias)

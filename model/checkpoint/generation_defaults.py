@@ -1,0 +1,51 @@
+"""How a checkpoint wants its tokens chosen: the sampler's settings in generation_config.json, as vLLM takes them.
+
+They are the defaults of requests; what a request says counts before them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.checkpoint.families.fields import Fields, read_object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """What requests that say nothing else sample with."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps all tokens."""
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+
+def read_sampling_defaults(folder: Path) -> SamplingDefaults:
+    """Read generation_config.json, where there is one; a field that it lacks, or that is null, has our default.
+
+    Raises ModelLoadError for a value that no request may have.
+    """
+    path = folder / "generation_config.json"
+    fields = Fields(read_object(path) if path.is_file() else {}, path.name)
+    return SamplingDefaults(
+        temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
+        top_p=_number(fields, "top_p", 1.0, 1e-9, 1.0),
+        top_k=max(int(_number(fields, "top_k", 0, -1, 2**31 - 1)), 0),
+        min_p=_number(fields, "min_p", 0.0, 0.0, 1.0),
+        repetition_penalty=_number(fields, "repetition_penalty", 1.0, 1e-9, 100.0),
+        presence_penalty=_number(fields, "presence_penalty", 0.0, -2.0, 2.0),
+        frequency_penalty=_number(fields, "frequency_penalty", 0.0, -2.0, 2.0),
+    )
+
+
+def _number(fields: Fields, name: str, default: float, low: float, high: float) -> float:
+    value = fields.values.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise fields.refuse(name, f"a number from {low:g} to {high:g} is expected")
+    return value

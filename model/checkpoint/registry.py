@@ -1,0 +1,159 @@
+"""Which architectures can be served, and the one way from a model folder's config.json to a ModelConfig. Knows names
+and the files; what the fields mean is for the families to say.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint.families import (
+    bart,
+    bert,
+    distilbert,
+    gemma,
+    gpt2,
+    gpt_neox,
+    llama,
+    modernbert,
+    mpnet,
+    olmo2,
+    opt,
+    phi3,
+    t5,
+)
+from model.checkpoint.families.family import Family
+from model.checkpoint.families.fields import Fields, read_object
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.tensor_names import tensor_names
+from model.config import ModelConfig
+
+FAMILIES: tuple[Family, ...] = (
+    llama.LLAMA,
+    llama.MISTRAL,
+    llama.QWEN2,
+    llama.QWEN3,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    phi3.PHI3,
+    olmo2.OLMO2,
+    gpt2.GPT2,
+    gpt_neox.GPT_NEOX,
+    opt.OPT,
+    bert.BERT,
+    bert.ROBERTA,
+    distilbert.DISTILBERT,
+    mpnet.MPNET,
+    modernbert.MODERNBERT,
+    t5.T5,
+    bart.BART,
+    bart.MARIAN,
+)
+_BY_NAME = {family.name: family for family in FAMILIES}
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A class of `transformers` whose checkpoints we read, and its family."""
+
+    name: str
+    family: Family
+
+
+ARCHITECTURES = tuple(Architecture(name, family) for family in FAMILIES for name in family.architectures)
+
+
+def family_of(config: ModelConfig) -> Family:
+    """The family whose reader made `config`."""
+    return _BY_NAME[config.family]
+
+
+def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
+    """The architecture that a parsed config.json names.
+
+    Raises ModelLoadError, with the nearest supported ones first, when it names none of them.
+    """
+    named = hf_config.get("architectures") or []
+    if not isinstance(named, list):
+        raise ModelLoadError(f"config.json: architectures is {named!r}; a list of names is expected")
+    model_type = hf_config.get("model_type")
+    for architecture in ARCHITECTURES:
+        if architecture.name in named or (not named and model_type in architecture.family.model_types):
+            return architecture
+    names = [architecture.name for architecture in ARCHITECTURES]
+    first = ", ".join(family.architectures[0] for family in FAMILIES)
+    found = ", ".join(map(str, named)) if named else f"model_type {model_type!r}"
+    near = difflib.get_close_matches(str(named[0]) if named else f"{model_type}ForCausalLM", names, n=3, cutoff=0.6)
+    meant = f"near ones are {', '.join(near)}; " if near else ""
+    raise ModelLoadError(f"config.json: architecture {found} is not supported; {meant}supported are {first}")
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Read config.json and generation_config.json of a folder; or a configuration in a file of any name, and what
+    generation_config.json stands beside it.
+
+    Raises ModelLoadError, naming the field and the value, when the architecture or one of its options is not
+    supported, or when the files make no sense.
+    """
+    written = folder if folder.is_file() else folder / "config.json"
+    hf = Fields(read_object(written))
+    architecture = find_architecture(hf.values)
+    if hf.values.get("quantization_config"):
+        raise ModelLoadError("config.json: quantization_config is set; only unquantized checkpoints are supported")
+    path = written.with_name("generation_config.json")
+    generation = Fields(read_object(path) if path.is_file() else {}, path.name)
+    common = {
+        "architecture": architecture.name,
+        "family": architecture.family.name,
+        "dtype": hf.dtype(),
+        "bos_token_id": hf.optional_int("bos_token_id"),
+        "eos_token_ids": tuple(dict.fromkeys(generation.ids("eos_token_id") + hf.ids("eos_token_id"))),
+        "pad_token_id": hf.optional_int("pad_token_id"),
+    }
+    config = _with_own_head(architecture.family.read(hf, common), architecture.family.own_head, hf, written.parent)
+    return config if config.encoder is None else _with_start(config, hf, generation)
+
+
+def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder: Path) -> ModelConfig:
+    """Whether the head is a matrix of its own, where it may be and config.json does not tell: as the files have it.
+
+    Without files it is what config.json says, which is what `transformers` builds.
+    """
+    if own_head is None or config.tie_word_embeddings:
+        return config
+    names = tensor_names(folder)
+    is_tied = hf.flag("tie_word_embeddings", True) if names is None else own_head not in names
+    return replace(config, tie_word_embeddings=is_tied)
+
+
+def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelConfig:
+    """What an encoder-decoder's answer begins with, and what it never contains.
+
+    generation_config.json wins; files of before it existed say it in config.json. The start is the first that is there
+    of decoder_start_token_id, bos_token_id (as in transformers) and pad_token_id (T5's).
+    """
+    written = Fields({**hf.values, **{k: v for k, v in generation.values.items() if v is not None}}, hf.file)
+    starts = (written.optional_int(f"{name}_token_id") for name in ("decoder_start", "bos", "pad"))
+    start = next((token_id for token_id in starts if token_id is not None), None)
+    if start is None:
+        raise hf.refuse("decoder_start_token_id", "the id that every answer starts with is expected")
+    return replace(
+        config,
+        decoder_start_token_id=start,
+        forced_bos_token_id=written.optional_int("forced_bos_token_id"),
+        suppressed_token_ids=_suppressed(written),
+    )
+
+
+def _suppressed(written: Fields) -> tuple[int, ...]:
+    """The single tokens among `bad_words_ids`, and `suppress_tokens`."""
+    words = written.values.get("bad_words_ids") or []
+    if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
+        raise written.refuse("bad_words_ids", "a list of lists of token ids is expected")
+    single = [word[0] for word in words if len(word) == 1]
+    return tuple(
+        dict.fromkeys(
+            (*Fields({"bad_words_ids": single}, written.file).ids("bad_words_ids"), *written.ids("suppress_tokens"))
+        )
+    )

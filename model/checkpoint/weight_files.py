@@ -1,0 +1,279 @@
+"""Reads the weights of a model folder into our names. Knows the file formats; refuses to know what a weight does.
+
+safetensors first, single or sharded; else pytorch_model.bin, opened with `weights_only=True`, which runs no code from
+the file. Tensors are copied one by one into their final place and dtype: the peak is one model and one tensor.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from model.checkpoint import anonymous_memory
+from model.checkpoint.families.weight_table import WeightMap
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.weight_maps import Source, Weight, table_of, weights_of
+from model.config import ModelConfig
+
+Progress = Callable[[int, int], None]
+"""Called with bytes done and bytes in all, counted as they stand in the file."""
+Part = Callable[[str, torch.Tensor], torch.Tensor]
+"""Of a whole weight, by our name, what is wanted; a view will do."""
+
+_SHOWN = 8
+"""Names told in one error; the rest are counted."""
+_ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_TORCH_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One tensor of the files, not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """safetensors' name of it."""
+    file: "_File"
+
+    @property
+    def num_bytes(self) -> int:
+        return torch.Size(self.shape).numel() * _ITEM_SIZES[self.dtype]
+
+
+class _File(Protocol):
+    """An open weight file."""
+
+    def entries(self) -> dict[str, _Entry]: ...
+    def read(self, name: str) -> torch.Tensor: ...
+
+
+class _SafetensorsFile:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._handle: Any = safe_open(path, framework="pt", device="cpu")
+        except (SafetensorError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> ModelLoadError:
+        return ModelLoadError(f"{self._path}: not a complete safetensors file ({error})")
+
+    def entries(self) -> dict[str, _Entry]:
+        found = {}
+        for name in self._handle.keys():  # noqa: SIM118 (not a mapping)
+            view = self._handle.get_slice(name)
+            found[name] = _Entry(tuple(view.get_shape()), view.get_dtype(), self)
+        return found
+
+    def read(self, name: str) -> torch.Tensor:
+        try:
+            tensor: torch.Tensor = self._handle.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise self._unreadable(error) from error
+        return tensor
+
+
+class _TorchFile:
+    def __init__(self, path: Path) -> None:
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        # torch reports a damaged or hostile file by whatever its parts happen to raise.
+        except Exception as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it ({reason})") from error
+        if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+            raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
+        self._state: dict[str, torch.Tensor] = state
+
+    def entries(self) -> dict[str, _Entry]:
+        return {
+            name: _Entry(tuple(value.shape), _TORCH_DTYPES.get(value.dtype, str(value.dtype)), self)
+            for name, value in self._state.items()
+        }
+
+    def read(self, name: str) -> torch.Tensor:
+        return self._state[name]
+
+
+def _is_zip(path: Path) -> bool:
+    """Only torch's zip format can be mapped; the one before 1.6 is read whole."""
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+_FORMATS: tuple[tuple[str, Callable[[Path], _File]], ...] = (
+    ("model.safetensors", _SafetensorsFile),
+    ("pytorch_model.bin", _TorchFile),
+)
+
+
+class WeightFiles:
+    """The weight files of a folder, open, in our names."""
+
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        """Raises ModelLoadError as `load_weights` does for files that do not fit `config`."""
+        self._entries, self._table = _open(folder), table_of(config)
+        self.weights = {weight.name: weight for weight in weights_of(config)}
+        self._names = {self._table.short(name): name for name in self._entries}
+        _check(folder, config, self.weights.values(), self._entries, self._names)
+
+    def num_bytes(self, name: str) -> int:
+        """As it stands in the files."""
+        return sum(self._entry(source).num_bytes for source in self.weights[name].sources)
+
+    def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
+        """One weight, contiguous."""
+        weight = self.weights[name]
+        target = anonymous_memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
+        row = 0
+        for source in weight.sources:
+            found = self._entry(source).file.read(_find(source, self._table, self._names))
+            tensor = _arranged(found.detach(), weight)  # torch files may hold parameters
+            target[row : row + len(tensor)].copy_(tensor)
+            row += len(tensor)
+        return target
+
+    def check_tied(self, embed: torch.Tensor, part: Part) -> None:
+        """Raise for a head that config.json ties to the token table, of which `embed` is a part."""
+        copies = {self._names[s]: self._entries[self._names[s]] for s in self._table.tied_heads if s in self._names}
+        _check_tied(embed, copies, part)
+
+    def _entry(self, source: Source) -> _Entry:
+        return self._entries[_find(source, self._table, self._names)]
+
+
+def load_weights(
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+    part: Part | None = None,
+) -> dict[str, torch.Tensor]:
+    """Read every weight that `config` needs: our names (see weight_maps), `dtype`, contiguous, on `device`; of each the
+    part that is wanted: the peak is then all parts and one whole weight.
+
+    Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
+    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when a head
+    is there that should equal the token table and does not.
+    """
+    files = WeightFiles(folder, config)
+    total = sum(map(files.num_bytes, files.weights))
+    done, loaded = 0, {}
+    for name in files.weights:
+        loaded[name] = (
+            files.read(name, dtype, device) if part is None else _own(files.read(name, dtype), part, name, device)
+        )
+        done += files.num_bytes(name)
+        if progress is not None:
+            progress(done, total)
+    if config.has_head and config.tie_word_embeddings:
+        files.check_tied(loaded["embed.weight"], part or (lambda name, whole: whole))
+    return loaded
+
+
+def _own(whole: torch.Tensor, part: Part, name: str, device: torch.device | str) -> torch.Tensor:
+    """A part in memory of its own, so that the whole can go."""
+    wanted = part(name, whole)
+    return anonymous_memory.zeros(wanted.shape, whole.dtype, device).copy_(wanted)
+
+
+def _find(source: Source, table: WeightMap, names: Mapping[str, str]) -> str:
+    """The tensor's name in the files; the first of ours where they have none of them."""
+    return next((names[table.short(name)] for name in source.names if table.short(name) in names), source.names[0])
+
+
+def _arranged(tensor: torch.Tensor, weight: Weight) -> torch.Tensor:
+    """The tensor with its axes and rows where ours are."""
+    if weight.arrange == "transpose":
+        return tensor.T
+    if weight.arrange == "flatten":
+        return tensor.flatten()
+    if weight.arrange == "heads first":
+        by_head = tensor.view(weight.num_heads, 3, -1, *tensor.shape[1:])  # [H, q | k | v, D, ...]
+        return by_head.transpose(0, 1).flatten(0, 2)
+    return tensor
+
+
+def _open(folder: Path) -> dict[str, _Entry]:
+    """The tensors of every weight file of the first format found."""
+    for single, opener in _FORMATS:
+        index = folder / f"{single}.index.json"
+        paths = [folder / single] if (folder / single).is_file() else _shards(index) if index.is_file() else []
+        if paths:
+            return {name: entry for path in paths for name, entry in opener(path).entries().items()}
+    accepted = ", ".join(f"{single} or {single}.index.json" for single, _ in _FORMATS)
+    raise ModelLoadError(f"model folder {str(folder)!r} holds no weights; looked for {accepted}")
+
+
+def _shards(index: Path) -> list[Path]:
+    try:
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
+    # A name is a file beside the index: a path could reach anywhere.
+    paths = [index.parent / str(name) for name in files if Path(str(name)).name == name]
+    missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]
+    if missing:
+        raise ModelLoadError(f"{index}: names files that are not beside it: {_some(missing)}")
+    return paths
+
+
+def _check(
+    folder: Path,
+    config: ModelConfig,
+    weights: Iterable[Weight],
+    entries: Mapping[str, _Entry],
+    names: Mapping[str, str],
+) -> None:
+    """Raise one error that names everything in the files that does not fit."""
+    table = table_of(config)
+    sources = [source for weight in weights for source in weight.sources]
+    accepted = {table.short(name) for source in sources for name in source.names}
+    found = [(source, _find(source, table, names)) for source in sources]
+    missing = [name for _, name in found if name not in entries]
+    tied = table.tied_heads if config.tie_word_embeddings else ()
+    unexpected = [
+        name
+        for short, name in names.items()
+        if short not in accepted and short not in tied and not table.ignored.fullmatch(short)
+    ]
+    present = [(source, name) for source, name in found if name in entries]
+    misshaped = [
+        f"{name} {list(entries[name].shape)} (config.json says {list(source.shape)})"
+        for source, name in present
+        if entries[name].shape != source.shape
+    ]
+    strange = [f"{name} {entries[name].dtype}" for _, name in present if entries[name].dtype not in _ITEM_SIZES]
+    problems = [
+        f"{len(listed)} {kind}: {_some(listed)}"
+        for kind, listed in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("misshaped", misshaped),
+            (f"not of {', '.join(_ITEM_SIZES)}", strange),
+        )
+        if listed
+    ]
+    if problems:
+        raise ModelLoadError(f"weights in {str(folder)!r} do not fit {config.architecture}: {'; '.join(problems)}")
+
+
+def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry], part: Part) -> None:
+    """Raise for a head that config.json ties to the token table `embed`, and that is another matrix in the files."""
+    for name, entry in copies.items():
+        if not torch.equal(part("embed.weight", entry.file.read(name)).to(embed), embed):
+            raise ModelLoadError(
+                f"weights: {name} differs from the token table, to which config.json ties it; "
+                "if the head is a matrix of its own, set tie_word_embeddings to false"
+            )
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -1,0 +1,104 @@
+"""Which weights a network has, what each is made of and how large it is. Knows names and shapes; never a tensor.
+
+Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower than the network), `pos_embed`,
+`token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
+of all key heads, of all value heads), q_norm, k_norm, attn_out, attn_post_norm, cross_norm, cross_q, cross_kv,
+cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, mlp_post_norm; `final_norm`; `head`, absent when it is
+tied to `embed`. The encoder of an encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix
+is [out, in], every table [entries, width].
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from model.checkpoint.families.weight_table import Arrange, Row, WeightMap
+from model.checkpoint.registry import family_of
+from model.config import ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One tensor of the file, under the first of `names` that the file has."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One of our weights: its sources, each rearranged as `arrange` says, stacked along the first axis."""
+
+    name: str
+    sources: tuple[Source, ...]
+    arrange: Arrange = "as it is"
+    num_heads: int = 0
+    """Of rows that stand head by head."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Ours, after rearranging and stacking."""
+        shapes = [_arranged(source.shape, self.arrange) for source in self.sources]
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+
+def _arranged(shape: tuple[int, ...], arrange: Arrange) -> tuple[int, ...]:
+    if arrange == "transpose":
+        return shape[::-1]
+    return shape[1:] if arrange == "flatten" else shape
+
+
+def table_of(config: ModelConfig) -> WeightMap:
+    """How the files of this network name its tensors."""
+    return family_of(config).weights
+
+
+def weights_of(config: ModelConfig) -> Iterator[Weight]:
+    """Every weight that the network of `config` needs, in the order of the forward pass, the encoder's first."""
+    table = table_of(config)
+    if config.encoder is not None:
+        yield from _stack(config.encoder, table.encoder_rows, "encoder.")
+    yield from _stack(config, table.rows, "")
+
+
+def _stack(config: ModelConfig, rows: Sequence[Row], prefix: str) -> Iterator[Weight]:
+    lengths = _lengths(config)
+
+    def fill(row: Row, layer: int) -> Weight:
+        sources = (
+            Source(
+                tuple(name.replace("{i}", str(layer)) for name in names.split("|")),
+                tuple(lengths[length] for length in shape.split()),
+            )
+            for names, shape in zip(row.sources, row.shapes, strict=True)
+        )
+        return Weight(prefix + row.name.replace("{i}", str(layer)), tuple(sources), row.arrange, config.num_heads)
+
+    rows = [row for row in rows if row.when(config)]
+    layered = ["{i}" in row.name for row in rows]
+    first, last = layered.index(True), len(rows) - layered[::-1].index(True)
+    yield from (fill(row, 0) for row in rows[:first])
+    for layer in range(config.num_layers):
+        yield from (fill(row, layer) for row in rows[first:last] if layer >= row.first_layer)
+    yield from (fill(row, 0) for row in rows[last:])
+
+
+def _lengths(config: ModelConfig) -> dict[str, int]:
+    """What the tables' axis names stand for."""
+    q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    return {
+        "1": 1,
+        "vocab": config.vocab_size,
+        "d": config.hidden_size,
+        "embedding": config.embedding_size or config.hidden_size,
+        "encoder": config.encoder.hidden_size if config.encoder else 0,
+        "q": q,
+        "kv": kv,
+        "qkv": q + 2 * kv,
+        "head": config.head_dim,
+        "ff": config.intermediate_size,
+        "2ff": 2 * config.intermediate_size,
+        "positions": config.max_model_len + config.position_offset,
+        "types": config.num_token_types,
+        "buckets": config.position_bias.num_buckets if config.position_bias else 0,
+        "heads": config.num_heads,
+    }

@@ -1,0 +1,204 @@
+"""Which points a model has, how large they are, how their names may be written, and what was meant by a misspelt one.
+
+The points themselves stand in `model.hooks.points`. Never imports torch.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+
+from model.config import ModelConfig
+from model.hooks.points import BY_NAME, OF_A_NORM, POINTS, Axis, Point, Stack, is_cross, reads_encoder
+
+
+class UnknownPoint(ValueError):
+    """There is no such point in this model; the message says why and lists near names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A point as a user wrote it."""
+
+    stack: Stack
+    point: Point
+    layer: int | None
+    """None where the name tells none."""
+
+
+def stacks(config: ModelConfig) -> tuple[Stack, ...]:
+    """The stacks of a model, in the order in which they run."""
+    return ("encoder", "decoder") if config.kind == "encoder-decoder" else (config.kind,)
+
+
+def stack_config(config: ModelConfig, stack: Stack) -> ModelConfig:
+    """What describes this stack of the model."""
+    return config.encoder if stack == "encoder" and config.encoder is not None else config
+
+
+def full_name(config: ModelConfig, stack: Stack, point: str, layer: int | None) -> str:
+    """The name of the module's docstring: "blocks.3.attn.hook_q", "decoder.logits"."""
+    prefix = f"{stack}." if config.kind == "encoder-decoder" else ""
+    return f"{prefix}{point}" if layer is None else f"{prefix}blocks.{layer}.{point}"
+
+
+def short_name(config: ModelConfig, stack: Stack, point: str) -> str:
+    """The point without a layer, as messages say it; without a prefix a name means the only stack or the decoder."""
+    prefix = "encoder." if stack == "encoder" and config.kind == "encoder-decoder" else ""
+    return prefix + point
+
+
+def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | None = None) -> str | None:
+    """Why this stack has no such point (in this layer, when one is named); None when it has it."""
+    own, name = stack_config(config, stack), point.name
+    group = name.partition(".")[0]
+    reasons = {
+        "hook_pos_embed": (own.learned_positions or own.sinusoidal_positions, "no position is added to its embedding"),
+        "hook_token_type_embed": (own.num_token_types > 0, "it has no token types"),
+        "embed_norm": (own.embedding_norm, "its embedding is not normalised"),
+        "ln1": (layer != 0 or own.first_attention_norm, "its first block has no norm before attention"),
+        "ln1_post": (own.norm_placement == "sandwich", f"its norms are placed {own.norm_placement!r}, one a sublayer"),
+        "ln2_post": (own.norm_placement == "sandwich", f"its norms are placed {own.norm_placement!r}, one a sublayer"),
+        "hook_resid_mid": (not own.parallel_blocks, "attention and mlp are added together, in parallel blocks"),
+        "mlp.hook_pre_linear": (own.gated_mlp, "its mlp is not gated"),
+        "ln_final": (own.final_norm, "no norm follows its last block"),
+        "logits": (own.has_head and stack == "decoder", "an encoder predicts no next token"),
+    }
+    for cross in ("ln_cross", "cross_attn", "hook_cross_attn_out", "hook_resid_mid_cross"):
+        reasons[cross] = (own.cross_attention, "it has no cross attention")
+    is_there, reason = reasons.get(name) or reasons.get(group) or (True, "")
+    return None if is_there else reason
+
+
+def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:
+    """The points that this stack has, in the order in which a forward pass comes by them."""
+    return tuple(point for point in POINTS if why_absent(config, stack, point) is None)
+
+
+def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_length: int = 0) -> tuple[int, ...]:
+    """Lengths of a point's axes for an input of `length` tokens (of this stack) and one of the encoder."""
+    own = stack_config(config, stack)
+    of_encoder = reads_encoder(point)
+    lengths: dict[Axis, int] = {
+        "position": encoder_length if of_encoder else length,
+        "query": length,
+        "key": encoder_length if is_cross(point) else length,
+        "head": own.num_heads,
+        "kv_head": own.num_kv_heads,
+        "d_head": own.head_dim,
+        "d_model": own.hidden_size,
+        "d_mlp": own.intermediate_size,
+        "d_vocab": own.vocab_size,
+        "one": 1,
+    }
+    return tuple(lengths[axis] for axis in point.axes)
+
+
+def _spellings() -> dict[str, str]:
+    """What users of TransformerLens before version 4 write: "attn.hook_q", "attn.q", and of attention "hook_q" and
+    "q" alone."""
+    found: dict[str, str] = {}
+    for point in POINTS:
+        short = point.name.replace("hook_", "")
+        found |= {point.name: point.name, short: point.name}
+        if short.startswith("attn."):
+            found |= {point.name.removeprefix("attn."): point.name, short.removeprefix("attn."): point.name}
+    return found
+
+
+_SPELLINGS = _spellings()
+_VERSION_4 = {
+    "embed.hook_out": "hook_embed",
+    "pos_embed.hook_out": "hook_pos_embed",
+    "hook_in": "hook_resid_pre",
+    "hook_out": "hook_resid_post",
+    **{f"{attn}.{name}.hook_out": f"{attn}.hook_{name}" for attn in ("attn", "cross_attn") for name in "qkv"},
+    "attn.o.hook_in": "attn.hook_z",
+    "cross_attn.o.hook_in": "cross_attn.hook_z",
+    "mlp.out.hook_in": "mlp.hook_post",
+}
+"""Names that TransformerLens 4 gave to points of any model."""
+
+
+def version_4_names(config: ModelConfig, stack: Stack) -> dict[str, str]:
+    """The names that TransformerLens 4 gave to this stack's points -> theirs in `model.hooks.points`.
+
+    What a name means depends on the model: `attn.hook_out` stands before a norm of the attention's output, so that it
+    is `hook_attn_out` only where there is none, and `unembed.hook_out` before the soft cap of the logits. Source:
+    `hook_aliases` in transformer_lens 4.3, and its numbers (tests/model/test_transformer_lens.py).
+    """
+    own = stack_config(config, stack)
+    names = dict(_VERSION_4)
+    if own.final_logit_softcap is None:
+        names |= {"hook_unembed": "logits", "unembed.hook_out": "logits"}
+    names |= (
+        {"mlp.gate.hook_out": "mlp.hook_pre", "mlp.in.hook_out": "mlp.hook_pre_linear"}
+        if own.gated_mlp
+        else {"mlp.in.hook_out": "mlp.hook_pre"}
+    )
+    if own.norm_placement in ("pre", "post"):
+        names |= {"attn.hook_out": "hook_attn_out", "mlp.hook_out": "hook_mlp_out"}
+        names |= {"cross_attn.hook_out": "hook_cross_attn_out"}
+    if own.norm_placement in ("pre", "sandwich"):
+        names |= {"ln1.hook_in": "hook_resid_pre"}
+        if not own.parallel_blocks and not own.cross_attention:
+            names |= {"ln2.hook_in": "hook_resid_mid"}
+    if own.norm_placement == "output":  # ours have one norm a sublayer, whichever side of it it stands
+        names |= {f"ln{n}_post.{name}": f"ln{n}.{name}" for n in (1, 2) for name in OF_A_NORM}
+    return names
+
+
+_IN_BLOCK = re.compile(r"blocks\.(-?\d{1,9})\.(.+)")
+_WITH_LAYER = re.compile(r"(.+)\.(-?\d{1,9})")
+
+
+def read_name(config: ModelConfig, name: str) -> Written:
+    """The point of a name: full ("decoder.blocks.0.attn.hook_q"), or short ("hook_resid_post", "q", "resid_post.10"),
+    as TransformerLens writes it before version 4 or since ("blocks.0.attn.q.hook_out").
+
+    Without a prefix a name of an encoder-decoder means the decoder. The layer is not checked against the model.
+    Raises UnknownPoint.
+    """
+    stack, rest = _stack_of(config, name)
+    layer = None
+    if match := _IN_BLOCK.fullmatch(rest):
+        layer, rest = int(match[1]), match[2]
+    elif match := _WITH_LAYER.fullmatch(rest):
+        rest, layer = match[1], int(match[2])
+    known = version_4_names(config, stack).get(rest) or _SPELLINGS.get(rest)
+    if known is None:
+        raise UnknownPoint(f"there is no point {name[:80]!r}; near ones are {near_names(config, name)}")
+    point = BY_NAME[known]
+    if layer is not None and not point.in_block:
+        told = short_name(config, stack, point.name)
+        raise UnknownPoint(f"{told!r} stands outside the blocks and has no layer; {told!r} is accepted")
+    absent_at = layer if layer is None or layer >= 0 else layer + stack_config(config, stack).num_layers
+    reason = why_absent(config, stack, point, absent_at)
+    if reason is not None:
+        raise UnknownPoint(f"this model has no point {name[:80]!r}: {reason}; near ones are {near_names(config, name)}")
+    return Written(stack, point, layer)
+
+
+def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
+    """The stack that a name's prefix means, and the rest of the name. Raises UnknownPoint for a stack that is not."""
+    has = stacks(config)
+    for stack in ("encoder", "decoder"):
+        rest = name.removeprefix(f"{stack}.")
+        if rest == name:
+            continue
+        if stack not in has:
+            raise UnknownPoint(
+                f"this model has no {stack}, so no point {name[:80]!r}; near ones are {near_names(config, rest)}"
+            )
+        return stack, rest
+    return has[-1], name
+
+
+def near_names(config: ModelConfig, name: str, changeable: bool = False, count: int = 5) -> str:
+    """The most similar points that the model has (of those that may be changed), for a message."""
+    wanted = re.sub(r"blocks\.-?\d+\.|\.-?\d+$", "", name)
+    has: dict[str, None] = {}
+    for stack in reversed(stacks(config)):
+        has |= {
+            short_name(config, stack, p.name): None for p in points_of(config, stack) if p.changeable or not changeable
+        }
+    return ", ".join(difflib.get_close_matches(wanted, has, count, cutoff=0.0))

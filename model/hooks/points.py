@@ -1,0 +1,163 @@
+"""The named points of a forward pass, in TransformerLens's words. Knows names and axes; never imports torch.
+
+A full name is `{stack}blocks.{layer}.{point}` for a point of a block and `{stack}{point}` for one outside; stack is ""
+for a model of one stack, "encoder." or "decoder." for an encoder-decoder. The network calls its hooks by the short
+name (`attn.hook_q`), `model.hooks.hooks` carries the numbers away.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stack = Literal["decoder", "encoder"]
+Axis = Literal["position", "head", "kv_head", "d_head", "d_model", "d_mlp", "query", "key", "d_vocab", "one"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place. `axes` are those of the answer for one input; the first is along the sequence, except that scores and
+    patterns are [head, query, key]. "one" is an axis of length 1, as TransformerLens keeps in `hook_scale`.
+    """
+
+    name: str
+    axes: tuple[Axis, ...]
+    formula: str
+    """How the numbers are made of those of other points."""
+    about: str = ""
+    """What has been applied to them already, and what has not: gain, rotation, scale."""
+    in_block: bool = True
+    changeable: bool = True
+    """Whether an intervention may stand here."""
+
+
+_MODEL: tuple[Axis, ...] = ("position", "d_model")
+_HEADS: tuple[Axis, ...] = ("position", "head", "d_head")
+_KV_HEADS: tuple[Axis, ...] = ("position", "kv_head", "d_head")
+_MAP: tuple[Axis, ...] = ("head", "query", "key")
+_SCALE: tuple[Axis, ...] = ("position", "one")
+_NEURONS: tuple[Axis, ...] = ("position", "d_mlp")
+
+
+def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
+    """The points of a norm. They are read only: change what goes in, or what the next sublayer makes of it."""
+    points = (
+        ("hook_scale", _SCALE, "sqrt(mean((x - mean(x))^2) + eps); RMSNorm: sqrt(mean(x^2) + eps)", f"x is {of}"),
+        (
+            "hook_normalized",
+            _MODEL,
+            "(x - mean(x)) / hook_scale; RMSNorm: x / hook_scale",
+            f"x is {of}; before gain and bias, never rounded to a low precision",
+        ),
+        ("hook_out", _MODEL, "hook_normalized * gain + bias", "after gain and bias: what goes on"),
+    )
+    return tuple(
+        Point(f"{name}.{point}", axes, formula, about, in_block, changeable=False)
+        for point, axes, formula, about in points
+    )
+
+
+def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
+    """The points of one attention whose queries are made of `x` and whose keys and values of `keys`."""
+    cross = "; positions are the encoder's" if keys != x else ""
+    turned = "after the norm of queries and keys and the rotation, where the model has them; not scaled"
+    return (
+        Point(f"{name}.hook_q", _HEADS, f"{x} W_Q + b_Q", "before q/k norm and rotation; not scaled"),
+        Point(f"{name}.hook_k", _KV_HEADS, f"{keys} W_K + b_K", f"before q/k norm and rotation{cross}"),
+        Point(f"{name}.hook_v", _KV_HEADS, f"{keys} W_V + b_V", f"never rotated{cross}"),
+        Point(f"{name}.hook_rot_q", _HEADS, "rotate(norm(hook_q), position)", turned),
+        Point(
+            f"{name}.hook_rot_k",
+            _KV_HEADS,
+            "rotate(norm(hook_k), position)",
+            f"as hook_rot_q: what the cache holds{cross}",
+            changeable=False,
+        ),
+        Point(
+            f"{name}.hook_attn_scores",
+            _MAP,
+            "cap(hook_rot_q . hook_rot_k * attention_scale) + position bias",
+            "after scale, soft cap and bias, in this order; -inf where masked",
+        ),
+        Point(
+            f"{name}.hook_pattern", _MAP, "softmax of hook_attn_scores over the keys", "rows sum to 1; 0 where masked"
+        ),
+        Point(f"{name}.hook_z", _HEADS, "sum over the keys of hook_pattern * hook_v", "before W_O"),
+        Point(f"{name}.hook_result", ("position", "head", "d_model"), "hook_z W_O of each head", "without b_O"),
+    )
+
+
+POINTS: tuple[Point, ...] = (
+    Point(
+        "hook_embed", _MODEL, "W_E[token] * embedding_scale", "projected where the table is narrower", in_block=False
+    ),
+    Point("hook_pos_embed", _MODEL, "W_pos[position], or sines and cosines of it", in_block=False),
+    Point("hook_token_type_embed", _MODEL, "W_type[0]", in_block=False),
+    *_norm("embed_norm", "the sum of the embeddings", in_block=False),
+    Point("hook_resid_pre", _MODEL, "hook_resid_post of the block before; of the first the sum of the embeddings"),
+    *_norm(
+        "ln1",
+        "hook_resid_pre; in post-norm models hook_resid_pre + hook_attn_out; in OLMo 2 the attention's output",
+    ),
+    *_attention("attn", "n", "n"),
+    *_norm("ln1_post", "the attention's output (Gemma 2 and 3)"),
+    Point(
+        "hook_attn_out",
+        _MODEL,
+        "sum over the heads of attn.hook_result + b_O",
+        "what is added to the stream: after a norm of the attention's output, where there is one",
+    ),
+    Point(
+        "hook_resid_mid",
+        _MODEL,
+        "hook_resid_pre + hook_attn_out",
+        "in post-norm models after the norm; absent in parallel blocks",
+    ),
+    *_norm("ln_cross", "hook_resid_mid; in post-norm models hook_resid_mid + hook_cross_attn_out"),
+    *_attention("cross_attn", "n", "the encoder's output"),
+    Point("hook_cross_attn_out", _MODEL, "sum over the heads of cross_attn.hook_result + b_O"),
+    Point(
+        "hook_resid_mid_cross",
+        _MODEL,
+        "hook_resid_mid + hook_cross_attn_out",
+        "in post-norm models after the norm",
+    ),
+    *_norm(
+        "ln2",
+        "the stream before the mlp; in post-norm models that + hook_mlp_out; in OLMo 2 the mlp's output",
+    ),
+    Point("mlp.hook_pre", _NEURONS, "n W_in + b_in; gated: n W_gate", "before the activation"),
+    Point("mlp.hook_pre_linear", _NEURONS, "n W_in", "what the activated gate is multiplied with"),
+    Point("mlp.hook_post", _NEURONS, "act(hook_pre); gated: act(hook_pre) * hook_pre_linear", "what W_out is given"),
+    *_norm("ln2_post", "the mlp's output (Gemma 2 and 3)"),
+    Point(
+        "hook_mlp_out",
+        _MODEL,
+        "mlp.hook_post W_out + b_out",
+        "what is added to the stream: after a norm of the mlp's output, where there is one",
+    ),
+    Point(
+        "hook_resid_post",
+        _MODEL,
+        "the stream before the mlp + hook_mlp_out; parallel blocks: hook_resid_pre + hook_attn_out + hook_mlp_out",
+        "in post-norm models after the norm",
+    ),
+    *_norm("ln_final", "hook_resid_post of the last block", in_block=False),
+    Point(
+        "logits",
+        ("position", "d_vocab"),
+        "cap(ln_final.hook_out W_U + b_U)",
+        "after the soft cap, before temperature, penalties and softmax",
+        in_block=False,
+    ),
+)
+OF_A_NORM = ("hook_scale", "hook_normalized", "hook_out")
+BY_NAME = {point.name: point for point in POINTS}
+
+
+def is_cross(point: Point) -> bool:
+    """Whether the point is inside cross attention."""
+    return point.name.startswith("cross_attn.")
+
+
+def reads_encoder(point: Point) -> bool:
+    """Whether the positions of a decoder's point are the encoder's: keys and values of cross attention."""
+    return is_cross(point) and "kv_head" in point.axes

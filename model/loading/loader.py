@@ -1,0 +1,151 @@
+"""From a model folder to a network that runs. Knows how the parts fit together; refuses to know who will use them."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.weight_files import load_weights
+from model.config import ModelConfig
+from model.kernels.choice import why_not_native
+from model.kernels.int8_rows import Quantization
+from model.layers.linear import Linear
+from model.layers.token_table import TokenTable
+from model.loading.stack_builder import StackBuilder
+from model.network.stack import Stack
+from model.network.transformer import Transformer
+from model.sharding.group import Group
+from model.sharding.parts import GatheredLinear, SplitTokenTable
+from model.sharding.shares import Shares, shares_of, weight_parts
+
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
+
+
+QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8")
+
+
+def resolve_device(name: str) -> torch.device:
+    """auto is the first GPU, or the CPU where there is none.
+
+    Raises ModelLoadError when the device is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelLoadError(f"device is {name!r}, but torch finds no GPU here; use 'cpu' or 'auto'")
+    return device
+
+
+def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
+    """auto is the checkpoint's own dtype, except that a CPU computes float16 checkpoints in float32, which holds them
+    exactly.
+
+    Raises ModelLoadError for a dtype we do not know.
+    """
+    wanted = config.dtype if name == "auto" else name
+    if name == "auto" and wanted == "float16" and device.type == "cpu":
+        wanted = "float32"
+    if wanted not in DTYPES:
+        raise ModelLoadError(f"dtype is {wanted!r}; expected one of auto, {', '.join(DTYPES)}")
+    return DTYPES[wanted]
+
+
+def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
+    """Raises ModelLoadError for one that we do not know, or that `dtype` rules out."""
+    if name not in QUANTIZATIONS:
+        raise ModelLoadError(f"quantize is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
+    if name == "int8" and dtype == torch.float64:
+        raise ModelLoadError("quantize is 'int8', which goes with dtype float32, bfloat16 or float16, not float64")
+    return name
+
+
+def resolve_batch_invariant(wanted: bool | None, dtype: torch.dtype, device: torch.device) -> bool:
+    """None is where it costs nothing: with our kernels, on a CPU in float32 and bfloat16."""
+    return why_not_native(dtype, device) is None if wanted is None else wanted
+
+
+def load_model(
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    max_model_len: int | None = None,
+    batch_invariant: bool | None = None,
+    quantize: Quantization = "none",
+    progress: Callable[[int, int], None] | None = None,
+    group: Group | None = None,
+) -> Transformer:
+    """Load a checkpoint of any family; of a group that holds it together, this rank's share.
+
+    `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
+    embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `batch_invariant`:
+    whether a row's bits may depend on its own sequence alone, None where that costs little; `quantize`: how to keep the
+    matrices of the blocks and of the head; `progress` is called with (bytes read, bytes in all).
+
+    Raises ModelLoadError for a checkpoint that does not fit its config.
+    """
+    shares = None if group is None else shares_of(config, group)
+    weights = load_weights(folder, config, dtype, device, progress, None if shares is None else weight_parts(shares))
+    context = max_model_len or config.max_model_len
+    return build_model(
+        config, weights, context=context, batch_invariant=batch_invariant, quantize=quantize, shares=shares
+    )
+
+
+def build_model(
+    config: ModelConfig,
+    weights: dict[str, torch.Tensor],
+    *,
+    context: int,
+    batch_invariant: bool | None = None,
+    quantize: Quantization = "none",
+    shares: Mapping[str, Shares] | None = None,
+) -> Transformer:
+    """The network of `weights`, under our names (`model.checkpoint.weight_files`), which leave the dict; `context` is the
+    longest sequence that will be run, `batch_invariant` and `quantize` as in `load_model`; `shares`: of each stack, by its
+    prefix, where the weights are one rank's part.
+
+    Raises KeyError when a weight is missing.
+    """
+    table = weights.pop("embed.weight")
+    invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device)
+    is_tied = "head.weight" not in weights
+    head = project_out = None
+    if config.has_head:
+        weight, bias = weights.pop("head.weight", table), weights.pop("head.bias", None)
+        if shares is None:
+            head = Linear(weight, bias, batch_invariant=invariant, quantize=quantize)
+        else:
+            head = GatheredLinear(weight, bias, shares[""].words, batch_invariant=invariant)
+        del weight
+        if "embed_out.weight" in weights:
+            project_out = Linear.take(weights, "embed_out", batch_invariant=invariant)
+    tied = head if is_tied else None
+    tokens = TokenTable(table, tied) if shares is None else SplitTokenTable(table, shares[""].words, tied)
+    del table
+
+    def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
+        taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
+        share = None if shares is None else shares[prefix]
+        own = own if share is None else share.own_config
+        builder = StackBuilder(own, taken, tokens, longest, batch_invariant=invariant, quantize=quantize, shares=share)
+        return builder.stack()
+
+    encoder = decoder = None
+    if config.kind == "encoder":
+        encoder = stack(config, "", context)
+    else:
+        if config.encoder is not None:  # first: the decoder's names have no prefix
+            encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
+        decoder = stack(config, "", context)
+    return Transformer(
+        config, decoder=decoder, encoder=encoder, head=head, project_out=project_out, batch_invariant=invariant
+    )

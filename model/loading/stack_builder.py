@@ -1,0 +1,211 @@
+"""One stack from its weights: which part takes which names, and which norm stands where. Knows no files.
+
+The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
+"""
+
+import torch
+
+from model.config import Activation, ModelConfig
+from model.kernels.choice import bfloat16_arithmetic
+from model.kernels.int8_rows import Quantization
+from model.kernels.products import DOT
+from model.layers.attention import AttentionRule
+from model.layers.attention_choice import attention_for
+from model.layers.linear import Linear
+from model.layers.mlp import Mlp
+from model.layers.norm import Norm, RmsNorm, take_norm
+from model.layers.position_bias import bias_by_distance
+from model.layers.rope import Rope
+from model.layers.text_attention import TextAttention
+from model.layers.token_table import TokenTable
+from model.network.block import Block, Residual
+from model.network.embedding import Embedding
+from model.network.fused_decoder import DecodeStep
+from model.network.fused_encoder import EncodeStep, why_not_whole
+from model.network.stack import Stack
+from model.network.sublayers import CrossAttention, Feedforward, Heads, SelfAttention
+from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
+from model.sharding.shares import Share, Shares
+
+
+class StackBuilder:
+    """Takes the weights of one stack out of a dict, so that originals are freed as they are packed."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: dict[str, torch.Tensor],
+        tokens: TokenTable,
+        context: int,
+        *,
+        batch_invariant: bool,
+        quantize: Quantization = "none",
+        shares: Shares | None = None,
+    ) -> None:
+        """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
+
+        `batch_invariant`: whether a row's bits may depend on its own sequence alone; `quantize`: the blocks' matrices;
+        `shares`: of the stack whose part `config` and `weights` are, where several ranks hold one together.
+        """
+        self.config = config
+        self.shares = shares
+        self.weights = weights
+        self.tokens = tokens
+        self.context = context
+        self.batch_invariant = batch_invariant
+        self.quantize: Quantization = quantize
+        self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
+        """Whether an `EncodeStep` can stand for the stack."""
+        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
+        if self.is_whole and tokens.dtype == torch.bfloat16 and bfloat16_arithmetic() == DOT:
+            self.attention = TextAttention()
+
+    def stack(self) -> Stack:
+        """Build it. Raises KeyError when a weight is missing; none may be left over."""
+        config = self.config
+        bias = self._position_bias()
+        rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
+        rope, local_rope = self._rope(local=False), self._rope(local=True)
+        blocks = [self._block(i, rule) for i in range(config.num_layers)]
+        final_norm = self._norm("final_norm") if config.final_norm else None
+        stack = Stack(
+            config,
+            Embedding.take(
+                self.weights,
+                self.tokens,
+                config,
+                context=self.context,
+                batch_invariant=self.batch_invariant,
+            ),
+            rope=rope,
+            local_rope=local_rope,
+            blocks=blocks,
+            final_norm=final_norm,
+            decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope)
+            if config.causal and self.shares is None
+            else None,
+            encode_step=EncodeStep(blocks, config) if self.is_whole else None,
+        )
+        assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
+        return stack
+
+    def _rope(self, *, local: bool) -> Rope | None:
+        rope = self.config.local_rope if local else self.config.rope
+        if rope is None:
+            return None
+        dtype, device = self.tokens.dtype, self.tokens.device
+        return Rope(rope, self.config.head_dim, self.context, dtype, device)
+
+    def _position_bias(self) -> torch.Tensor | None:
+        if self.config.position_bias is None:
+            return None
+        return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
+
+    def _norm(self, name: str) -> Norm:
+        return take_norm(self.weights, name, self.config)
+
+    def _linear(self, name: str, activation: Activation | None = None) -> Linear:
+        return Linear.take(
+            self.weights,
+            name,
+            batch_invariant=self.batch_invariant,
+            quantize=self.quantize,
+            activation=activation,
+            keep_dtype=self.is_whole,
+        )
+
+    def _added(self, name: str) -> Linear:
+        """A matrix whose product is added to the stream."""
+        if self.shares is None:
+            return self._linear(name)
+        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        return SummedLinear(weight, bias, self.shares.group, batch_invariant=self.batch_invariant)
+
+    def _heads(self, name: str, rule: AttentionRule, out: str) -> Heads:
+        if self.shares is None:
+            return Heads(name, self.attention, rule, self._added(out))
+        return SplitHeads(name, self.attention, rule, self._added(out), self.shares)
+
+    def _block(self, index: int, rule: AttentionRule) -> Block:
+        config, name = self.config, f"layers.{index}"
+        has_norm = index > 0 or config.first_attention_norm
+        attention = self._self_attention(index, rule)
+        cross = None
+        if config.cross_attention:
+            cross = self._residual(
+                self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
+            )
+        sublayers = (
+            self._residual(attention, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
+            cross,
+            self._residual(Feedforward(self._mlp(name)), "hook_mlp_out", "hook_resid_post", "ln2", f"{name}.mlp"),
+        )
+        uses_local_rope = config.local_rope is not None and config.window_of(index) is not None
+        return Block(index, *sublayers, parallel=config.parallel_blocks, uses_local_rope=uses_local_rope)
+
+    def _mlp(self, name: str) -> Mlp:
+        if self.is_whole:
+            return Mlp(self._linear(f"{name}.up", self.config.activation), self._linear(f"{name}.down"))
+        if self.shares is not None:
+            down, activation = self._added(f"{name}.down"), self.config.activation
+            if not self.config.gated_mlp:
+                return Mlp(self._linear(f"{name}.up", activation), down)
+            return Mlp(self._linear(f"{name}.gate_up"), down, activation, batch_invariant=self.batch_invariant)
+        return Mlp.take(self.weights, name, self.config, batch_invariant=self.batch_invariant, quantize=self.quantize)
+
+    def _residual(
+        self,
+        f: SelfAttention | CrossAttention | Feedforward,
+        out: str,
+        stream: str,
+        points: str,
+        weights: str,
+        *,
+        has_norm: bool = True,
+    ) -> Residual:
+        """Sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
+        before = after = of_sum = None
+        match self.config.norm_placement:
+            case "pre":
+                before = self._norm(f"{weights}_norm") if has_norm else None
+            case "post":
+                of_sum = self._norm(f"{weights}_norm")
+            case "sandwich":
+                before, after = self._norm(f"{weights}_norm"), self._norm(f"{weights}_post_norm")
+            case "output":
+                after = self._norm(f"{weights}_post_norm")
+        return Residual(f, out=out, stream=stream, norm=points, before=before, after=after, of_sum=of_sum)
+
+    def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
+        config, name = self.config, f"layers.{index}"
+        return SelfAttention(
+            qkv=self._linear(f"{name}.qkv"),
+            heads=self._heads("attn", rule, f"{name}.attn_out"),
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            causal=config.causal,
+            window=config.window_of(index),
+            q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
+            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads),
+        )
+
+    def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
+        """An RMSNorm in every family that has one; `share`: of the heads it stands on."""
+        if self.config.qk_norm is None:
+            return None
+        norm = RmsNorm(
+            self.weights.pop(f"{name}.weight"),
+            self.config.norm_eps,
+            weight_offset=self.config.norm_weight_offset,
+        )
+        return norm if share is None or self.config.qk_norm == "head" else NormOfAllHeads(norm, share)
+
+    def _cross_attention(self, name: str) -> CrossAttention:
+        rule = AttentionRule(self.config.attention_scale, self.config.attn_logit_softcap)
+        return CrossAttention(
+            q=self._linear(f"{name}.cross_q"),
+            kv=self._linear(f"{name}.cross_kv"),
+            heads=self._heads("cross_attn", rule, f"{name}.cross_out"),
+            head_dim=self.config.head_dim,
+        )

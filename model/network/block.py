@@ -1,0 +1,100 @@
+"""One block: its sublayers, the norms where the family puts them, and the stream they are added to. Knows no cache.
+
+Axes: T rows that need this layer, d model width.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from model.hooks.hooks import LayerLooks
+from model.layers.norm import Norm
+from model.network.sublayers import CrossAttention, SelfAttention, Step
+
+
+class Sublayer(Protocol):
+    """x [T, d] -> [T, d]."""
+
+    def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residual:
+    """A sublayer f on the stream: of_sum(x + after(f(before(x)))), each norm there or not.
+
+    Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
+    """
+
+    f: Sublayer
+    out: str
+    """Point of what is added, e.g. hook_attn_out."""
+    stream: str
+    """Point of the stream behind it, e.g. hook_resid_mid."""
+    norm: str
+    """Name of its norm's points, e.g. ln1."""
+    before: Norm | None = None
+    after: Norm | None = None
+    of_sum: Norm | None = None
+
+    def added(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
+        """What is added to the stream x [T, d]."""
+        y = self.f(_normed(self.before, self.norm, x, look), step, look)
+        second = self.norm if self.before is None else f"{self.norm}_post"
+        y = _normed(self.after, second, y, look)
+        return y if look is None else look(self.out, y)
+
+    def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
+        x = _normed(self.of_sum, self.norm, x + self.added(x, step, look), look)
+        return x if look is None else look(self.stream, x)
+
+
+def _normed(norm: Norm | None, name: str, x: torch.Tensor, look: LayerLooks | None) -> torch.Tensor:
+    if norm is None:
+        return x
+    normed = norm(x)
+    if look is not None:
+        look.of_norm(name, norm, x, normed)
+    return normed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Attention, cross attention where there is one, mlp: one after another, or side by side on the same stream."""
+
+    index: int
+    attention: Residual
+    cross: Residual | None
+    mlp: Residual
+    parallel: bool
+    """x + attention(x) + mlp(x), as GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section 2.1)."""
+    uses_local_rope: bool = False
+
+    def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
+        """x [T, d] -> [T, d]."""
+        if look is not None:
+            x = look("hook_resid_pre", x)
+        if self.parallel:
+            attention = self.attention.added(x, step, look)
+            x = self.mlp.added(x, step, look) + attention + x
+            return x if look is None else look("hook_resid_post", x)
+        x = self.attention(x, step, look)
+        if self.cross is not None:
+            x = self.cross(x, step, look)
+        return self.mlp(x, step, look)
+
+    def enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> None:
+        """As far as the queries, keys and values of the stream x [T, d], and what is seen of them: where that is all
+        that anybody needs of this block, most of its products need not be made.
+        """
+        if look is not None:
+            x = look("hook_resid_pre", x)
+        assert isinstance(self.attention.f, SelfAttention)
+        self.attention.f.enter(_normed(self.attention.before, self.attention.norm, x, look), step, look)
+
+    @property
+    def cross_attention(self) -> CrossAttention:
+        """Of a block that has one."""
+        assert self.cross is not None
+        assert isinstance(self.cross.f, CrossAttention)
+        return self.cross.f

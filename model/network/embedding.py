@@ -1,0 +1,127 @@
+"""From token ids to the stream that the first block is given. Knows tables; refuses to know blocks.
+
+Axes: T rows, d model width, e width of the token table.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from model.batch import Batch
+from model.config import ModelConfig
+from model.hooks.hooks import LayerLooks
+from model.kernels.choice import why_not_native
+from model.kernels.embedding import embed
+from model.layers.linear import Linear
+from model.layers.norm import LayerNorm, Norm, take_norm
+from model.layers.token_table import TokenTable
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """norm(project(scale * token) + token type + position), of which a family has some."""
+
+    tokens: TokenTable
+    """[vocab, e]; both stacks of an encoder-decoder share it."""
+    scale: torch.Tensor | None
+    """A number, of the tables' dtype."""
+    project: Linear | None
+    """[d, e]"""
+    positions: torch.Tensor | None
+    """[context, d]: row 0 is position 0's."""
+    token_type: torch.Tensor | None
+    """[d], of the first token type: a text is one segment."""
+    norm: Norm | None
+    at_once: Callable[[Batch], torch.Tensor] | None
+    """All of it in one kernel, the same bits, where that can be."""
+
+    @classmethod
+    def take(
+        cls,
+        weights: dict[str, torch.Tensor],
+        tokens: TokenTable,
+        config: ModelConfig,
+        *,
+        context: int,
+        batch_invariant: bool,
+    ) -> "Embedding":
+        """Build from the tables and norms of one stack, which leave the dict; `context` bounds computed positions.
+
+        Raises KeyError when a weight is missing.
+        """
+        # Rounded to the model's dtype before it is used, as Gemma was trained.
+        scale = (
+            None
+            if config.embedding_scale == 1
+            else torch.tensor(config.embedding_scale, dtype=torch.float64).to(tokens.device, tokens.dtype)
+        )
+        positions = weights.pop("pos_embed.weight", None)
+        if positions is not None:
+            positions = positions[config.position_offset :]
+        elif config.sinusoidal_positions:
+            positions = sinusoids(context, config.hidden_size).to(tokens.device, tokens.dtype)
+        types = weights.pop("token_type_embed.weight", None)
+        token_type = None if types is None else types[0].clone()
+        project = None
+        if "embed_in.weight" in weights:
+            project = Linear.take(weights, "embed_in", batch_invariant=batch_invariant)
+        norm = take_norm(weights, "embed_norm", config) if config.embedding_norm else None
+        is_plain = scale is None and project is None
+        return cls(
+            tokens=tokens,
+            scale=scale,
+            project=project,
+            positions=positions,
+            token_type=token_type,
+            norm=norm,
+            at_once=_at_once(tokens, token_type, positions, norm) if is_plain else None,
+        )
+
+    def __call__(self, batch: Batch, look: LayerLooks | None = None) -> torch.Tensor:
+        """The batch's tokens at their positions -> [T, d]."""
+        if self.at_once is not None and look is None:
+            return self.at_once(batch)
+        x = self.tokens(batch.token_ids)  # [T, e]
+        if self.scale is not None:
+            x = x * self.scale
+        if self.project is not None:
+            x = self.project(x)  # [T, d]
+        if look is not None:
+            x = look("hook_embed", x)
+        if self.token_type is not None:
+            x = x + self._at(look, "hook_token_type_embed", self.token_type.expand(len(x), -1))
+        if self.positions is not None:
+            x = x + self._at(look, "hook_pos_embed", self.positions[batch.positions])
+        if self.norm is None:
+            return x
+        normed = self.norm(x)
+        if look is not None:
+            look.of_norm("embed_norm", self.norm, x, normed)
+        return normed
+
+    @staticmethod
+    def _at(look: LayerLooks | None, point: str, x: torch.Tensor) -> torch.Tensor:
+        return x if look is None else look(point, x)
+
+
+def _at_once(
+    tokens: TokenTable, token_type: torch.Tensor | None, positions: torch.Tensor | None, norm: Norm | None
+) -> Callable[[Batch], torch.Tensor] | None:
+    """LayerNorm(token + token type + position) in one kernel; None where there is none for it."""
+    table = tokens.dense
+    if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
+        return None
+    if not isinstance(norm, LayerNorm) or why_not_native(table.dtype, table.device) is not None:
+        return None
+    parts = table, token_type, positions, norm.weight, norm.bias, norm.eps
+    return lambda batch: embed(batch.token_ids, batch.positions, *parts)
+
+
+def sinusoids(num_positions: int, width: int) -> torch.Tensor:
+    """The fixed positions of Vaswani et al. 2017 (arXiv:1706.03762), section 3.5, as Marian lays them out: all sines,
+    then all cosines: [num_positions, width], float64.
+    """
+    frequencies = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()[:, : width // 2]), 1)

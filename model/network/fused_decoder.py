@@ -1,0 +1,213 @@
+"""A step of few rows through all blocks of a decoder in one call, with the bits of the blocks one by one.
+
+Such a step's products take microseconds each, and what torch and Python do between them as long again. Knows which
+blocks the kernels can stand for; refuses to compute anything itself.
+
+Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self, TypeGuard, cast
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Sight
+from model.hooks.attention_hooks import Attended, look_at_rows
+from model.hooks.hooks import Looks
+from model.kernels.attention import AttentionItems
+from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
+from model.kernels.library import num_threads
+from model.kernels.weight import LaidWeight
+from model.kv_cache import LayerCache
+from model.layers.attention import NativeAttention
+from model.layers.linear import Linear
+from model.layers.norm import Norm, RmsNorm
+from model.layers.rope import Rope
+from model.network.block import Block, Residual
+from model.network.sublayers import Feedforward, SelfAttention
+
+_WORK_BETWEEN_CHECKS = 1 << 25
+"""Weights that one call reads at most, or one layer's: some milliseconds. A key of a head counts as 64."""
+
+MOST_ROWS = 256
+"""The most rows of a step that `can_run`: beside the products of more, the time of Python and torch does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a block that the kernels stand for."""
+
+    attention: SelfAttention
+    gate_up: Linear
+    down: Linear
+    before_attention: RmsNorm
+    before_mlp: RmsNorm
+
+    @classmethod
+    def of(cls, block: Block) -> Self | None:
+        """Return the parts, or None where the block has something else."""
+        if block.parallel or block.cross is not None:
+            return None
+        attention, mlp = block.attention.f, block.mlp.f
+        before_attention, before_mlp = _norm_before(block.attention), _norm_before(block.mlp)
+        if before_attention is None or before_mlp is None:
+            return None
+        if not isinstance(attention, SelfAttention) or not isinstance(mlp, Feedforward) or mlp.mlp.gate != "silu":
+            return None
+        if attention.heads.rule.bias is not None or not isinstance(attention.heads.attention, NativeAttention):
+            return None
+        return cls(attention, mlp.mlp.up, mlp.mlp.down, before_attention, before_mlp)
+
+    def norms(self) -> list[RmsNorm]:
+        """All of them."""
+        of_heads = self.attention.q_norm, self.attention.k_norm
+        return [self.before_attention, self.before_mlp, *(norm for norm in of_heads if _is_native(norm))]
+
+    def layer(self, rope: Rope | None, sight: int) -> DecoderLayer:
+        """The same, as the kernels take it."""
+        q_norm, k_norm = (
+            None if norm is None else norm.weight for norm in (self.attention.q_norm, self.attention.k_norm)
+        )
+        return DecoderLayer(
+            qkv=_product(self.attention.qkv),
+            out=_product(self.attention.heads.out),
+            gate_up=_product(self.gate_up),
+            down=_product(self.down),
+            before_attention=self.before_attention.weight,
+            before_mlp=self.before_mlp.weight,
+            q_norm=q_norm,
+            k_norm=k_norm,
+            turns=None if rope is None else (rope.cos, rope.sin),
+            sight=sight,
+        )
+
+
+def _product(linear: Linear) -> Product:
+    return Product(cast(LaidWeight, linear.weight), linear.bias)  # of a block whose attention and norms are native
+
+
+def _norm_before(residual: Residual) -> RmsNorm | None:
+    """The only norm of a residual, where it is one that the kernels can make."""
+    alone = residual.after is None and residual.of_sum is None
+    return residual.before if alone and _is_native(residual.before) else None
+
+
+def _is_native(norm: Norm | None) -> TypeGuard[RmsNorm]:
+    return isinstance(norm, RmsNorm) and norm.native
+
+
+class DecodeStep:
+    """The blocks of one decoder, and the norm behind them."""
+
+    def __init__(self, parts: Sequence[_Parts], final_norm: RmsNorm | None, ropes: Sequence[Rope | None]) -> None:
+        """ropes: of each layer. All parts have norms of one kind, and one rule of attention."""
+        self._parts = parts
+        self._windows = list(dict.fromkeys(each.attention.window for each in parts))
+        layers = [
+            each.layer(rope, self._windows.index(each.attention.window))
+            for each, rope in zip(parts, ropes, strict=True)
+        ]
+        first, norm = parts[0].attention, parts[0].before_attention
+        self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
+        self._decoder = Decoder(
+            layers,
+            None if final_norm is None else final_norm.weight,
+            dtype=layers[0].qkv.weight.row_dtype,
+            num_heads=first.num_heads,
+            num_key_heads=first.num_kv_heads,
+            head_dim=first.head_dim,
+            eps=norm.eps,
+            scale=first.heads.rule.scale,
+            softcap=first.heads.rule.softcap,
+        )
+        products = first.qkv, first.heads.out, parts[0].gate_up, parts[0].down
+        self._num_weights = sum(each.in_features * each.out_features for each in products)
+        self._caches: Sequence[LayerCache] = ()
+        self._layer_caches: LayerCaches | None = None
+
+    @classmethod
+    def of(
+        cls, blocks: Sequence[Block], final_norm: Norm | None, rope: Rope | None, local_rope: Rope | None
+    ) -> Self | None:
+        """Return that of a causal stack; None where the kernels cannot stand for its blocks here.
+
+        local_rope: of the blocks that use it; None is `rope`.
+        """
+        parts = [part for block in blocks if (part := _Parts.of(block)) is not None]
+        if len(parts) < len(blocks) or not parts:
+            return None
+        if not (final_norm is None or _is_native(final_norm)):
+            return None
+        rules = {(part.attention.heads.rule.scale, part.attention.heads.rule.softcap) for part in parts}
+        norms = [norm for part in parts for norm in part.norms()] + ([final_norm] if final_norm else [])
+        if len(rules) > 1 or len({(norm.eps, norm.rounds_once) for norm in norms}) > 1:
+            return None
+        return cls(parts, final_norm, [local_rope or rope if block.uses_local_rope else rope for block in blocks])
+
+    def can_run(self, batch: Batch, looks: Looks | None) -> bool:
+        """Return whether rows are few, see few keys and need all layers, and requests look at attention at most."""
+        last = len(self._parts) - 1
+        if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows:
+            return False
+        if not batch.needs_output_of(last):
+            return False
+        if looks is not None and (looks.reads or looks.changes or looks.attention_changes):
+            return False
+        return len(self._items(batch)) == 1
+
+    def _items(self, batch: Batch) -> list[AttentionItems]:
+        return batch.attention_items(batch.num_rows, self._num_kv_heads, num_threads())
+
+    def __call__(
+        self, x: torch.Tensor, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None
+    ) -> torch.Tensor:
+        """x [R, d], which may be overwritten -> the final-normed rows [R, d]; keys and values go into the caches.
+
+        Raises what `batch.check` raises, between two calls; the caches then hold the rows of some layers.
+        """
+        x = x.contiguous()
+        sights = [batch.sight(True, window) for window in self._windows]
+        shape = batch.num_rows, self._num_heads, self._head_dim
+        wanted = [] if looks is None else [n for n in range(len(caches)) if looks.at(n) is not None]
+        queries = {n: torch.empty(shape) for n in wanted}
+        counts = np.diff(batch.first_rows)
+        (items,) = self._items(batch)
+        alone = np.repeat(counts == 1, counts)
+        rows = DecoderRows([each.seen for each in sights], items, batch.slots_array, alone, self._num_kv_heads)
+        memory, num_layers, out = self._memory(caches), len(caches), x
+        work = self._num_weights * (1 + len(x) // 16) + 64 * int(sights[0].last_array.sum()) * self._num_heads
+        step = max(1, _WORK_BETWEEN_CHECKS // work)
+        for start in range(0, num_layers, step):
+            batch.check()
+            end = min(start + step, num_layers)
+            out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries)
+        if looks is not None:
+            self._show(looks, queries, batch, caches, sights)
+        return out
+
+    def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
+        """The caches as the kernels take them, which are the same in every step of a server."""
+        if self._layer_caches is None or caches is not self._caches:
+            self._layer_caches = LayerCaches([(each.keys, each.values) for each in caches])
+            self._caches = caches
+        return self._layer_caches
+
+    def _show(
+        self,
+        looks: Looks,
+        queries: dict[int, torch.Tensor],
+        batch: Batch,
+        caches: Sequence[LayerCache],
+        sights: Sequence[Sight],
+    ) -> None:
+        """Hand out the attention of some layers from their queries [R, H, D]: the keys are in the caches."""
+        for layer, q in queries.items():
+            attention, look = self._parts[layer].attention, looks.at(layer)
+            assert look is not None
+            sight = sights[self._windows.index(attention.window)]
+            heads = attention.heads
+            look_at_rows(
+                Attended(heads.attention, heads.rule, q, caches[layer], sight, cross=False, check=batch.check), look
+            )

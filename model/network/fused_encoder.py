@@ -1,0 +1,115 @@
+"""All blocks of an encoder like BERT's in one call, for batches into which no request looks.
+
+Axes: T rows of all texts, d model width.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from model.batch import Batch
+from model.config import ModelConfig
+from model.hooks.hooks import Looks
+from model.kernels.choice import bfloat16_arithmetic, why_not_native
+from model.kernels.encoder import Encoder, EncoderLayer
+from model.kernels.int8_rows import Quantization
+from model.kernels.library import num_threads
+from model.kernels.products import BlockedWeight
+from model.layers.linear import Linear
+from model.layers.norm import LayerNorm, Norm
+from model.network.block import Block
+from model.network.sublayers import Feedforward, SelfAttention
+
+_ROWS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 256, 2e10
+"""Rows of each thread that one call takes at least, and multiplications of each thread: 40 to 100 ms. Smaller
+calls share texts out less evenly, which cost a tenth."""
+
+
+def why_not_whole(config: ModelConfig, dtype: torch.dtype, device: torch.device, quantize: Quantization) -> str | None:
+    """Why the blocks of a stack cannot be one call each, or None when they can."""
+    asked = {
+        "causal": False,
+        "norm": "layernorm",
+        "norm_bias": True,
+        "norm_placement": "post",
+        "final_norm": False,
+        "parallel_blocks": False,
+        "qk_norm": None,
+        "activation": "gelu",
+        "gated_mlp": False,
+        "attention_bias": True,
+        "attention_out_bias": True,
+        "mlp_bias": True,
+        "rope": None,
+        "position_bias": None,
+        "attn_logit_softcap": None,
+        "sliding_windows": (),
+        "cross_attention": False,
+        "num_kv_heads": config.num_heads,
+        "hidden_size": config.num_heads * config.head_dim,
+    }
+    for name, value in asked.items():
+        if getattr(config, name) != value:
+            return f"{name} is {getattr(config, name)!r}, not {value!r}"
+    return "weights are quantised" if quantize != "none" else why_not_native(dtype, device)
+
+
+class EncodeStep:
+    """The blocks of one encoder; `why_not_whole` says which can."""
+
+    def __init__(self, blocks: Sequence[Block], config: ModelConfig) -> None:
+        """The blocks live as long as this does."""
+        self._blocks = blocks
+        self._encoder = Encoder(
+            [_layer(block) for block in blocks],
+            num_heads=config.num_heads,
+            scale=config.attention_scale,
+            eps=config.norm_eps,
+            arithmetic=bfloat16_arithmetic(),
+        )
+        width, ff = config.hidden_size, config.intermediate_size
+        of_a_row = len(blocks) * width * (4 * width + 2 * ff)
+        self._rows_between_checks = max(_ROWS_BETWEEN_CHECKS, int(_WORK_BETWEEN_CHECKS / of_a_row))
+
+    def can_run(self, batch: Batch, looks: Looks | None) -> bool:
+        """Return whether no request looks inside, and all texts need all layers."""
+        last = len(self._blocks) - 1
+        return looks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
+
+    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """x [T, d] -> the same rows, in its memory. Raises what `batch.check` raises, between groups of texts."""
+        first_rows = np.array(batch.first_rows)
+        num_calls = -(-batch.num_rows // (self._rows_between_checks * num_threads()))
+        bounds = np.searchsorted(first_rows, np.arange(num_calls + 1) * (batch.num_rows / num_calls))
+        for start, stop in pairwise(np.unique(bounds)):
+            batch.check()
+            self._encoder(x, torch.from_numpy(first_rows[start : stop + 1]))
+        return x[: batch.num_rows]
+
+
+def _layer(block: Block) -> EncoderLayer:
+    attention, feedforward = block.attention.f, block.mlp.f
+    assert isinstance(attention, SelfAttention)
+    assert isinstance(feedforward, Feedforward)
+    return EncoderLayer(
+        *_product(attention.qkv),
+        *_product(attention.heads.out),
+        *_norm(block.attention.of_sum),
+        *_product(feedforward.mlp.up),
+        *_product(feedforward.mlp.down),
+        *_norm(block.mlp.of_sum),
+    )
+
+
+def _product(linear: Linear) -> tuple[BlockedWeight, torch.Tensor]:
+    assert isinstance(linear.weight, BlockedWeight)
+    assert linear.bias is not None
+    return linear.weight, linear.bias
+
+
+def _norm(norm: Norm | None) -> tuple[torch.Tensor, torch.Tensor]:
+    assert isinstance(norm, LayerNorm)
+    assert norm.bias is not None
+    return norm.weight, norm.bias

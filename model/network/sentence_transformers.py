@@ -1,0 +1,134 @@
+"""How a folder wants its embeddings made: what sentence-transformers would do with it, read from its own files.
+
+Knows `modules.json` and the files it leads to; refuses to know tensors and texts (never imports torch). What can be
+done is pooling and length 1; a folder that asks for more (a dense layer, a maximum) is told from one that does not,
+never served as if it did not.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from model.checkpoint.families.fields import Fields, read_array, read_object
+from model.config import ModelConfig
+
+_POOLINGS: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
+_OLD_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The flags that stood for `pooling_mode` before sentence-transformers 5.2."""
+_TRANSFORMER_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+"""What sentence-transformers has named the Transformer module's file after, in the order in which it looks for it."""
+_NO_LENGTH = 10**20
+"""A tokenizer's model_max_length from which on transformers means that there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingDefaults:
+    """What an embedding request means where it does not say."""
+
+    pooling: Literal["mean", "cls", "last"]
+    """Of the final-normed states of all tokens, special ones included."""
+    normalize: bool
+    """Scale the vector to length 1."""
+    max_length: int | None = None
+    """Most tokens of an input, special ones included; None: the context."""
+    truncate: bool = False
+    """Cut longer inputs, as sentence-transformers does (special tokens at the end stay), rather than refuse them."""
+    lowercase: bool = False
+    """Lower-case the text before it is tokenised."""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts to put before an input, by name ("query", "document"): for callers to choose from."""
+    default_prompt_name: str | None = None
+    """The prompt that sentence-transformers puts before inputs unless another is named."""
+    is_declared: bool = False
+    """Whether the folder says so; if not, these are what is usual for its kind of network."""
+    refusal: str | None = None
+    """Why the vectors that the folder describes cannot be made here, None where they can. Pooling and normalize are
+    then those of its kind of network, and hold for nobody who has not asked for them."""
+
+
+def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
+    """The defaults of a model folder: what its sentence-transformers files say, else the mean of an encoder's states or
+    the last of a decoder's, at length 1.
+
+    Raises ModelLoadError, naming file and field, for files that make no sense.
+    """
+    usual: Literal["mean", "last"] = "last" if config.kind == "decoder" else "mean"
+    if not (folder / "modules.json").is_file():
+        return EmbeddingDefaults(pooling=usual, normalize=True)
+    modules = [Fields(module, "modules.json") for module in read_array(folder / "modules.json")]
+    kinds = [module.text("type", "").rpartition(".")[2] for module in modules]
+    pooling = next((module for module, kind in zip(modules, kinds, strict=True) if kind == "Pooling"), None)
+    if pooling is None:
+        refusal: str | None = "modules.json: names no Pooling module"
+        modes: tuple[str, ...] = ()
+    else:
+        file = f"{pooling.text('path', '')}/config.json"
+        modes = _pooling_modes(Fields(read_object(folder / file), file))
+        refusal = _refusal(kinds, modes)
+    limits = _transformer_file(folder)
+    asked = _optional(folder / "config_sentence_transformers.json")
+    if asked.values.get("truncate_dim") is not None and refusal is None:
+        refusal = f"{asked.file}: truncate_dim is {asked.values['truncate_dim']!r}, which is not supported"
+    prompts = asked.nested("prompts").values
+    if not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise asked.refuse("prompts", "an object of texts is expected")
+    return EmbeddingDefaults(
+        pooling=_POOLINGS[modes[0]] if refusal is None else usual,
+        normalize="Normalize" in kinds if refusal is None else True,
+        max_length=_max_length(folder, limits),
+        truncate=True,
+        lowercase=limits.flag("do_lower_case", False),
+        prompts=dict(prompts),
+        default_prompt_name=asked.text("default_prompt_name", "") or None,
+        is_declared=True,
+        refusal=refusal,
+    )
+
+
+def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
+    """The modes whose vectors are put one after another; usually one."""
+    written = pooling.values.get("pooling_mode")
+    if written is None:
+        return tuple(mode for flag, mode in _OLD_POOLINGS.items() if pooling.flag(flag, False)) or ("mean",)
+    modes: list[Any] = [written] if isinstance(written, str) else written
+    if not isinstance(modes, list) or not modes or not set(modes) <= set(_OLD_POOLINGS.values()):
+        raise pooling.refuse("pooling_mode", f"one or more of {', '.join(_OLD_POOLINGS.values())} are expected")
+    return tuple(modes)
+
+
+def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
+    """Why modules of these kinds, pooled by these modes, cannot be imitated."""
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+        return (
+            f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling and perhaps a Normalize, "
+            "in this order, are supported"
+        )
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        return f"pooling is {' and '.join(modes)}; one of {', '.join(_POOLINGS)} is supported"
+    return None
+
+
+def _transformer_file(folder: Path) -> Fields:
+    """max_seq_length and do_lower_case."""
+    found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
+    return next((_optional(path) for path in found if path.is_file()), Fields({}))
+
+
+def _max_length(folder: Path, limits: Fields) -> int | None:
+    """Most tokens of an input. sentence-transformers 6 writes it to the tokenizer's file alone."""
+    if limits.values.get("max_seq_length") is not None:
+        return limits.size("max_seq_length")
+    length = _optional(folder / "tokenizer_config.json").optional_number("model_max_length")
+    return int(length) if length is not None and 0 < length < _NO_LENGTH else None
+
+
+def _optional(path: Path) -> Fields:
+    return Fields(read_object(path) if path.is_file() else {}, path.name)

@@ -1,0 +1,155 @@
+"""The network of every family: one stack or two, and the head. Knows tensors; knows no requests and no server.
+
+Axes: T rows of a batch, E rows of an encoder's batch, d model width.
+"""
+
+import numpy as np
+import torch
+
+from model.batch import Batch
+from model.config import ModelConfig
+from model.hooks.hooks import Looks
+from model.kv_cache import KVCache, LayerCache
+from model.layers.linear import Linear
+from model.layers.soft_cap import soft_cap
+from model.layers.token_table import TokenTable
+from model.network.stack import Stack
+from model.sampling.row_search import largest
+
+
+class Transformer:
+    """`forward` runs a step of the decoder, `encode` a pass of the encoder, `logits` reads what the decoder made."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        decoder: Stack | None,
+        encoder: Stack | None,
+        head: Linear | None,
+        project_out: Linear | None = None,
+        batch_invariant: bool,
+    ) -> None:
+        """head [vocab, e] with e = d, unless `project_out` [e, d] stands before it. One stack at least.
+
+        batch_invariant: what its parts were built for.
+        """
+        self.config = config
+        self.decoder = decoder
+        self.encoder = encoder
+        self.head = head
+        self.project_out = project_out
+        self.batch_invariant = batch_invariant
+        self._scratch: LayerCache | None = None
+
+    @property
+    def tokens(self) -> TokenTable:
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        return stack.embedding.tokens
+
+    @property
+    def cache_config(self) -> ModelConfig:
+        """Of the keys and values that its decoder keeps: those of this process, where several share the heads."""
+        return self.config if self.decoder is None else self.decoder.config
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tokens.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
+        """One step of the (causal) decoder: every row through the layers its span needs.
+
+        Fills `cache` at the rows' slots and returns the final-normed hidden states [T, d] of the leading rows whose
+        spans need all layers. Looks are served on the way, all but "logits", which are made apart.
+
+        Raises ValueError when there is no decoder.
+        """
+        if self.decoder is None:
+            raise ValueError(f"{self.config.architecture} has no decoder; encode() runs it")
+        return self.decoder(batch, cache.layers, looks)
+
+    @torch.inference_mode()
+    def encode(self, batch: Batch, looks: Looks | None = None) -> torch.Tensor:
+        """A pass of the encoder over whole sequences from position 0 (`Batch.unchunked`).
+
+        Returns the hidden states [T, d] of the leading rows whose spans need all layers, after the final norm if there
+        is one. Nothing is kept: the keys and values of one layer at a time live in a scratch that grows to the largest
+        batch seen.
+
+        Raises ValueError when there is no encoder.
+        """
+        if self.encoder is None:
+            raise ValueError(f"{self.config.architecture} has no encoder; forward() runs it")
+        scratch = self._scratch
+        if scratch is None or len(scratch.keys) < batch.num_blocks or scratch.values.shape[2] != batch.block_size:
+            self._scratch = None  # its memory may serve for the larger one
+            scratch = LayerCache.zeros(self.encoder.config, batch.num_blocks, batch.block_size, self.dtype, self.device)
+            self._scratch = scratch
+        return self.encoder(batch, [scratch] * self.encoder.config.num_layers, looks)
+
+    @torch.inference_mode()
+    def enter_cross(self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, looks: Looks | None = None) -> None:
+        """Put the keys and values of every decoder layer's cross attention into `cache`.
+
+        hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `looks` speaks of the decoder's layers
+        and of rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k stand here.
+
+        Raises ValueError when there is no cross attention.
+        """
+        if self.decoder is None or not self.config.cross_attention:
+            raise ValueError(f"{self.config.architecture} has no cross attention")
+        for block, layer in zip(self.decoder.blocks, cache.layers, strict=True):
+            block.cross_attention.enter(hidden, layer, slots, None if looks is None else looks.at(block.index))
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
+        """hidden [n, d] of `forward` -> logits [n, vocab], float32 (float64 in float64), scaled, biased and capped.
+
+        Without `widen` they keep the type of the head's product where they are no more than that: the same numbers in
+        half the bytes. Raises ValueError when the model has no head.
+        """
+        head, x = self._before_head(hidden)
+        logits = head(x)
+        cap = self.config.final_logit_softcap
+        if (widen or cap is not None) and logits.dtype != torch.float64:
+            logits = logits.float()
+        return logits if cap is None else soft_cap(logits, cap)
+
+    @torch.inference_mode()
+    def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
+        """Of each row of hidden [n, d] the token whose logit is the largest, and that logit: what `row_search.largest`
+        finds in `logits`, which need not be made for it. Raises what `logits` raises.
+        """
+        head, x = self._before_head(hidden)
+        if self.config.final_logit_softcap is None and len(hidden):
+            found = head.find_largest(x)
+            if found is not None:
+                return found[0].tolist(), found[1].tolist()
+        return largest(self.logits(hidden, widen=False))
+
+    def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
+        """The head, and what it multiplies [n, e]."""
+        if self.head is None:
+            raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
+        x = hidden if self.config.logit_scale == 1 else hidden * self.config.logit_scale
+        return self.head, x if self.project_out is None else self.project_out(x)
+
+    @torch.inference_mode()
+    def lens(self, stream: torch.Tensor) -> torch.Tensor:
+        """The logits that the stream [n, d] after any block would give, read as if it were the last one's: through the
+        final norm, if there is one, and the head (nostalgebraist 2020, "interpreting GPT: the logit lens").
+
+        Raises ValueError when the model has no decoder or no head.
+        """
+        if self.decoder is None:
+            raise ValueError(f"{self.config.architecture} has no decoder: it gives no logits")
+        norm = self.decoder.final_norm
+        if norm is None:
+            return self.logits(stream)
+        return self.logits(norm(stream))

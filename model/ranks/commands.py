@@ -1,0 +1,156 @@
+"""What rank 0 tells the other ranks to do with it, as plain data. Knows no processes.
+
+A command is sent, and then all ranks run the same method of `Transformer`: what passes between them on the way is
+`model.sharding.group`'s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Span
+from model.checkpoint.registry import read_config
+from model.hooks.hooks import Looks
+from model.kv_cache import KVCache
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
+from model.ranks.looks import Wishes
+from model.sharding.group import Group
+from model.sharding.shares import shares_of
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a tensor is like that is to come."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> "Kind":
+        return cls(tuple(x.shape), x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a share of a model, in place of the last one."""
+
+    folder: Path
+    dtype: torch.dtype
+    max_model_len: int | None
+    batch_invariant: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewCache:
+    """Have a cache of that number."""
+
+    number: int
+    num_blocks: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCache:
+    """It is not used any more."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """`Transformer.forward`."""
+
+    spans: Sequence[Span]
+    block_size: int
+    cache: int
+    wishes: Wishes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """`Transformer.encode`."""
+
+    spans: Sequence[Span]
+    block_size: int
+    wishes: Wishes | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnterCross:
+    """`Transformer.enter_cross` of hidden states, which rank 0 sends."""
+
+    hidden: Kind
+    cache: int
+    slots: np.ndarray
+    wishes: Wishes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """`Transformer.logits` of hidden states, which rank 0 sends."""
+
+    hidden: Kind
+
+
+Command = Load | NewCache | DropCache | Forward | Encode | EnterCross | Logits
+
+
+class Follower:
+    """A rank other than 0, which does what it is told."""
+
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self._group = group
+        self._device = device
+        self._model: Transformer | None = None
+        self._caches: dict[int, KVCache] = {}
+
+    def do(self, command: Command) -> None:
+        """Raises what the network raises: this rank is then of no more use to the others."""
+        if isinstance(command, Load):
+            self._load(command)
+            return
+        model = self._model
+        assert model is not None, f"told to do {command} without a model"
+        match command:
+            case NewCache(number, num_blocks, block_size):
+                config = model.cache_config
+                cache = self._caches[number] = KVCache(config, num_blocks, block_size, model.dtype, model.device)
+                Thread(target=cache.touch, daemon=True).start()  # as rank 0's is: what is taken stays flat
+            case DropCache(number):
+                self._caches.pop(number, None)
+            case Forward(spans, block_size, number, wishes):
+                batch = Batch(spans, block_size, model.device)
+                model.forward(batch, self._caches[number], self._looks(wishes, ""))
+            case Encode(spans, block_size, wishes):
+                prefix = "" if model.config.encoder is None else "encoder."
+                model.encode(Batch(spans, block_size, model.device), self._looks(wishes, prefix))
+            case EnterCross(hidden, number, slots, wishes):
+                model.enter_cross(self._received(hidden), self._caches[number], slots, self._looks(wishes, ""))
+            case Logits(hidden):
+                model.logits(self._received(hidden))
+
+    def _load(self, command: Load) -> None:
+        self._model, self._caches = None, {}
+        config = read_config(command.folder)
+        self._model = load_model(
+            command.folder,
+            config,
+            command.dtype,
+            self._device,
+            max_model_len=command.max_model_len,
+            batch_invariant=command.batch_invariant,
+            group=self._group,
+        )
+        self._shares = shares_of(config, self._group)
+
+    def _looks(self, wishes: Wishes | None, prefix: str) -> Looks | None:
+        return None if wishes is None else wishes.looks(self._group, self._shares[prefix])
+
+    @torch.inference_mode()
+    def _received(self, kind: Kind) -> torch.Tensor:
+        return self._group.from_leader(torch.empty(kind.shape, dtype=kind.dtype, device=self._device))

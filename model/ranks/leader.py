@@ -1,0 +1,167 @@
+"""Rank 0 of a network that several processes hold: to its caller a `Transformer` like any other.
+
+Whatever it is asked, it tells the other ranks first; then all compute it together. Use it from one thread.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model.batch import Batch
+from model.config import ModelConfig
+from model.hooks.hooks import Looks
+from model.kv_cache import KVCache
+from model.loading.loader import load_model
+from model.network.transformer import Transformer
+from model.ranks.commands import Command, DropCache, Encode, EnterCross, Forward, Kind, Load, Logits, NewCache
+from model.ranks.looks import Leading, Wishes
+from model.ranks.whole_weights import WholeWeights
+from model.sampling.row_search import largest
+from model.sharding.group import Group
+from model.sharding.shares import shares_of
+
+Tell = Callable[[Command], None]
+"""Send a command to every other rank. Where one has ended, raises ModelLoadError before a model is there, RanksApart
+afterwards."""
+
+
+class RanksApart(BaseException):
+    """A pass that all ranks run together failed on this one, and the others wait for it inside; or one of them has
+    ended. None can go on.
+
+    No Exception, since nobody who isolates failures may run the step again: the process has to end.
+    """
+
+
+class LeadingTransformer(Transformer):
+    """Has this rank's share of the weights, and speaks for all."""
+
+    def __init__(
+        self, own: Transformer, folder: Path, group: Group, tell: Tell, before_apart: Callable[[], object]
+    ) -> None:
+        """own: rank 0's share, as `load_model` makes it of `folder`. before_apart: called before RanksApart is raised,
+        so that who knows of a rank's end can tell of it first.
+        """
+        super().__init__(
+            own.config,
+            decoder=own.decoder,
+            encoder=own.encoder,
+            head=own.head,
+            project_out=own.project_out,
+            batch_invariant=own.batch_invariant,
+        )
+        self.whole_weights = WholeWeights(own, folder)
+        self._group = group
+        self._tell = tell
+        self._before_apart = before_apart
+        self._shares = shares_of(own.config, group)
+        self._caches: weakref.WeakKeyDictionary[KVCache, int] = weakref.WeakKeyDictionary()
+        self._numbers = count()
+        self._dropped: list[int] = []
+        self._is_running = False
+
+    def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
+        """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
+        if self.decoder is None:
+            return super().forward(batch, cache, looks)  # which says why not
+        number = self._number(cache)
+        with self._together(looks, "", batch) as wishes:
+            self._tell(Forward(batch.spans, batch.block_size, number, wishes))
+            return super().forward(batch, cache, looks)
+
+    def encode(self, batch: Batch, looks: Looks | None = None) -> torch.Tensor:
+        """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
+        if self.encoder is None:
+            return super().encode(batch, looks)
+        with self._together(looks, "" if self.config.encoder is None else "encoder.", batch) as wishes:
+            self._tell(Encode(batch.spans, batch.block_size, wishes))
+            return super().encode(batch, looks)
+
+    @torch.inference_mode()
+    def enter_cross(self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, looks: Looks | None = None) -> None:
+        if not self.config.cross_attention:
+            super().enter_cross(hidden, cache, slots, looks)
+        number = self._number(cache)
+        with self._together(looks, "") as wishes:
+            self._tell(EnterCross(Kind.of(hidden), number, slots, wishes))
+            super().enter_cross(self._group.from_leader(hidden), cache, slots, looks)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
+        if self.head is None:
+            return super().logits(hidden)
+        with self._together(None, ""):
+            self._tell(Logits(Kind.of(hidden)))
+            return super().logits(self._group.from_leader(hidden), widen=widen)
+
+    @torch.inference_mode()
+    def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
+        return largest(self.logits(hidden, widen=False))
+
+    @contextmanager
+    def _together(self, looks: Looks | None, prefix: str, batch: Batch | None = None) -> Iterator[Wishes | None]:
+        """One pass of all ranks, which none leaves alone."""
+        assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
+        leading, wishes = Leading(self._group), None
+        if batch is not None:
+            batch.check()
+            batch.check = _nothing
+        if looks is not None:
+            wishes = Wishes.of(looks)
+            leading.take(looks, self._shares[prefix])
+        self._is_running = True
+        try:
+            yield wishes
+        except Exception as error:
+            self._before_apart()
+            raise RanksApart(f"rank 0 left a pass: {type(error).__name__}: {error}") from error
+        self._is_running = False
+        leading.finish()
+
+    def _number(self, cache: KVCache) -> int:
+        """By which the other ranks know a cache."""
+        while self._dropped:
+            self._tell(DropCache(self._dropped.pop()))
+        if cache not in self._caches:
+            number = self._caches[cache] = next(self._numbers)
+            weakref.finalize(cache, self._dropped.append, number)
+            self._tell(NewCache(number, cache.num_blocks, cache.block_size))
+        return self._caches[cache]
+
+
+def _nothing() -> None:
+    """In place of who might end a pass between two layers."""
+
+
+def load_leading(
+    folder: Path,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    group: Group,
+    tell: Tell,
+    *,
+    max_model_len: int | None = None,
+    batch_invariant: bool | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    before_apart: Callable[[], object] = lambda: None,
+) -> LeadingTransformer:
+    """`load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others tell of themselves."""
+    shares_of(config, group)  # raises before anybody reads a weight
+    tell(Load(folder, dtype, max_model_len, batch_invariant))
+    own = load_model(
+        folder,
+        config,
+        dtype,
+        device,
+        max_model_len=max_model_len,
+        batch_invariant=batch_invariant,
+        progress=progress,
+        group=group,
+    )
+    return LeadingTransformer(own, folder, group, tell, before_apart)

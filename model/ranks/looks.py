@@ -1,0 +1,141 @@
+"""Looking inside a network that several ranks hold: only rank 0 knows what somebody wants with the numbers.
+
+Every rank is told which points are read and changed, where, and runs the same `Looks`. At a point of which each has a
+part, all parts are put together first. What is read is delivered by rank 0 alone; what is changed is changed there and
+sent to the others. With nobody looking nothing of this runs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from model.hooks.hooks import AttentionChange, AttentionTap, Change, LayerLooks, Looks, Place, Read
+from model.sharding.group import Group
+from model.sharding.shares import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """`Looks` without what is done with the numbers: plain data, for the other ranks."""
+
+    reads: Sequence[Read]
+    changes: Sequence[Change]
+    taps: Sequence[AttentionTap]
+    attention_changes: Sequence[AttentionChange]
+
+    @classmethod
+    def of(cls, looks: Looks) -> "Wishes":
+        return cls(
+            [replace(each, deliver=_nothing) for each in looks.reads],
+            [replace(each, apply=_same) for each in looks.changes],
+            [replace(each, heads=dict(each.heads), deliver=_nothing, room=None) for each in looks.attention],
+            [replace(each, apply=_same) for each in looks.attention_changes],
+        )
+
+    def looks(self, group: Group, shares: Shares) -> Looks:
+        """What a rank other than 0 runs: it delivers nothing and changes what it is told."""
+
+        def receive(x: torch.Tensor, *_: slice) -> torch.Tensor:
+            return group.from_leader(torch.empty(x.shape, dtype=x.dtype, device=x.device))
+
+        looks = Looks(
+            self.reads,
+            [replace(each, apply=receive) for each in self.changes],
+            self.taps,
+            [replace(each, apply=receive) for each in self.attention_changes],
+        )
+        looks.serve_by(lambda look: SplitLayerLooks(look, shares))
+        return looks
+
+
+def _nothing(*_: object) -> None:
+    """For who only helps to make the numbers."""
+
+
+def _same(x: torch.Tensor, *_: slice) -> torch.Tensor:
+    """Until the rank that runs it knows better."""
+    return x
+
+
+class SplitLayerLooks(LayerLooks):
+    """The wishes about one layer, of whose points this rank may have a part."""
+
+    def __init__(self, look: LayerLooks, shares: Shares) -> None:
+        super().__init__(look.layer)
+        self.reads, self.changes = look.reads, look.changes
+        self.attention, self.attention_changes = look.attention, look.attention_changes
+        self._shares = shares
+
+    def __call__(self, point: str, x: torch.Tensor, place: Place | None = None) -> torch.Tensor:
+        share = self._shares.of_point(point)
+        if share is None or not self.wants(point):
+            return super().__call__(point, x, place)
+        whole = share.whole(x, 1)
+        changed = super().__call__(point, whole, place)
+        return x if changed is whole else share.part(changed, 1)
+
+    def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        share = self._shares.of_point(point)
+        super().derive(point, compute if share is None else lambda rows: share.whole(compute(rows), 1))
+
+
+class Leading:
+    """What rank 0 makes of the wishes of one pass. Nothing they do may end the pass on this rank alone, or begin one
+    within it: exceptions are kept until all ranks are through, and so is what was read, for which somebody may ask the
+    network anew (a lens does). Rows of attention, which may be many, are delivered at once: nobody does so with them.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._problems: list[Exception] = []
+        self._found: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = []
+
+    def take(self, looks: Looks, shares: Shares) -> None:
+        """Have the ranks serve them together."""
+        looks.serve_by(lambda look: self._led(SplitLayerLooks(look, shares)))
+
+    def finish(self) -> None:
+        """Behind the pass: deliver what was read. Raises the first exception that was kept."""
+        if self._problems:
+            raise self._problems[0]
+        for deliver, found in self._found:
+            deliver(found)
+
+    def _led(self, look: SplitLayerLooks) -> SplitLayerLooks:
+        look.reads = {
+            point: [replace(read, deliver=self._later(read.deliver)) for read in reads]
+            for point, reads in look.reads.items()
+        }
+        look.changes = {
+            point: [replace(change, apply=self._sent(change.apply)) for change in changes]
+            for point, changes in look.changes.items()
+        }
+        look.attention = [replace(tap, deliver=self._kept(tap.deliver)) for tap in look.attention]
+        look.attention_changes = [replace(change, apply=self._sent(change.apply)) for change in look.attention_changes]
+        return look
+
+    def _later(self, deliver: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        return lambda found: self._found.append((deliver, found))
+
+    def _kept(self, deliver: Callable[..., None]) -> Callable[..., None]:
+        def kept(*found: Any) -> None:
+            try:
+                deliver(*found)
+            except Exception as problem:
+                self._problems.append(problem)
+
+        return kept
+
+    def _sent(self, apply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def sent(x: torch.Tensor, *some: slice) -> torch.Tensor:
+            changed = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+            try:
+                changed.copy_(apply(x, *some))
+            except Exception as problem:
+                self._problems.append(problem)
+                changed.copy_(x)
+            return self._group.from_leader(changed)
+
+        return sent

@@ -1,0 +1,79 @@
+"""The whole weights of a network that several ranks hold, by the names of `model.analysis.live_weights`.
+
+What every rank has is taken from the network; what is shared out is read from the model's files, one weight at a time,
+so that a question about the weights needs no other rank, and holds up no step. Files that were changed since are told,
+and not read.
+"""
+
+from pathlib import Path
+
+import torch
+
+from model.analysis.live_weights import LiveWeights
+from model.checkpoint.weight_files import WeightFiles
+from model.config import ModelConfig
+from model.layers.position_bias import bias_by_distance
+from model.network.transformer import Transformer
+
+_SHARED_OUT = ("embed", "head", "qkv", "attn_out", "cross_q", "cross_kv", "cross_out", "down")
+
+
+class WholeWeights:
+    """Look one up by calling it: a tensor, or None when the network has none of that name."""
+
+    def __init__(self, model: Transformer, folder: Path) -> None:
+        """model: one rank's part. Raises ModelLoadError for files that are not its own."""
+        self._config = model.config
+        self._dtype = model.dtype
+        self._own = LiveWeights(model)
+        self._files = WeightFiles(folder, model.config)
+        self._folder = folder
+        self._as_loaded = _states(folder)
+
+    def __call__(self, name: str) -> torch.Tensor | None:
+        """Raises RuntimeError for one whose file is not any more what was loaded."""
+        owner, _, kind = name.rpartition(".")
+        path, _, last = owner.rpartition(".")
+        config = self._config.encoder if name.startswith("encoder.") and self._config.encoder else self._config
+        if last in _SHARED_OUT:
+            is_tied = name == "head.weight" and self._config.has_head and self._config.tie_word_embeddings
+            return self._read("embed.weight" if is_tied else name)
+        if last in ("gate", "up"):
+            return self._of_up(path, last, kind, config)
+        if last == "position_bias":
+            return self._bias_by_distance(name, config)
+        return self._own(name)
+
+    def _of_up(self, path: str, last: str, kind: str, config: ModelConfig) -> torch.Tensor | None:
+        """Of gate or up, which a gated mlp keeps one under the other."""
+        if not config.gated_mlp:
+            return self._read(f"{path}.up.{kind}") if last == "up" else None
+        both = self._read(f"{path}.gate_up.{kind}")
+        return None if both is None else both.chunk(2)[("gate", "up").index(last)]
+
+    def _bias_by_distance(self, name: str, config: ModelConfig) -> torch.Tensor | None:
+        own, table = self._own(name), self._read(name.replace("by_distance", "weight"))
+        if own is None or table is None or config.position_bias is None:
+            return None
+        return bias_by_distance(table, config.position_bias, (own.shape[1] + 1) // 2)
+
+    def _read(self, name: str) -> torch.Tensor | None:
+        if name not in self._files.weights:
+            return None
+        self._check_unchanged()  # before: a file that was made shorter may still be mapped, and to read it would kill
+        weight = self._files.read(name, self._dtype)
+        self._check_unchanged()  # after: it may have changed meanwhile
+        return weight
+
+    def _check_unchanged(self) -> None:
+        if _states(self._folder) != self._as_loaded:
+            raise RuntimeError(
+                f"model_changed: the weight files in {self._folder} are not those that this server loaded, and whole "
+                "weights are read from them; start it anew to serve these"
+            )
+
+
+def _states(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of each weight file."""
+    files = (path for path in folder.glob("*") if path.suffix in (".safetensors", ".bin"))
+    return {path: ((stat := path.stat()).st_size, stat.st_mtime_ns) for path in files}

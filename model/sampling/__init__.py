@@ -1,0 +1,1 @@
+"""Chooses tokens from logits and says how likely each was. It never knows requests."""

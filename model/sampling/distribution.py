@@ -1,0 +1,91 @@
+"""The next token's distribution at a temperature, before and after the filters. Knows one row of logits; no sampler.
+
+The order is the sampler's: temperature, top_k, softmax, min_p, top_p. Tokens are kept or dropped by value, so that
+tokens of equal probability share their fate. All sums are float64.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Float64 = npt.NDArray[np.float64]
+
+GREEDY_BELOW = 1e-5
+"""Smaller temperatures are greedy, as in `model.sampling.sampler`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """One row at one temperature, V tokens."""
+
+    probabilities: Float64
+    """[V], of the whole vocabulary."""
+    kept: Float64
+    """[V], what is drawn from: the filtered ones scaled to sum to 1, the others 0."""
+
+    @property
+    def entropy(self) -> float:
+        """Of the whole vocabulary, in nats."""
+        return entropy(self.probabilities)
+
+    @property
+    def kept_entropy(self) -> float:
+        """Of what is drawn from, in nats."""
+        return entropy(self.kept)
+
+    @property
+    def num_kept(self) -> int:
+        return int(np.count_nonzero(self.kept))
+
+
+def softmax(logits: Floats, temperature: float = 1.0) -> Float64:
+    """exp(z / t) over their sum, along the last axis. t = 0 puts everything on the largest, the first of equals."""
+    z = logits.astype(np.float64)
+    if temperature < GREEDY_BELOW:
+        sure: Float64 = np.zeros_like(z)
+        np.put_along_axis(sure, z.argmax(-1, keepdims=True), 1.0, -1)
+        return sure
+    # The largest is taken away first: its exponential is 1, and none overflows.
+    exponentials = np.exp((z - z.max(-1, keepdims=True)) / temperature)
+    weights: Float64 = exponentials / exponentials.sum(-1, keepdims=True)
+    return weights
+
+
+def entropy(probabilities: Floats) -> float:
+    """-sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0. NaN where a probability is."""
+    p = probabilities[probabilities != 0]
+    return float(np.maximum(-(p * np.log(p)).sum(), 0.0)) + 0.0  # which turns -0 into 0
+
+
+def distribution(
+    logits: Floats, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+) -> Distribution:
+    """The distribution of one row of logits [V].
+
+    Args:
+        temperature: the logits are divided by it; 0 is greedy.
+        top_k: keep the k likeliest; 0 keeps all.
+        top_p: keep the likeliest that together hold this share of what the other filters left (Holtzman et al. 2020,
+            arXiv:1904.09751).
+        min_p: keep those at least this share as likely as the likeliest (Nguyen et al. 2024, arXiv:2407.01082).
+    """
+    probabilities = softmax(logits, temperature)
+    kept = probabilities.copy()
+    if 0 < top_k < kept.size and temperature >= GREEDY_BELOW:
+        edge = np.partition(logits, -top_k)[-top_k]  # by logit: far down the tail probabilities are equally 0
+        kept[logits < edge] = 0.0
+    kept[kept < min_p * kept.max()] = 0.0
+    if top_p < 1.0:
+        kept[kept < _nucleus_edge(kept, top_p)] = 0.0
+    return Distribution(probabilities, kept / kept.sum())
+
+
+def _nucleus_edge(kept: Float64, top_p: float) -> float:
+    """The smallest probability of the nucleus: a token is in it while the strictly likelier hold under top_p of all."""
+    falling = np.sort(kept)[::-1]
+    held = np.cumsum(falling)
+    last = int(np.searchsorted(held, top_p * held[-1]))  # the first that reaches the share; those like it stay too
+    return float(falling[min(last, falling.size - 1)])

@@ -1,0 +1,196 @@
+"""The layers of a network that is shared out: what each rank computes of them, and where the ranks meet.
+
+Two sums a block (of the attention's output and of the mlp's), one for the embedding, one gathering for logits; and a
+gathering for each point that somebody sees or changes, and none where nobody looks.
+
+Axes: T rows, H query heads, D head dimension, S keys of one sequence; H' of these on this rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Sight
+from model.hooks.attention_hooks import Attended, look_at_results, look_at_rows, look_into
+from model.hooks.hooks import LayerLooks
+from model.kv_cache import LayerCache
+from model.layers.attention import Attention, AttentionRule, Turns
+from model.layers.attention_arithmetic import at_least_float32
+from model.layers.linear import Linear
+from model.layers.norm import Norm
+from model.layers.token_table import TokenTable
+from model.network.sublayers import Heads, Step
+from model.sharding.group import Group
+from model.sharding.shares import Share, Shares
+
+
+class SummedLinear(Linear):
+    """Columns of a matrix on each rank: y = sum over ranks (x W^T) + b, where each has its own columns of x."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, group: Group, *, batch_invariant: bool) -> None:
+        """weight [out, own in]; bias [out], the same on every rank."""
+        super().__init__(weight, bias, batch_invariant=batch_invariant)
+        self._group = group
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, own in] -> [rows, out], the same on every rank."""
+        y = self._group.sum(self.product(x))
+        return y if self.bias is None else y + self.bias
+
+    def product_of_whole(self, x: torch.Tensor, share: Share) -> torch.Tensor:
+        """x W^T of the whole matrix, without the bias: x [rows, in] of all ranks, the same on each -> [rows, out]."""
+        own = share.part(x.view(len(x), share.total, -1), 1).flatten(1)
+        return self._group.sum(self.product(own))
+
+
+class GatheredLinear(Linear):
+    """Rows of a matrix on each rank, the answer on all: the head."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, share: Share, *, batch_invariant: bool) -> None:
+        """weight [own out, in], bias [own out]."""
+        super().__init__(weight, bias, batch_invariant=batch_invariant)
+        self._share = share
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [rows, in] -> [rows, out]."""
+        return self._share.whole(super().__call__(x), 1)
+
+    def find_largest(self, x: torch.Tensor) -> None:
+        """Find nothing: a rank sees its own rows of the matrix only."""
+
+
+class SplitTokenTable(TokenTable):
+    """Rows of a table on each rank."""
+
+    def __init__(self, weight: torch.Tensor, share: Share, tied: Linear | None = None) -> None:
+        """weight [own words, e]; `tied` as for any table, of the same rows."""
+        super().__init__(weight, tied)
+        self._share = share
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        own = ids - self._share.start
+        is_ours = (ids >= self._share.start) & (ids < self._share.stop)
+        rows = super().__call__(own.clamp(0, self._share.stop - self._share.start - 1))
+        return self._share.group.sum(rows.masked_fill(~is_ours[:, None], 0))
+
+
+class NormOfAllHeads:
+    """A norm over all heads at once, of which each rank has some: made of all of them, so that it has the same bits."""
+
+    def __init__(self, norm: Norm, share: Share) -> None:
+        """norm of [all heads D]."""
+        self._norm = norm
+        self._share = share
+        self._size = norm.weight.shape[0] // share.total
+        self.weight = share.part(norm.weight, 0, self._size)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, own heads D] -> the same shape."""
+        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
+        return self._share.part(self._norm(whole.flatten(1)), 1, self._size)
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        """Of x [T, own heads D] -> [T, 1]."""
+        return self._norm.scale(self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1))
+
+    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+        """Of x [T, own heads D] -> the same shape."""
+        whole = self._share.whole(x.view(len(x), -1, self._size), 1)
+        return self._share.part(self._norm.normalized(whole.flatten(1)), 1, self._size)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitHeads(Heads):
+    """Some heads of an attention."""
+
+    shares: Shares
+
+    def _attend(
+        self, q: torch.Tensor, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
+    ) -> torch.Tensor:
+        """q [T, H', D] -> [T, H', D]. Who changes scores or patterns changes them in all heads' z, on every rank."""
+        z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)
+        if look is None or not (look.attention or look.attention_changes):
+            return z
+        attended = self._attended(q, step, sight, cross=cross)
+        if not any(change.cross == cross for change in look.attention_changes):
+            look_at_rows(attended, look)
+            return z
+        heads = self.shares.heads
+        return heads.part(look_into(attended, heads.whole(z, 1), look), 1)
+
+    def _attended(self, q: torch.Tensor, step: Step, sight: Sight, *, cross: bool) -> Attended:
+        attention = AttentionOfAll(self.attention, self.shares.heads)
+        return Attended(attention, self.rule, q, step.cache, sight, cross, step.batch.check)
+
+    def _look_at_results(self, z: torch.Tensor, out: torch.Tensor, look: LayerLooks) -> torch.Tensor:
+        point, heads = f"{self.name}.hook_result", self.shares.heads
+        if not look.wants(point):
+            return out
+        assert isinstance(self.out, SummedLinear)
+        projection = self.out
+        return look_at_results(point, lambda x: projection.product_of_whole(x, heads), heads.whole(z, 1), out, look)
+
+
+class AttentionOfAll:
+    """What somebody sees of any head, on every rank: each computes its own, and all are put together."""
+
+    def __init__(self, own: Attention, share: Share) -> None:
+        self._own = own
+        self._share = share
+
+    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+        """Of this rank's heads."""
+        return self._own.enter(qkv, turns, cache, batch)
+
+    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        """Of this rank's heads."""
+        self._own.enter_cross(kv, cache, slots)
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+    ) -> torch.Tensor:
+        """Of this rank's heads."""
+        return self._own.attend(q, cache, batch, sight, rule)
+
+    def rows(
+        self,
+        q: torch.Tensor,
+        rows: Sequence[int],
+        heads: Sequence[int],
+        cache: LayerCache,
+        sight: Sight,
+        span: int,
+        rule: AttentionRule,
+        kind: str,
+    ) -> torch.Tensor:
+        """q [T, H', D] -> [heads, rows, S] of any of the H heads."""
+        places, own = self._ours(heads)
+        whole = torch.zeros(
+            len(heads), len(rows), sight.num_keys(span), dtype=at_least_float32(q.dtype), device=q.device
+        )
+        if own:
+            whole[places] = self._own.rows(q, rows, own, cache, sight, span, rule, kind)
+        return self._share.group.sum(whole)
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        return self._own.softmax(scores)
+
+    def mix(
+        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+    ) -> torch.Tensor:
+        """pattern [heads, rows, S] -> [heads, rows, D] of any of the H heads."""
+        places, own = self._ours(heads)
+        dim = cache.values.shape[3]
+        whole = torch.zeros(*pattern.shape[:2], dim, dtype=cache.values.dtype, device=cache.values.device)
+        if own:
+            whole[places] = self._own.mix(pattern[places], own, self._share.width, cache, sight, span)
+        return self._share.group.sum(whole)
+
+    def _ours(self, heads: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Which of `heads` are on this rank: their places, and their numbers here."""
+        first, stop = self._share.start, self._share.stop
+        places = [i for i, head in enumerate(heads) if first <= head < stop]
+        return places, [heads[i] - first for i in places]

@@ -1,0 +1,36 @@
+"""Whether a model can be dealt out to so many ranks. Knows counts; never imports torch: `lightwell size` asks too."""
+
+from collections.abc import Iterable
+
+from model.checkpoint.folder import ModelLoadError
+from model.config import ModelConfig
+
+
+def check_split(config: ModelConfig, size: int) -> None:
+    """Raises ModelLoadError when a stack, or the encoder beside it, cannot be dealt out to `size` ranks."""
+    stacks = [each for each in (config, config.encoder) if each is not None]
+    problem = _first_problem(stacks, size)
+    if problem is None:
+        return
+    most = min(size - 1, *(each.num_heads for each in stacks))
+    fits = next((n for n in range(most, 0, -1) if _first_problem(stacks, n) is None), 1)
+    raise ModelLoadError(f"--tensor-parallel {size}: {problem}; {fits} is accepted")
+
+
+def _first_problem(stacks: Iterable[ModelConfig], size: int) -> str | None:
+    return next((found for each in stacks if (found := why_not_split(each, size)) is not None), None)
+
+
+def why_not_split(config: ModelConfig, size: int) -> str | None:
+    """Why a stack cannot be dealt out to `size` ranks; None when it can."""
+    heads, kv = config.num_heads, config.num_kv_heads
+    problems = [
+        f"{count} {what}, which {size} does not divide"
+        for what, count in (("attention heads", heads), ("neurons in its mlp", config.intermediate_size))
+        if count % size
+    ]
+    if kv % size and size % kv:
+        problems.append(f"{kv} key heads, which neither divide {size} nor are divided by it")
+    if -(-config.vocab_size // size) * (size - 1) >= config.vocab_size:
+        problems.append(f"{config.vocab_size} words, too few for {size} processes")
+    return f"{config.architecture} has {'; '.join(problems)}" if problems else None

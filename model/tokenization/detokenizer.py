@@ -1,0 +1,195 @@
+"""Text of a token stream, piece by piece, and the stop strings in it.
+
+The pieces of a stream, joined, are `Tokenizer.decode` of the same ids, character for character: whoever answers in one
+piece pushes through the same class. Knows one sequence; refuses to know requests, server-sent events and torch.
+
+The text of a completion is what its tokens add after the prompt, so a completion that begins with a new word begins
+with the space (`decode(prompt + completion)` without the `decode(prompt)` in front), as in vLLM. Without prompt ids it
+is `decode(completion)`.
+"""
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from model.tokenization.tokenizer import CLEAN_UPS, Tokenizer, fallback_byte
+
+
+class Detokenizer:
+    """Turns token ids into text as they come.
+
+    Text is given out once it is final: a character whose bytes are spread over tokens waits for the last of them.
+    U+FFFD comes out only for bytes that no later token can mend. Constant work for each token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_ids if skip_special_tokens else frozenset()
+        self._text = (
+            _ByteStream(tokenizer) if tokenizer.byte_level else _WindowStream(tokenizer, self._tail(prompt_ids))
+        )
+        self._clean_ups = [_StreamReplace(old, new) for old, new in CLEAN_UPS] if tokenizer.cleans_up else []
+
+    def push(self, token_id: int) -> str:
+        """The text that has become final with this token. Ids that the vocabulary lacks add nothing."""
+        token = self._tokenizer.token(token_id)
+        if token is None or token_id in self._skipped:
+            return ""
+        text = self._text.push(token_id, token)
+        for stage in self._clean_ups:
+            text = stage.push(text)
+        return text
+
+    def flush(self) -> str:
+        """The text still held back; call once, at the end."""
+        text = self._text.flush()
+        for stage in self._clean_ups:
+            text = stage.push(text) + stage.flush()
+        return text
+
+    def _tail(self, prompt_ids: Sequence[int]) -> list[int]:
+        """The last token of the prompt that gives text: all the context that the next one needs."""
+        for token_id in reversed(prompt_ids):
+            token = self._tokenizer.token(token_id)
+            if token is not None and token_id not in self._skipped and fallback_byte(token) is None:
+                return [token_id]
+        return []
+
+
+class _ByteStream:
+    """Byte-level vocabularies: tokens are bytes, decoded with the same replacement rule as the whole text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._bytes_of = tokenizer.byte_level_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, _token_id: int, token: str) -> str:
+        return self._decoder.decode(self._bytes_of(token))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _WindowStream:
+    """Any other vocabulary: decodes the new tokens behind the last one before them, and keeps what is new.
+
+    One token of context is enough, because decoders look back no further than to know whether a token is the first.
+    Skipped tokens never enter the window, or the token behind them would pass for the first.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
+        self._decode = tokenizer.decode_window
+        self._byte_fallback = tokenizer.byte_fallback
+        self._context = context
+        self._pending: list[int] = []
+
+    def push(self, token_id: int, token: str) -> str:
+        self._pending.append(token_id)
+        if self._byte_fallback and fallback_byte(token) is not None:
+            # A run of byte tokens is text or U+FFFD as a whole, which only its end tells.
+            return ""
+        return self._take()
+
+    def flush(self) -> str:
+        return self._take() if self._pending else ""
+
+    def _take(self) -> str:
+        before = self._decode(self._context, False)
+        after = self._decode(self._context + self._pending, False)
+        self._context, self._pending = self._pending[-1:], []
+        return after[len(before) :]
+
+
+class _StreamReplace:
+    """`str.replace` on a text that comes in pieces."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self._old, self._new, self._held = old, new, ""
+
+    def push(self, text: str) -> str:
+        *done, rest = (self._held + text).split(self._old)
+        keep = next(n for n in range(len(self._old) - 1, -1, -1) if rest.endswith(self._old[:n]))
+        self._held = rest[len(rest) - keep :]
+        return self._new.join([*done, rest[: len(rest) - keep]])
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+@dataclass(frozen=True, slots=True)
+class StopResult:
+    """What a piece of text led to."""
+
+    text: str
+    """Final text that no stop string can still claim."""
+    stopped_by: str | None = None
+    """The stop string that ended the text."""
+
+
+class StopMatcher:
+    """Ends a text at the first stop string, and lets none of its characters out before it is known not to be one.
+
+    First means the one that ends first; of those that end together, the longest. Stop strings may span any number of
+    pieces. With `include` the stop string stays in the text. Work grows with the text times the number of stop strings
+    and not with their lengths (Knuth, Morris and Pratt 1977).
+    """
+
+    def __init__(self, stop_strings: Sequence[str], include: bool = False) -> None:
+        if "" in stop_strings:
+            raise ValueError("stop string '' is empty; a stop string needs at least one character")
+        self._stops = sorted(set(stop_strings), key=len, reverse=True)
+        self._borders = [_borders(stop) for stop in self._stops]
+        self._matched = [0] * len(self._stops)
+        self._include = include
+        self._held = ""
+        self.stopped_by: str | None = None
+
+    def push(self, text: str, may_stop: bool = True) -> StopResult:
+        """Take the next piece of text; give out what is safe. After a stop everything is dropped.
+
+        Unless it `may_stop`, no stop string ends with this piece; one that ends later may begin in it.
+        """
+        if self.stopped_by is not None:
+            return StopResult("", self.stopped_by)
+        if not self._stops:
+            return StopResult(text)
+        for index, char in enumerate(text):
+            stop = self._advance(char)
+            if stop is not None and may_stop:
+                seen = self._held + text[: index + 1]
+                self.stopped_by, self._held = stop, ""
+                return StopResult(seen if self._include else seen[: len(seen) - len(stop)], stop)
+        seen = self._held + text
+        safe = len(seen) - max(self._matched)
+        self._held = seen[safe:]
+        return StopResult(seen[:safe])
+
+    def flush(self) -> str:
+        """The text held back because a stop string might have begun there; call once, at the end."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, char: str) -> str | None:
+        """Take one character into every stop string's automaton; the longest stop string it completes, if any."""
+        found: str | None = None
+        for row, stop in enumerate(self._stops):
+            length = self._matched[row]
+            while length and stop[length] != char:
+                length = self._borders[row][length - 1]
+            self._matched[row] = length + (stop[length] == char)
+            if self._matched[row] == len(stop):
+                found = found or stop
+                self._matched[row] = self._borders[row][-1]  # where the search goes on if nothing stops here
+        return found
+
+
+def _borders(pattern: str) -> list[int]:
+    """For each prefix of the pattern, the length of its longest proper prefix that is also its suffix."""
+    borders = [0] * len(pattern)
+    for index in range(1, len(pattern)):
+        length = borders[index - 1]
+        while length and pattern[length] != pattern[index]:
+            length = borders[length - 1]
+        borders[index] = length + (pattern[length] == pattern[index])
+    return borders

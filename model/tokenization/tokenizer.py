@@ -1,0 +1,195 @@
+"""Text to token ids and back, id for id as `transformers.AutoTokenizer` does it, without transformers.
+
+Knows one loaded tokenizer. Refuses to know files (`tokenizer_files`), the text of a stream (`detokenizer`), chat
+templates (`chat`), requests and torch. Nothing changes after loading but what is remembered, so any number of
+threads may read.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import tokenizers
+
+from model.tokenization.tokenizer_files import TokenizerError, TokenizerFiles, read_tokenizer_files
+
+__all__ = ["Encoding", "Tokenizer", "TokenizerError"]
+
+CLEAN_UPS = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"), (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"),
+    (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+"""What `clean_up_tokenization_spaces` replaces in decoded text, in this order."""
+
+_DECODED_AT_ONCE = 4096
+"""Ids. `tokenizers` holds Python's lock while it decodes one list, a tenth of a second for a million ids; of several
+lists it lets it go.
+"""
+_REMEMBERED_TOKENS = 1 << 15
+"""Texts and bytes of single tokens are kept for so many: the same few thousand are asked for again and again."""
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and on, in order."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+    hidden = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(hidden)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One tokenised text."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+    """Character span [begin, end) of each token in the input; (0, 0) for special tokens that were added."""
+
+
+class Tokenizer:
+    """A loaded tokenizer."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._raw = files.raw
+        vocab = files.raw.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(vocab.values(), default=-1) + 1
+        """One more than the highest token id. The network's own vocabulary may be padded beyond it."""
+        self.special_tokens: Mapping[str, str] = dict(files.special_tokens)
+        """bos_token, eos_token, ... by name: the variables a chat template sees."""
+        added = files.raw.get_added_tokens_decoder()
+        self.special_ids: frozenset[int] = frozenset(token_id for token_id, token in added.items() if token.special)
+        """Ids left out of decoded text unless `skip_special_tokens` is false."""
+        self.bos_token_id: int | None = self._id_of("bos_token")
+        eos = self._id_of("eos_token")
+        ids = (*files.generation_eos_ids, *(() if eos is None else (eos,)))
+        self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
+        """End-of-text ids: those of generation_config.json, then the tokenizer's own."""
+        self.chat_template: str | None = files.chat_template
+        self.cleans_up: bool = files.cleans_up
+        decoder = _decoder_types(files.raw)
+        self.byte_level: bool = set(decoder) - {"Fuse"} == {"ByteLevel"}
+        """Every token is a string of bytes, and text is their concatenation read as UTF-8."""
+        self.byte_fallback: bool = "ByteFallback" in decoder
+        """Characters outside the vocabulary are runs of tokens <0x00> .. <0xFF>."""
+        self._token_string = lru_cache(_REMEMBERED_TOKENS)(self._decode_alone)
+        self.token_bytes = lru_cache(_REMEMBERED_TOKENS)(self._token_bytes)
+        """The UTF-8 bytes that a token adds inside a text; None for an id that has no token."""
+
+    @classmethod
+    def from_folder(cls, folder: Path | str) -> "Tokenizer":
+        """Load a checkpoint folder's tokenizer.
+
+        Raises `TokenizerError`, one line, when files are missing, broken or in a format that must be converted.
+        """
+        tokenizer = cls(read_tokenizer_files(Path(folder)))
+        if tokenizer.vocab_size == 0:
+            raise TokenizerError(f"the tokenizer of {folder} has an empty vocabulary: there is no text it could read")
+        return tokenizer
+
+    def _id_of(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return None if token is None else self._raw.token_to_id(token)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
+        """Tokenise one text. Raises `ValueError` when it holds a lone surrogate, which no Unicode text may."""
+        _check_text(text)
+        encoding = self._raw.encode(text, add_special_tokens=add_special_tokens)
+        return Encoding(encoding.ids, encoding.offsets)
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
+        """Tokenise many texts, in parallel; each comes out as `encode` gives it alone."""
+        for text in texts:
+            _check_text(text)
+        encodings = self._raw.encode_batch(list(texts), add_special_tokens=add_special_tokens)
+        return [Encoding(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of token ids. Broken UTF-8 comes out as U+FFFD. Raises `ValueError` for ids out of range."""
+        self.check_ids(ids)
+        text = self.decode_window(ids, skip_special_tokens)
+        if self.cleans_up:
+            for old, new in CLEAN_UPS:
+                text = text.replace(old, new)
+        return text
+
+    def check_ids(self, ids: Iterable[int]) -> None:
+        """Raise `ValueError`, naming the id and the range, unless every id is in [0, vocab_size)."""
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(f"token id {token_id} is out of range: accepted are 0 to {self.vocab_size - 1}")
+
+    def decode_window(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        """Part of a text, uncleaned and unchecked; ids without a token are left out. For the detokenizer."""
+        if len(ids) <= _DECODED_AT_ONCE:
+            text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        else:
+            (text,) = self._raw.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token(self, token_id: int) -> str | None:
+        """The token as the vocabulary spells it, or None where the vocabulary has a gap or ends."""
+        return self._raw.id_to_token(token_id)
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token decoded alone; special tokens are spelt out.
+
+        A token that is part of a character gives U+FFFD, and tokenizers that mark spaces in front of words drop the
+        space of a first word: `token_bytes` tells what the token adds inside a text. Ids without a token give "".
+        """
+        return [self._token_string(token_id) for token_id in ids]
+
+    def _decode_alone(self, token_id: int) -> str:
+        return self.decode_window([token_id], skip_special_tokens=False)
+
+    def _token_bytes(self, token_id: int) -> tuple[int, ...] | None:
+        token = self.token(token_id)
+        if token is None:
+            return None
+        if self.byte_level:
+            return tuple(self.byte_level_bytes(token))
+        if self.byte_fallback and (byte := fallback_byte(token)) is not None:
+            return (byte,)
+        # Decoded twice in a row the token stands once at the start of the text, and once inside it.
+        twice = self.decode_window([token_id, token_id], skip_special_tokens=False)
+        return tuple(twice.removeprefix(self._token_string(token_id)).encode())
+
+    @staticmethod
+    def byte_level_bytes(token: str) -> bytes:
+        """The bytes a byte-level token stands for; added tokens outside the alphabet stand for their own UTF-8."""
+        try:
+            return bytes([_BYTE_OF_CHAR[char] for char in token])
+        except KeyError:
+            return token.encode()
+
+
+def fallback_byte(token: str) -> int | None:
+    """The byte that a byte-fallback token such as <0x0A> stands for; None for any other token."""
+    if len(token) != len("<0x00>") or not token.startswith("<0x") or not token.endswith(">"):
+        return None
+    try:
+        return int(token[3:5], 16)
+    except ValueError:
+        return None
+
+
+def _decoder_types(raw: tokenizers.Tokenizer) -> list[str]:
+    """The names of the decoder's steps, in order."""
+    if raw.decoder is None:
+        return []
+    state = json.loads(raw.decoder.__getstate__())
+    steps = state["decoders"] if state["type"] == "Sequence" else [state]
+    return [str(step["type"]) for step in steps]
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        raise ValueError(
+            f"the text holds the lone surrogate U+{code:04X} at character {error.start}; send well-formed Unicode"
+        ) from None
