@@ -11,8 +11,8 @@ from typing import Any
 
 from server.app import ServeError, serve
 from server.cli import build_parser, fail, forget_keys
+from server.config.settings import from_arguments
 from server.engine.config import EngineConfig
-from server.settings import from_arguments
 
 RAISES = 4001
 """A token on which the forward pass raises, after it has computed everything."""

@@ -37,7 +37,7 @@ import httpx
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.mixed_load import Question, ask, first_difference
 from benchmarks.processes import Server, serve
-from server.supervisor import prepare_environment
+from server.lifecycle.supervisor import prepare_environment
 
 if TYPE_CHECKING:
     from model.batch import Batch
@@ -156,7 +156,7 @@ class Network:
         from model.checkpoint.registry import read_config
         from model.kv_cache import KVCache
         from model.loading.loader import load_model
-        from server.engine.threads import use_threads
+        from server.engine.execution.threads import use_threads
 
         config = read_config(folder)
         use_threads(threads, config.num_matrix_parameters)

@@ -32,16 +32,16 @@ from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
-from server import messages
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.model_runner import ModelRunner
+from server.engine.execution.model_runner import ModelRunner
+from server.engine.execution.threads import use_threads
+from server.engine.execution.warm_up import warm_up
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.engine.threads import use_threads
-from server.engine.warm_up import warm_up
-from server.lit_api import freeze_garbage
-from server.supervisor import prepare_environment
+from server.ipc import messages
+from server.lifecycle.supervisor import prepare_environment
+from server.worker.litserve_api import freeze_garbage
 
 NETWORK = ("forward", "logits", "largest_logits")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.fault_load import CUT, ENDED, REFUSED, RIGHT, SILENCE, Outcome
 from benchmarks.soak.books import HELD, delta, engine_ends
-from server.metrics import FAILURES
+from server.observability.metrics import FAILURES
 
 _LOSSES = frozenset({SILENCE, REFUSED, ENDED, CUT})
 """A client that saw one of these does not know what became of its request."""

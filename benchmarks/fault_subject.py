@@ -23,7 +23,7 @@ from benchmarks.fault_judge import num_open
 from benchmarks.processes import ROOT, descendants, free_port, worker_pid
 from benchmarks.wire import samples
 from model.checkpoint.folder import PACKAGED
-from server.engine.memory_limit import data_bytes
+from server.engine.memory.memory_limit import data_bytes
 
 PATIENCE = 300.0
 """Seconds after which something is taken to never come; five workers must have started by then on a busy machine."""

@@ -29,8 +29,8 @@ from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
 from model.loading.loader import DTYPES, load_model
 from model.tokenization.tokenizer import Tokenizer
-from server.engine.threads import use_threads
-from server.supervisor import prepare_environment
+from server.engine.execution.threads import use_threads
+from server.lifecycle.supervisor import prepare_environment
 
 KINDS: tuple[tuple[str, Quantization], ...] = (
     *(("float32", "none"), ("bfloat16", "none")),

@@ -1,12 +1,12 @@
 """Ways to choose a worker that the server does not use, to measure what its own is worth.
 
-Each stands in for `server.routing.Router.route`.
+Each stands in for `server.dispatch.routing.Router.route`.
 """
 
 import random
 from collections.abc import Callable, Sequence
 
-from server.routing import Candidate, Prompt, Route, Router
+from server.dispatch.routing import Candidate, Prompt, Route, Router
 
 Policy = Callable[[Router, Sequence[Candidate], Prompt], Route]
 

@@ -18,8 +18,8 @@ from benchmarks.models import MODELS, add_folders
 from benchmarks.processes import serve
 from benchmarks.serving_memory import by_kind
 from model.checkpoint.registry import read_config
-from server.settings import Settings
-from server.sizing import sizes
+from server.config.memory_estimate import sizes
+from server.config.settings import Settings
 
 CASES = (
     ("default", "float32", "none"),

@@ -29,8 +29,8 @@ from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.layers import attention, linear, norm
 from model.loading.loader import load_model
-from server.engine.threads import use_threads
-from server.supervisor import prepare_environment
+from server.engine.execution.threads import use_threads
+from server.lifecycle.supervisor import prepare_environment
 
 KEYS, BLOCK = 160, 32
 PARTS: list[tuple[str, type, str]] = [

@@ -113,7 +113,9 @@ def measure(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
 def other_ranks() -> list[str]:
     """Their process ids."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [pid for pid in children if b"server.engine.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid for pid in children if b"server.engine.tensor_parallel.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def private_bytes(pid: str) -> int:

@@ -18,11 +18,11 @@ from benchmarks.timed_server import FIRST_TOKEN, STEP_TIMES
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
+from server.engine.captures.request_captures import Findings
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.findings import Findings
-from server.engine.memory import num_cache_blocks
-from server.engine.model_runner import ModelRunner, StepResult
+from server.engine.execution.model_runner import ModelRunner, StepResult
+from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sequence import Chunk, Sequence
 

@@ -23,20 +23,20 @@ from model.config import ModelConfig
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
 from model.tokenization.tokenizer import Tokenizer
-from server import processes
-from server.browsers import BrowserHeaders
-from server.engine_client import EngineClient
-from server.errors import install_error_handlers
-from server.http_protocol import ConnectionEvents
-from server.keys import KeyFileError, Keyring
-from server.lit_api import ENGINE_FACTORY
-from server.logs import configure_logging
-from server.metrics import Metrics
-from server.model_fingerprint import Fingerprint, fingerprint
-from server.request_log import RequestLog
-from server.settings import Settings, SettingsError
-from server.tracing import Tracing, is_wanted
+from server.auth.keys import KeyFileError, Keyring
+from server.config.settings import Settings, SettingsError
+from server.dispatch.engine_client import EngineClient
+from server.http.connection import ConnectionEvents
+from server.http.errors import install_error_handlers
+from server.http.security_headers import BrowserHeaders
+from server.lifecycle import processes
+from server.observability.access_log import RequestLog
+from server.observability.logs import configure_logging
+from server.observability.metrics import Metrics
+from server.observability.otel import Tracing, is_wanted
 from server.version import lightwell_version
+from server.worker.litserve_api import ENGINE_FACTORY
+from server.worker.model_fingerprint import Fingerprint, fingerprint
 
 logger = logging.getLogger(__name__)
 

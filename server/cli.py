@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from server.keys import KeyFileError, key_entry, new_key
-from server.settings import (
+from server.auth.keys import KeyFileError, key_entry, new_key
+from server.config.settings import (
     ENV_PREFIX,
     Settings,
     SettingsError,
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in deprecations(settings):
         say("warning", line, settings.log_format)
 
-    gc.disable()  # as in the workers, until `server.lit_api.freeze_garbage`
+    gc.disable()  # as in the workers, until `server.worker.litserve_api.freeze_garbage`
     from server.app import ServeError, serve
 
     try:
@@ -138,21 +138,21 @@ def census(name: str, *, as_json: bool) -> int:
 def size(settings: Settings) -> int:
     """Print what a server takes; the exit status."""
     from model.checkpoint import folder, registry
-    from server import sizing
+    from server.config import memory_estimate
 
     try:
         config = registry.read_config(folder.resolve_config(settings.model or str(folder.PACKAGED)))
-        found = sizing.sizes(config, settings)
+        found = memory_estimate.sizes(config, settings)
     except folder.ModelLoadError as error:
         return fail(str(error), 1)
     except SettingsError as error:
         return fail(str(error), 2)
-    return tell(sizing.as_table(found, settings))
+    return tell(memory_estimate.as_table(found, settings))
 
 
 def kernels(arguments: argparse.Namespace) -> int:
     """Print what computes here; the exit status."""
-    from server import kernel_report
+    from server.config import kernel_report
 
     try:
         settings = Settings.from_sources(vars(arguments), os.environ)
@@ -177,7 +177,7 @@ def make_key(name: str, *, is_admin: bool) -> int:
 
 def health() -> int:
     """Ask the server whether it is ready; the exit status, with one line on stderr if it is not."""
-    from server.health_check import serve_arguments, why_not_ready
+    from server.lifecycle.health_check import serve_arguments, why_not_ready
 
     settings = from_arguments(build_parser().parse_args(["serve", *serve_arguments()]), os.environ)
     problem = why_not_ready(settings.host, settings.port)
@@ -213,7 +213,7 @@ def fail(message: str, status: int, log_format: str = "text") -> int:
 
 def say(level: str, message: str, log_format: str) -> None:
     """One line on stderr, behind all that was logged: of text, or as the log's objects."""
-    from server import logs
+    from server.observability import logs
 
     logs.flush()
     message = " ".join(message.split())

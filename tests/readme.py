@@ -1,6 +1,6 @@
 """Reads the README and docs/ as their tests need them, and rewrites what in them follows from the code.
 
-    python -m tests.readme      rewrite the tables, the tree, and the output under each example
+    python -m tests.readme      rewrite the tables, and the output under each example
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`. An example is a ```console block: lines after `$ ` are
 commands, the lines after them what they printed; a ```python block is followed by a ```text block with what it printed.
@@ -8,7 +8,6 @@ Knows where the code keeps its tables; knows nothing of what they mean.
 """
 
 import ast
-import itertools
 import json
 import os
 import re
@@ -39,14 +38,14 @@ class Example:
 
 
 def settings_table() -> str:
-    from server.settings import settings_table
+    from server.config.settings import settings_table
 
     return settings_table()
 
 
 def metrics_table() -> str:
     from server.engine.outputs import EngineInfo, EngineStats
-    from server.metrics import Metrics, WorkerNumbers
+    from server.observability.metrics import Metrics, WorkerNumbers
 
     class Idle:
         worker_restarts = requests_submitted = 0
@@ -127,10 +126,10 @@ def points_table() -> str:
     )
 
 
-def table(name: str) -> str:
-    """What stands between the two marks of `name`."""
-    found = re.search(marks(name), REFERENCE.read_text(encoding="utf-8"), re.DOTALL)
-    assert found, f"{REFERENCE.name} has no <!-- {name} --> ... <!-- /{name} -->"
+def table(name: str, path: Path = REFERENCE) -> str:
+    """What stands between the two marks of `name` in a document."""
+    found = re.search(marks(name), path.read_text(encoding="utf-8"), re.DOTALL)
+    assert found, f"{path.name} has no <!-- {name} --> ... <!-- /{name} -->"
     return found[2].strip()
 
 
@@ -176,78 +175,16 @@ def openapi(server: Server) -> dict[str, Any]:
         return schema
 
 
-def tree_files(text: str) -> dict[str, str]:
-    """Path -> description of each file in the README's tree: two spaces a level, `name/` opens a folder."""
-    found = re.search(r"^## Files\n+```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert found, "docs/code.md has no tree under '## Files'"
-    files: dict[str, str] = {}
-    folders: list[str] = []
-    for line in found[1].splitlines():
-        depth = (len(line) - len(line.lstrip())) // 2
-        name, _, description = line.strip().partition(" ")
-        if name.endswith("/"):
-            folders = [*folders[:depth], name]
-        if name:
-            path = "".join(folders[: depth + 1]) if name.endswith("/") else "".join(folders[:depth]) + name
-            files[path] = description.strip()
-    return files
+def folders_table() -> str:
+    """The folders of model/ and server/, each with what its __init__.py says of it first."""
 
+    def rule(path: Path) -> str:
+        opening = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
+        return " ".join(opening.split()).replace("|", "\\|")
 
-def speaking_files(top: str) -> set[str]:
-    """Files of code under `top` that hold anything; an __init__.py that only marks a package needs no line."""
-    files = [path for path in (ROOT / top).rglob("*.py") if "fables" not in path.parts]
-    files += [path for path in (ROOT / top).rglob("web/page/**/*.js") if "vendor" not in path.parts]
-    return {str(path.relative_to(ROOT)) for path in files if path.read_text(encoding="utf-8").strip()}
-
-
-def tree_lines(top: str, known: dict[str, str]) -> Iterator[str]:
-    """The tree of one folder: descriptions that stand in the README stay, new files get their docstring's opening."""
-    opened: list[str] = []
-    paths = speaking_files(top)
-    paths |= {  # folders that stand for what is in them
-        path
-        for path in known
-        if path.startswith(top) and path.endswith("/") and not any(file.startswith(path) for file in paths)
-    }
-    for path in sorted(paths - {top}, key=lambda path: (path.count("/") > 1, path)):
-        folders = path.rstrip("/").split("/")[:-1]
-        for depth, folder in enumerate(folders):
-            if opened[depth : depth + 1] != [folder]:
-                opened[depth:] = [folder]
-                yield described("  " * depth + folder + "/", known.get("/".join(folders[: depth + 1]) + "/", ""))
-        name = path.rstrip("/").rpartition("/")[2]
-        if path.endswith("/"):
-            opened[len(folders) :] = [name]
-            yield described("  " * len(folders) + name + "/", known[path])
-        else:
-            yield described("  " * len(folders) + name, known.get(path) or opening(ROOT / path))
-
-
-def described(entry: str, description: str) -> str:
-    return f"{entry:<25} {description}".rstrip()
-
-
-def opening(path: Path) -> str:
-    """The first sentence of the docstring or first comment, or as many of its clauses as a line takes."""
-    code = path.read_text(encoding="utf-8")
-    if path.suffix == ".js":
-        comment = "".join(
-            line[2:] for line in itertools.takewhile(lambda line: line.startswith("//"), code.splitlines())
-        )
-    else:
-        comment = ast.get_docstring(ast.parse(code)) or ""
-    text = " ".join(comment.split())
-    sentence = re.split(r"(?<!et al)\.(?: |$)", text)[0]
-    while len(sentence) > 92 and (cut := max(map(sentence.rfind, (": ", "; ", ", ", " (")))) > 0:
-        sentence = sentence[:cut]
-    return sentence[: sentence.rfind(" (")] if sentence.count("(") > sentence.count(")") else sentence
-
-
-def tree(text: str) -> str:
-    known = tree_files(text)
-    rest = re.search(r"^clients/.*?(?=^```)", text, re.DOTALL | re.MULTILINE)
-    own = [line for top in ("model/", "server/") for line in tree_lines(top, known)]
-    return "\n".join(own) + "\n" + (rest[0] if rest else "")
+    marked = sorted(path for top in ("model", "server") for path in (ROOT / top).rglob("__init__.py"))
+    rows = [f"| `{path.parent.relative_to(ROOT)}/` | {rule(path)} |" for path in marked]
+    return "\n".join(["| folder | rule |", "|---|---|", *rows])
 
 
 def rewrite_examples(text: str, server: Server) -> str:
@@ -263,33 +200,29 @@ def rewrite_examples(text: str, server: Server) -> str:
     return text
 
 
-def rewrite_tables(text: str, server: Server) -> str:
-    tables: dict[str, Callable[[], str]] = {
-        "settings": settings_table,
-        "metrics": metrics_table,
-        "fields": fields_table,
-        "points": points_table,
-        "routes": lambda: routes_table(openapi(server)),
+def rewrite_tables(path: Path, text: str, server: Server) -> str:
+    tables: dict[Path, dict[str, Callable[[], str]]] = {
+        CODE: {"folders": folders_table},
+        REFERENCE: {
+            "settings": settings_table,
+            "metrics": metrics_table,
+            "fields": fields_table,
+            "points": points_table,
+            "routes": lambda: routes_table(openapi(server)),
+        },
     }
-    for name, make in tables.items():
+    for name, make in tables.get(path, {}).items():
         found = re.search(marks(name), text, re.DOTALL)
-        assert found, f"{REFERENCE.name} has no <!-- {name} --> ... <!-- /{name} -->"
+        assert found, f"{path.name} has no <!-- {name} --> ... <!-- /{name} -->"
         text = text[: found.end(1)] + make() + f"\n<!-- /{name} -->" + text[found.end() :]
     return text
-
-
-def rewrite_tree(text: str) -> str:
-    found = re.search(r"^## Files\n+```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert found, "docs/code.md has no tree under '## Files'"
-    return text[: found.start(1)] + tree(text) + text[found.end(1) :]
 
 
 def rewrite() -> None:
     with serve([]) as server:
         for path in DOCUMENTS:
             text = path.read_text(encoding="utf-8")
-            text = rewrite_tables(text, server) if path == REFERENCE else text
-            text = rewrite_tree(text) if path == CODE else text
+            text = rewrite_tables(path, text, server)
             path.write_text(rewrite_examples(text, server), encoding="utf-8")
 
 

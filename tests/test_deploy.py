@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.settings import ENV_PREFIX, setting_names
+from server.config.settings import ENV_PREFIX, setting_names
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""README and docs/ are true: their tables are the code's, the tree is the disk's, examples run and print what they say.
+"""README and docs/ are true: their tables are the code's, examples run and print what they say.
 
 `python -m tests.readme` rewrites what these tests compare.
 """
@@ -15,7 +15,6 @@ from tests import readme
 from tests.readme import CODE, DOCUMENTS, ROOT, Example
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-FILES = readme.tree_files(CODE.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +63,8 @@ def test_every_route_that_a_document_names_is_there(server: Server) -> None:
     assert not named - known
 
 
-def test_the_tree_names_every_file_of_model_and_server_and_no_other() -> None:
-    listed = {path for path in FILES if re.match(r"(model|server)/.*\.(py|js)$", path)}
-    assert listed == readme.speaking_files("model") | readme.speaking_files("server")
-
-
-def test_what_the_tree_names_exists_and_is_described() -> None:
-    assert not [path for path in FILES if not (ROOT / path).exists()]
-    assert not [path for path, description in FILES.items() if not description]
+def test_every_folder_of_the_code_is_described() -> None:
+    assert readme.table("folders", CODE) == readme.folders_table()
 
 
 @pytest.mark.parametrize("example", list(readme.console_examples(TEXT)), ids=lambda example: example.command[8:60])

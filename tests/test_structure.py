@@ -1,6 +1,6 @@
 """The shape of the house, read from the source: which way imports point, what each part may know, how long files get.
 
-Knows nothing of what the code does. A new file must be given its layer here, and its line in the tree of docs/code.md.
+Knows nothing of what the code does. A new folder, and an arrow to another, must be named here.
 """
 
 import ast
@@ -11,7 +11,6 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -19,49 +18,63 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# From the top down. A module imports from its own layer or from those under it.
-LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("cli", ("server.cli", "server.__main__")),
-    ("app", ("server.app", "server.sizing", "server.kernel_report", "server.kernel_rates")),
-    (
-        "routes and processes",
-        ("server.routes", "server.routes.*", "server.lit_api", "server.loop", "server.supervisor", "server.processes"),
-    ),
-    (
-        "reaching the worker",
-        (
-            "server.engine_client", "server.worker_state", "server.worker_socket", "server.worker_watch",
-            "server.request_handle", "server.admission", "server.link", "server.drain", "server.stacks",
-            "server.state_report", "server.routing",
-        ),
-    ),
-    (
-        "words of the wire",
-        (
-            "server.schemas", "server.schemas.*", "server.errors", "server.metrics", "server.metric_aliases",
-            "server.messages",
-            "server.keys", "server.key_limits", "server.json_reader", "server.rates", "server.browsers",
-            "server.settings", "server.setting_kinds", "server.selectors", "server.web_assets", "server.tensors",
-            "server.sse",
-            "server.trace_plan", "server.trace_body", "server.intervention_plan",
-            "server.request_log", "server.logs", "server.tracing", "server.version", "server.http_protocol",
-            "server.model_fingerprint", "server.devices", "server.health_check",
-        ),
-    ),
-    ("server", ("server",)),
-    ("engine", ("server.engine", "server.engine.*")),
-    ("model", ("model", "model.*")),
-)  # fmt: skip
+# Each room of server/ and model/, a folder or a file of theirs, and the rooms that it may import. From the top down.
+MAY_IMPORT = {
+    "server.__main__": "",
+    "server.cli": "model.analysis model.checkpoint server.app server.auth server.config server.lifecycle "
+                  "server.observability server.version",
+    "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
+                  "server.dispatch server.http server.lifecycle server.observability server.routes server.version "
+                  "server.worker",
+    "server.lifecycle": "server.config server.dispatch server.engine server.http server.worker",
+    "server.routes": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
+                     "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
+                     "server.http server.ipc server.observability server.schemas server.version",
+    "server.worker": "server.config server.dispatch server.engine server.ipc server.observability",
+    "server.dispatch": "server.auth server.config server.engine server.http server.ipc server.observability",
+    "server.schemas": "server.auth server.engine server.http",
+    "server.http": "server.engine server.observability",
+    "server.observability": "server.auth server.config server.engine server.version",
+    "server.config": "model.analysis model.checkpoint model.config model.kernels model.sharding server.auth "
+                     "server.engine",
+    "server.ipc": "model.hooks server.engine",
+    "server.auth": "",
+    "server.version": "",
+    "server.engine": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels "
+                     "model.kv_cache model.layers model.loading model.network model.ranks model.sampling "
+                     "model.sharding",
+    "model.ranks": "model.analysis model.batch model.checkpoint model.config model.hooks model.kv_cache "
+                   "model.layers model.loading model.network model.sampling model.sharding",
+    "model.loading": "model.checkpoint model.config model.kernels model.layers model.network model.sharding",
+    "model.analysis": "model.checkpoint model.config model.hooks model.kernels model.layers model.network",
+    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kv_cache model.layers model.network",
+    "model.network": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
+                     "model.layers model.sampling",
+    "model.hooks": "model.batch model.config model.kernels model.kv_cache model.layers",
+    "model.sampling": "model.kernels model.layers",
+    "model.layers": "model.batch model.config model.kernels model.kv_cache",
+    "model.batch": "model.kernels",
+    "model.kv_cache": "model.checkpoint model.config",
+    "model.tokenization": "model.checkpoint",
+    "model.checkpoint": "model.config",
+    "model.kernels": "model.config",
+    "model.config": "",
+}  # fmt: skip
+MOST_ENTRIES = {"server": 16, "model": 16}
+"""Besides __init__.py; what is written for one family of models each, in any number, is not counted."""
+MOST_ENTRIES_ELSEWHERE = 20
 
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 STANDARD_LIBRARY_ONLY = (
-    "scheduler", "line", "block_manager", "sequence", "sampling_params", "request", "outputs", "needs", "look_budget",
-    "prompt_budget", "set_aside", "abandonment",
+    "scheduling.scheduler", "scheduling.fair_queue", "scheduling.block_manager", "scheduling.capture_budget",
+    "scheduling.prompt_budget", "sequence", "sampling_params", "request", "outputs", "required_layers",
+    "memory.memory_retry", "execution.step_cancellation",
 )  # fmt: skip
 WITHOUT_TORCH = (
-    "model", "model.config", "model.checkpoint.folder", "model.tokenization.tokenizer", "model.tokenization.chat_template", "model.tokenization.detokenizer", "model.hooks.points",
-    "model.hooks.point_names", "model.checkpoint.registry", "model.checkpoint.weight_maps", "model.network.sentence_transformers",
-    "model.checkpoint.generation_defaults",
+    "model", "model.config", "model.checkpoint.folder", "model.checkpoint.registry", "model.checkpoint.weight_maps",
+    "model.checkpoint.generation_defaults", "model.tokenization.tokenizer", "model.tokenization.chat_template",
+    "model.tokenization.detokenizer", "model.hooks.points", "model.hooks.point_names",
+    "model.network.sentence_transformers",
     "model.analysis.census", "model.analysis.census_report", "model.analysis.matrices", "model.analysis.spectra",
     "model.analysis.correlations", "model.analysis.rollout",
 )  # fmt: skip
@@ -133,53 +146,91 @@ def libraries(tree: ast.AST) -> set[str]:
     return {name.split(".")[0] for name in imported_names(tree)} - ours
 
 
-def layer_of(module: str) -> int | None:
-    for index, (_, patterns) in enumerate(LAYERS):
-        if any(fnmatch(module, pattern) for pattern in patterns):
-            return index
-    return None
+def room_of(module: str, place: str) -> str | None:
+    """The entry of a folder, by its dotted name, in which a module is; None for what is not in the folder."""
+    inner = module.removeprefix(f"{place}.")
+    return None if inner == module else f"{place}.{inner.split('.')[0]}"
 
 
 IMPORTS = {module: own_imports(parse(path), module) for module, path in MODULES.items()}
+PLACES = sorted({module_name(path) for path in MODULES.values() if path.name == "__init__.py"})
 
 
-def test_every_module_has_its_place_in_the_layers() -> None:
-    homeless = [module for module in MODULES if layer_of(module) is None]
-    assert not homeless, f"give these a layer in {Path(__file__).name}: {homeless}"
+def imported_rooms(place: str) -> dict[str, set[str]]:
+    """The rooms of a folder, each with those of them that it imports."""
+    rooms: dict[str, set[str]] = {room: set() for module in MODULES if (room := room_of(module, place))}
+    for module, names in IMPORTS.items():
+        here = room_of(module, place)
+        if here is not None:
+            rooms[here] |= {there for name in names if (there := room_of(name, place)) not in (None, here)}
+    return rooms
 
 
-def test_imports_point_downwards_only() -> None:
+def circle(graph: dict[str, set[str]]) -> list[str] | None:
+    """A way along the arrows of a graph that comes back to where it began, or None."""
+    done: set[str] = set()
+
+    def walk(node: str, path: tuple[str, ...]) -> list[str] | None:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node not in done:
+            for each in sorted(graph[node]):
+                if found := walk(each, (*path, node)):
+                    return found
+            done.add(node)
+        return None
+
+    return next((found for node in sorted(graph) if (found := walk(node, ()))), None)
+
+
+def test_rooms_import_what_they_may_and_no_more() -> None:
+    imported: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
+    for module, names in IMPORTS.items():
+        here = room_of(module, module.split(".")[0])
+        for name in names if here else ():
+            there = room_of(name, name.split(".")[0])
+            if there not in (None, here):
+                imported.setdefault(here, set()).add(there)
+    assert imported == {room: set(allowed.split()) for room, allowed in MAY_IMPORT.items()}
+
+
+def test_the_list_of_rooms_runs_from_the_top_down() -> None:
+    order = list(MAY_IMPORT)
     upwards = [
-        f"{module} ({LAYERS[here][0]}) imports {name} ({LAYERS[there][0]})"
-        for module, names in IMPORTS.items()
-        for name in sorted(names)
-        if (here := layer_of(module)) is not None and (there := layer_of(name)) is not None and there < here
+        f"{room} may import {other}, which is above it"
+        for room, allowed in MAY_IMPORT.items()
+        for other in allowed.split()
+        if order.index(other) < order.index(room)
     ]
     assert not upwards
 
 
-def test_no_imports_go_in_circles_not_even_lazy_ones() -> None:
-    def walk(module: str, path: tuple[str, ...]) -> list[str] | None:
-        if module in path:
-            return [*path[path.index(module) :], module]
-        if module in done:
-            return None
-        for name in sorted(IMPORTS[module]):
-            if circle := walk(name, (*path, module)):
-                return circle
-        done.add(module)
-        return None
+@pytest.mark.parametrize("place", PLACES)
+def test_no_imports_go_in_circles_between_a_folders_rooms(place: str) -> None:
+    assert circle(imported_rooms(place)) is None
 
-    done: set[str] = set()
-    circles = [" -> ".join(circle) for module in sorted(MODULES) if (circle := walk(module, ()))]
-    assert not circles
+
+def test_no_imports_go_in_circles_not_even_lazy_ones() -> None:
+    assert circle(IMPORTS) is None
+
+
+def test_a_folder_holds_few_entries_and_says_what_it_is() -> None:
+    wrong = []
+    for place in PLACES:
+        folder = ROOT / place.replace(".", "/")
+        entries = [p for p in folder.iterdir() if p.name not in ("__init__.py", "__pycache__")]
+        if folder.name != "families" and len(entries) > MOST_ENTRIES.get(place, MOST_ENTRIES_ELSEWHERE):
+            wrong.append(f"{place} has {len(entries)} entries")
+        if not ast.get_docstring(parse(folder / "__init__.py")):
+            wrong.append(f"{place}/__init__.py does not say what the folder is for")
+    assert not wrong
 
 
 def test_the_engine_and_the_model_know_no_web_framework() -> None:
     knowing = {
         module: found
         for module, path in MODULES.items()
-        if module.startswith(("server.engine", "model")) and module != "server.engine_client"
+        if module.startswith(("server.engine", "model")) and module != "server.dispatch.engine_client"
         if (found := libraries(parse(path)) & SHELL_LIBRARIES)
     }
     assert not knowing
@@ -208,7 +259,9 @@ def loaded_by(start: str) -> set[str]:
     return reached
 
 
-@pytest.mark.parametrize("start", ["server.cli", "server.app", "server.lit_api", "server.loop", *WITHOUT_TORCH])
+@pytest.mark.parametrize(
+    "start", ["server.cli", "server.app", "server.worker.litserve_api", "server.worker.loop", *WITHOUT_TORCH]
+)
 def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
     naming = [
         module
@@ -219,7 +272,7 @@ def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
 
 
 def test_the_api_process_runs_without_torch() -> None:
-    modules = ["server.cli", "server.app", "server.lit_api", "server.loop", *WITHOUT_TORCH]
+    modules = ["server.cli", "server.app", "server.worker.litserve_api", "server.worker.loop", *WITHOUT_TORCH]
     code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

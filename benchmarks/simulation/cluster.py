@@ -17,8 +17,8 @@ from benchmarks.simulation.routers import POLICIES
 from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival
-from server.admission import Admission
-from server.errors import QueueFull
+from server.dispatch.admission import Admission
+from server.http.errors import QueueFull
 
 
 @dataclass(frozen=True)

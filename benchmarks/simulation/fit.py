@@ -21,8 +21,8 @@ from benchmarks.models import CACHE
 from benchmarks.processes import ROOT
 from benchmarks.simulation.line import Fit, Step, fit_steps
 from model.checkpoint.registry import read_config
-from server import messages
 from server.engine.engine import Engine
+from server.ipc import messages
 
 
 def measure_steps(engine: Engine, length: int, seconds: float, vocabulary: int) -> list[Step]:

@@ -1,8 +1,8 @@
 """The KV cache of a simulated worker: how many blocks are free, and which prefixes they still hold.
 
-The books of `server.engine.block_manager` without tokens or hashes: a block of a shared prefix has a name, the others
-are counted. So a request costs a few operations instead of one for each of its tokens. A test holds them to the real
-ones, step by step.
+The books of `server.engine.scheduling.block_manager` without tokens or hashes: a block of a shared prefix has a name,
+the others are counted. So a request costs a few operations instead of one for each of its tokens. A test holds them to
+the real ones, step by step.
 """
 
 from collections import Counter, OrderedDict

@@ -7,7 +7,7 @@ from benchmarks.simulation.job import Job
 from benchmarks.simulation.replica import Replica
 from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
-from server.admission import Admission, Cost
+from server.dispatch.admission import Admission, Cost
 
 
 class State(Enum):

@@ -1,4 +1,5 @@
-"""One simulated worker: continuous batching as `server.engine.scheduler` does it, in seconds that nobody waits for.
+"""One simulated worker: continuous batching as `server.engine.scheduling.scheduler` does it, in seconds that nobody
+waits for.
 
 Requests of one client and one priority that generate text. Its steps are those of the real scheduler, block manager and
 prompt budget, one by one (a test compares them). But steps in which only decodes run are made many at once: until one
@@ -15,7 +16,7 @@ from benchmarks.simulation.job import Job
 from benchmarks.simulation.kv_blocks import KVBlocks
 from benchmarks.simulation.step import EngineLimits, Share, Work
 from benchmarks.simulation.step_times import StepTimes
-from server.engine.prompt_budget import PromptBudget
+from server.engine.scheduling.prompt_budget import PromptBudget
 
 _LOOKAHEAD = 128  # as the scheduler's
 _REMEMBERED = 9  # as the prompt budget's: of a run of equal steps it keeps so many

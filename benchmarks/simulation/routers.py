@@ -1,4 +1,4 @@
-"""Who gets a request: the server's own policy (`server.routing`, as it is), and those it is compared with.
+"""Who gets a request: the server's own policy (`server.dispatch.routing`, as it is), and those it is compared with.
 
 A router sees what a front door sees: who takes requests, and what each has left to do. It does not look into a worker.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from benchmarks.simulation.job import Job
 from benchmarks.simulation.member import Member
-from server.routing import Candidate, Prompt, Router
+from server.dispatch.routing import Candidate, Prompt, Router
 
 FEW = 16
 """Of so many members each one's tokens are counted up to the last step, and all are weighed against each other. Of more
@@ -81,7 +81,7 @@ class FewestRequests(_Plain):
 
 
 class Ours:
-    """`server.routing.Router`; `by_prefix` is what it does, without it nothing is expected to lie anywhere."""
+    """`server.dispatch.routing.Router`; `by_prefix` is what it does, without it nothing is expected to lie anywhere."""
 
     def __init__(self, most_members: int, seed: int, *, by_prefix: bool = True) -> None:
         self._router = Router(most_members)

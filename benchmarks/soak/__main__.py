@@ -40,7 +40,7 @@ SERVE = [
 _SETTLE_WITHIN = 30.0
 _BOOKS_CHECKED = 4.0
 """Seconds of idleness after which the server has looked at its own books: both processes do after two (a tick of
-`server.drain`, a heartbeat of `server.loop` later), and count at once what they find."""
+`server.lifecycle.drain`, a heartbeat of `server.worker.loop` later), and count at once what they find."""
 _FILES_SLACK = 2
 _LAST_LOG = 2000
 """Characters of its log that are shown of a server that ended."""

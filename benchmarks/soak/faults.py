@@ -1,6 +1,7 @@
 """What is done to the server while the soak runs: its worker is killed, or stopped for a moment, at random times.
 
-Kills are spaced so that the supervisor goes on restarting (`server.supervisor` gives up at five ends within a minute).
+Kills are spaced so that the supervisor goes on restarting (`server.lifecycle.supervisor` gives up at five ends within a
+minute).
 """
 
 import asyncio
@@ -73,7 +74,7 @@ async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float
     """Every fault of the plan, each noted in `faults` once it is healed; returns after the last.
 
     Where workers start slowly, as beside other work, faults come later: a server whose last workers together were ready
-    for less than a minute ends, as it should (`server.supervisor`).
+    for less than a minute ends, as it should (`server.lifecycle.supervisor`).
     """
     draw, begun = random.Random(f"stops {seed}"), time.monotonic()
     for planned, plan in fault_times(seed, seconds, mean_spacing):

@@ -18,8 +18,8 @@ from ray.serve import Application
 
 from deploy.ray.engine import Engine
 from deploy.ray.ingress import Ingress
-from server.lit_api import ENGINE_FACTORY
-from server.settings import ENV_PREFIX, Settings, SettingsError, setting_names
+from server.config.settings import ENV_PREFIX, Settings, SettingsError, setting_names
+from server.worker.litserve_api import ENGINE_FACTORY
 
 _SPARE_GRACE = 10.0
 """Seconds for the processes of a replica to end, beyond those for its requests."""

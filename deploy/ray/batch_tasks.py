@@ -12,26 +12,26 @@ import pydantic
 
 from model.hooks.point_names import stack_config
 from server.app import ModelFiles
+from server.auth.keys import Keyring
+from server.config.settings import Settings
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
-from server.errors import BadRequest, PayloadTooLarge, Unavailable, validation_error
-from server.keys import Keyring
-from server.metrics import Metrics
-from server.routes.abilities import check_part
-from server.routes.attention import attention_entry, plan_of
+from server.http.errors import BadRequest, PayloadTooLarge, Unavailable, validation_error
+from server.http.tensor_formats import Entry, NumpyArray
+from server.observability.metrics import Metrics
 from server.routes.context import AppContext, Engine
-from server.routes.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.inputs import read_inputs
-from server.routes.interventions import read_all_interventions
+from server.routes.inspect.attention import attention_entry, plan_of
+from server.routes.inspect.interventions import read_all_interventions
+from server.routes.inspect.selectors import select_heads
+from server.routes.inspect.trace import trace_entry, trace_work
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.inspect.trace_plan import choose_points, plan_inputs
+from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.prompts import Prompt
+from server.routes.supported_routes import check_part
 from server.routes.tasks import Result, Work
-from server.routes.trace import trace_entry, trace_work
 from server.schemas import AttentionRequest, EmbeddingRequest, TraceRequest
-from server.selectors import select_heads
-from server.settings import Settings
-from server.tensors import Entry, NumpyArray
-from server.trace_body import DescribedEntry
-from server.trace_plan import choose_points, plan_inputs
 
 TaskName = Literal["embedding", "attention", "trace"]
 Body = EmbeddingRequest | AttentionRequest | TraceRequest

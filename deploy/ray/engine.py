@@ -16,16 +16,16 @@ from ray import serve
 from starlette.types import ASGIApp, Message, Scope
 
 from server.app import create_app, load_model_files
+from server.auth.keys import Keyring
 from server.cli import forget_keys
-from server.devices import places
-from server.http_protocol import BODY_WRITER, ConnectionEvents
-from server.keys import Keyring
-from server.logs import configure_logging
-from server.metrics import Metrics
-from server.processes import LightwellServer, at_places
-from server.settings import Settings
-from server.supervisor import prepare_environment
-from server.tracing import Tracing, is_wanted
+from server.config.devices import places
+from server.config.settings import Settings
+from server.http.connection import BODY_WRITER, ConnectionEvents
+from server.lifecycle.processes import LightwellServer, at_places
+from server.lifecycle.supervisor import prepare_environment
+from server.observability.logs import configure_logging
+from server.observability.metrics import Metrics
+from server.observability.otel import Tracing, is_wanted
 
 logger = logging.getLogger(__name__)
 
@@ -193,10 +193,10 @@ class _Exchange:
 
     @property
     def is_ready(self) -> bool:
-        """As `server.http_protocol.BodyWriter`."""
+        """As `server.http.connection.BodyWriter`."""
         return self._head is not None and not self._is_complete and not self._gone.is_set()
 
     def write(self, piece: bytes) -> None:
-        """As `server.http_protocol.BodyWriter`."""
+        """As `server.http.connection.BodyWriter`."""
         self._pieces.append(piece)
         self._came.set()

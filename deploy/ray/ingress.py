@@ -21,9 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deploy.ray.engine import Head
 from deploy.ray.gather import merge
-from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost, error_response
-from server.metrics import CONTENT_TYPE
-from server.sse import error_event
+from server.http.errors import (
+    ApiError,
+    EngineError,
+    PayloadTooLarge,
+    QueueFull,
+    Unavailable,
+    WorkerLost,
+    error_response,
+)
+from server.http.sse import error_event
+from server.observability.metrics import CONTENT_TYPE
 
 logger = logging.getLogger(__name__)
 

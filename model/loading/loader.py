@@ -109,9 +109,9 @@ def build_model(
     quantize: Quantization = "none",
     shares: Mapping[str, Shares] | None = None,
 ) -> Transformer:
-    """The network of `weights`, under our names (`model.checkpoint.weight_files`), which leave the dict; `context` is the
-    longest sequence that will be run, `batch_invariant` and `quantize` as in `load_model`; `shares`: of each stack, by its
-    prefix, where the weights are one rank's part.
+    """The network of `weights`, under our names (`model.checkpoint.weight_files`), which leave the dict; `context` is
+    the longest sequence that will be run, `batch_invariant` and `quantize` as in `load_model`; `shares`: of each stack,
+    by its prefix, where the weights are one rank's part.
 
     Raises KeyError when a weight is missing.
     """

@@ -98,7 +98,7 @@ class Shares:
         return {"head": self.heads, "kv_head": self.kv_heads, "d_mlp": self.neurons}.get(axis)
 
     def of_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole weight under our name (`model.checkpoint.weight_maps`); a view where one will do."""
+        """This rank's part of a whole weight under our name (`model.checkpoint.weight_maps`); a view if one will do."""
         size = self.config.head_dim
         owner, _, kind = name.rpartition(".")
         owner = owner.rpartition(".")[2]

@@ -1,6 +1,6 @@
 """How one engine is to be built. Standard library only: it is pickled from the API process to the worker.
 
-Knows nothing of flags or HTTP limits; those are `server.settings`.
+Knows nothing of flags or HTTP limits; those are `server.config.settings`.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class EngineConfig:
     start_logging: Callable[[str], object] | None = None
     """Called in each of these but the worker, with a name for it, and so pickled; None: they log warnings alone."""
     cuda_graphs: str = "compiled"
-    """Steps of single tokens on a GPU (`server.engine.decode_graphs`): compiled | plain | off."""
+    """Steps of single tokens on a GPU (`server.engine.execution.cuda_graphs`): compiled | plain | off."""
     kernels: Literal["auto", "native", "torch"] = "auto"
     """What computes on a CPU: our kernels where they can, our kernels or an error, or plain torch operations."""
     kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = "auto"

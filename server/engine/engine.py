@@ -24,37 +24,37 @@ from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.network.transformer import Transformer
-from server.engine.abandonment import StepAbandoned, StillWanted
-from server.engine.block_manager import BlockManager
+from server.engine.active_request import Tracked, unbegun
+from server.engine.captures.request_captures import Findings
 from server.engine.config import EngineConfig
-from server.engine.decode_graphs import graphs_for
+from server.engine.execution.cuda_graphs import graphs_for
+from server.engine.execution.fault_isolation import run_isolated
+from server.engine.execution.kernel_choice import choose_kernels
+from server.engine.execution.model_runner import ModelRunner, StepResult
+from server.engine.execution.step_cancellation import StepAbandoned, StillWanted
+from server.engine.execution.threads import use_threads
+from server.engine.execution.warm_up import warm_up
+from server.engine.execution.weight_queries import Inspector
 from server.engine.failure import Failure, failure_of
-from server.engine.findings import Findings
 from server.engine.info import engine_info, stacks_of
-from server.engine.inspector import Inspector
-from server.engine.isolation import run_isolated
-from server.engine.kernel_choice import choose_kernels
-from server.engine.look_budget import LookBudget
-from server.engine.memory import num_cache_blocks
-from server.engine.memory_limit import give_back_memory, reserve
-from server.engine.model_runner import ModelRunner, StepResult
+from server.engine.memory.kv_cache_size import num_cache_blocks
+from server.engine.memory.memory_limit import give_back_memory, reserve
+from server.engine.memory.memory_retry import SetAside
 from server.engine.outputs import EngineStats, FinishReason, RequestOutput, StepOutput, Timing
-from server.engine.prompt_budget import PromptBudget
-from server.engine.ranks import Ranks
 from server.engine.request import EngineRequest, WeightsTask
-from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
+from server.engine.scheduling.block_manager import BlockManager
+from server.engine.scheduling.capture_budget import LookBudget
+from server.engine.scheduling.prompt_budget import PromptBudget
+from server.engine.scheduling.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
-from server.engine.set_aside import SetAside
 from server.engine.state import engine_state
-from server.engine.tensor_parallel import load_shared, weights_of
-from server.engine.threads import use_threads
-from server.engine.tracked import Tracked, unbegun
-from server.engine.warm_up import warm_up
+from server.engine.tensor_parallel.load import load_shared, weights_of
+from server.engine.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
 _LOOK_TOKENS = {"cpu": 32, "cuda": 256}
-"""Most rows of looks beside running text; how many there are is measured (`server.engine.look_budget`)."""
+"""Most rows of looks beside running text; `capture_budget` measures how many there are."""
 
 
 class Engine:
@@ -84,7 +84,7 @@ class Engine:
         """What the inspector was asked and has not answered."""
         self._set_aside = SetAside()
         self._let_answers_go: Callable[[], object] = lambda: None
-        self._asks = model.device.type == "cpu"  # `server.engine.abandonment` says why
+        self._asks = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """The last step was given up though somebody wanted it."""

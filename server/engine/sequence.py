@@ -10,7 +10,6 @@ from bisect import bisect_left
 from enum import Enum
 from typing import NamedTuple
 
-from server.engine.needs import Stacks, needs_of
 from server.engine.outputs import FinishReason
 from server.engine.request import (
     AttentionTask,
@@ -21,6 +20,7 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
+from server.engine.required_layers import Stacks, needs_of
 from server.engine.sampling_params import SamplingParams
 
 

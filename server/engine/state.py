@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server.engine.block_manager import BlockManager
-from server.engine.look_budget import LookBudget
-from server.engine.scheduler import Scheduler
+from server.engine.scheduling.block_manager import BlockManager
+from server.engine.scheduling.capture_budget import LookBudget
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequence import Sequence
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -1,7 +1,7 @@
 """Every HTTP route, each in its own file. They read and check requests, and write answers; they compute nothing.
 
-The application adds the error handlers (`server.errors`) and the HTTP metrics (`server.metrics`) around them, and
-leaves FastAPI's own /docs out: it would load its scripts from the network, and hide ours.
+The application adds the error handlers (`server.http.errors`) and the HTTP metrics (`server.observability.metrics`)
+around them, and leaves FastAPI's own /docs out: it would load its scripts from the network, and hide ours.
 """
 
 from typing import Any
@@ -10,31 +10,24 @@ from fastapi import APIRouter, Security
 from fastapi.security import HTTPBearer
 from starlette.routing import BaseRoute
 
-from server.routes import (
-    admin,
+from server.routes.auth_route import OpenRoute, admin_route, guarded_route
+from server.routes.context import AppContext
+from server.routes.inspect import (
     attention,
-    capabilities,
-    chat,
-    completions,
     contributions,
     correlations,
-    embeddings,
     explain,
     heads,
-    health,
     lens,
-    models,
     next_token,
-    page,
     rollout,
-    tokenize,
     trace,
     trajectory,
     weights,
 )
-from server.routes.context import AppContext
-from server.routes.guard import OpenRoute, admin_route, guarded_route
-from server.routes.terms import running_route
+from server.routes.openai import chat, completions, embeddings, models, tokenize
+from server.routes.ops import admin, capabilities, health, page
+from server.routes.request_context import running_route
 from server.schemas import ErrorAnswer
 
 _STATUSES = {

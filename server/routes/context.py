@@ -13,13 +13,13 @@ from model.config import ModelConfig
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from server.admission import capture_limit
+from server.auth.keys import Keyring
+from server.config.settings import Settings
+from server.dispatch.admission import capture_limit
 from server.engine.outputs import EngineInfo, RequestOutput
 from server.engine.request import Intervention, Task
-from server.errors import Unavailable
-from server.keys import Keyring
-from server.metrics import EngineStatus, Metrics
-from server.settings import Settings
+from server.http.errors import Unavailable
+from server.observability.metrics import EngineStatus, Metrics
 
 
 class Handle(Protocol):
@@ -34,7 +34,7 @@ class Handle(Protocol):
 
 class Engine(EngineStatus, Protocol):
     """The API process's end of the engine, with what the metrics read of it. `submit` and the handles raise
-    `server.errors.ApiError`."""
+    `server.http.errors.ApiError`."""
 
     async def submit(
         self,

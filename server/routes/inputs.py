@@ -8,7 +8,7 @@ the start token included. Knows no engine and no answer.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from server.errors import BadRequest
+from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.prompts import (
     Keep,

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
-from server.errors import BadRequest, NotFound, shown
-from server.json_reader import Integers
+from server.http.errors import BadRequest, NotFound, shown
+from server.http.json_reader import Integers
 from server.routes.context import AppContext
 from server.schemas import ChatMessage, PromptInput
 from server.schemas.base import encodable

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from server.engine.outputs import Array
 from server.engine.request import Intervention, Task
-from server.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
+from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
-from server.routes.terms import deadline, priority
+from server.routes.request_context import deadline, priority
 
 _MAX_TOGETHER = 64
 """Inputs of one HTTP request in the engine at once, or as many as run: a long list must not fill everybody's queue."""

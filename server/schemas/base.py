@@ -17,8 +17,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
-from server.json_reader import Integers
-from server.key_limits import PRIORITIES
+from server.auth.quotas import PRIORITIES
+from server.http.json_reader import Integers
 from server.schemas.known_fields import (
     IGNORED_IN_MESSAGES,
     REFUSED_IN_MESSAGES,

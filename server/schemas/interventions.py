@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from server.errors import BadRequest
+from server.http.errors import BadRequest
 from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Text, Texts, TokenIds, encodable, wrong
 
 MAX_INTERVENTIONS = 64

@@ -13,7 +13,7 @@ from benchmarks.gpu.networks import Network, key_value_bytes, make_ours, make_th
 from benchmarks.gpu.report import Machine, Results, table
 from model.layers.batched_attention import BatchedAttention
 from model.layers.decode_batch import DecodeBatch
-from server.engine import decode_graphs
+from server.engine.execution import cuda_graphs
 
 CPU = torch.device("cpu")
 TINY = Network(
@@ -47,7 +47,7 @@ def results() -> Results:
 
 @pytest.fixture(autouse=True)
 def _graphs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_graphs, "DEVICE_TYPES", ("cpu",))
+    monkeypatch.setattr(cuda_graphs, "DEVICE_TYPES", ("cpu",))
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,12 @@ from benchmarks.simulation.replica import Replica
 from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival, Lengths, Prefixes, Workload
-from server.engine.block_manager import BlockManager
-from server.engine.needs import Stacks
-from server.engine.prompt_budget import PromptBudget
 from server.engine.request import EngineRequest, GenerateTask
+from server.engine.required_layers import Stacks
 from server.engine.sampling_params import SamplingParams
-from server.engine.scheduler import Scheduler, SchedulerConfig
+from server.engine.scheduling.block_manager import BlockManager
+from server.engine.scheduling.prompt_budget import PromptBudget
+from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
 
 DYADIC = StepTimes(base=2.0**-7, per_prompt_token=2.0**-13, per_sequence=2.0**-11, per_context_key=2.0**-20)

@@ -16,11 +16,11 @@ from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.timed_engine import TimedEngine, TimedRunner
 from benchmarks.timed_server import BLOCK_SIZE, FIRST_TOKEN, STEP_TIMES, Fleet, timed_server
+from server.dispatch.routing import Candidate, Prompt, Router
 from server.engine.config import EngineConfig
 from server.engine.outputs import RequestOutput
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
-from server.routing import Candidate, Prompt, Router
 
 
 class Counted(StepTimes):

@@ -12,9 +12,9 @@ from lightwell_client import TraceResult, _look_calls
 from lightwell_client._wire import Answer
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, stack_config, stacks, version_4_names
-from server.errors import BadRequest
+from server.http.errors import BadRequest
+from server.routes.inspect.trace_plan import choose_points
 from server.schemas import TraceRequest
-from server.trace_plan import choose_points
 from tests.client.test_looks import as_json, fields_of
 from tests.server.serving import tiny_config
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from deploy.kubernetes.render import BANNER, COMPONENTS, PLAIN
-from server.settings import Settings, setting_names
+from server.config.settings import Settings, setting_names
 from tests.deploy.rendered import FOLDER, ROOT, VALUES, Document, container, documents, pod, render, texts, variables
 from tests.readme import metrics_table
 

@@ -25,7 +25,7 @@ import yaml
 
 from benchmarks.processes import LOOPBACK, Server, free_port, running, serve, worker_pid
 from deploy.grafana import build
-from server.keys import hash_of
+from server.auth.keys import hash_of
 from tests.server.running import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -24,7 +24,7 @@ from deploy.ray.batch_input import Columns, InputError, Row, find_files, parts_o
 from deploy.ray.batch_manifest import ManifestError, claim, held
 from deploy.ray.batch_tasks import Planner, TaskName, read_options
 from deploy.ray.shards import MANIFEST, FileFormat, RowAnswer, ShardError, read_shards, read_summary, shard_path
-from server.errors import ApiError
+from server.http.errors import ApiError
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import make_variant

@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, on import
     from deploy.ray.app import build, read_flags, read_scale
     from deploy.ray.gather import merge
-from server.settings import SettingsError, setting_names
+from server.config.settings import SettingsError, setting_names
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 

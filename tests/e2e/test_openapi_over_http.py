@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from benchmarks.processes import Server, serve
-from server.keys import key_entry
+from server.auth.keys import key_entry
 
 SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"

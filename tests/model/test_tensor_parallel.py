@@ -23,7 +23,7 @@ from model.ranks.leader import LeadingTransformer, load_leading
 from model.sharding.group import Group
 from model.sharding.shares import shares_of
 from model.sharding.split import check_split, why_not_split
-from server.engine.ranks import Ranks
+from server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.model.watching import Edit, Watched, points, run, token_ids

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from server.http_protocol import HttpProtocol
+from server.http.connection import HttpProtocol
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -26,9 +26,9 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
-from server.errors import ApiError
-from server.messages import is_bare
-from server.metrics import WorkerNumbers
+from server.http.errors import ApiError
+from server.ipc.messages import is_bare
+from server.observability.metrics import WorkerNumbers
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
 INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu", batch_invariant=True)

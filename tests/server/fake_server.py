@@ -11,17 +11,17 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from server import processes
 from server.cli import build_parser, fail
+from server.config.settings import SettingsError, from_arguments
+from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_handle import RequestHandle
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.engine_client import EngineClient
-from server.errors import ApiError, error_json, install_error_handlers
-from server.http_protocol import ConnectionEvents
-from server.logs import configure_logging
-from server.request_handle import RequestHandle
-from server.request_log import RequestLog
-from server.settings import SettingsError, from_arguments
+from server.http.connection import ConnectionEvents
+from server.http.errors import ApiError, error_json, install_error_handlers
+from server.lifecycle import processes
+from server.observability.access_log import RequestLog
+from server.observability.logs import configure_logging
 
 HELD_BYTES = 1000
 """What /endless counts as captured while it is sent."""

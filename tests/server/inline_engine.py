@@ -8,7 +8,7 @@ from pathlib import Path
 
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, Intervention, Task
-from server.errors import BadRequest
+from server.http.errors import BadRequest
 from tests.server.engine.driving import build, load
 from tests.server.fake_client import FakeEngine, FakeHandle, Submitted
 

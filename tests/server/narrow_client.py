@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from server.engine_client import EngineClient
-from server.settings import Settings
+from server.config.settings import Settings
+from server.dispatch.engine_client import EngineClient
 from tests.server.played_worker import PlayedWorker
 
 

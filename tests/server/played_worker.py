@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from server import messages
+from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.engine_client import EngineClient
-from server.link import Received, WorkerLink
-from server.messages import Hello, Ready, Refusal, ToWorker
-from server.request_handle import RequestHandle
+from server.ipc import messages
+from server.ipc.link import Received, WorkerLink
+from server.ipc.messages import Hello, Ready, Refusal, ToWorker
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 

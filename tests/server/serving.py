@@ -15,14 +15,14 @@ from model.config import ModelConfig
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from server.browsers import BrowserHeaders
-from server.errors import install_error_handlers
-from server.keys import Keyring, hash_of
-from server.metrics import Metrics
-from server.request_log import HttpExchange, RequestLog
+from server.auth.keys import Keyring, hash_of
+from server.config.settings import Settings
+from server.http.errors import install_error_handlers
+from server.http.security_headers import BrowserHeaders
+from server.observability.access_log import HttpExchange, RequestLog
+from server.observability.metrics import Metrics
 from server.routes import build_routes
 from server.routes.context import AppContext
-from server.settings import Settings
 from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
 
 END_OF_TEXT = 256

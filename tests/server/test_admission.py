@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.admission import Admission, Budget, Cost
-from server.errors import PayloadTooLarge, QueueFull
+from server.dispatch.admission import Admission, Budget, Cost
+from server.http.errors import PayloadTooLarge, QueueFull
 
 
 class Clock:

@@ -6,8 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.browsers import SECURITY_HEADERS, BrowserHeaders
-from server.settings import Settings, SettingsError
+from server.config.settings import Settings, SettingsError
+from server.http.security_headers import SECURITY_HEADERS, BrowserHeaders
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import site
 

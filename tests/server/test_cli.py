@@ -18,10 +18,10 @@ from model.checkpoint.folder import PACKAGED
 from model.kernels import library
 from model.kernels.choice import choose
 from model.kernels.cpus import CpuRow
+from server.auth.keys import Keyring
 from server.cli import forget_keys, main
-from server.health_check import serve_arguments
-from server.kernel_rates import measure
-from server.keys import Keyring
+from server.config.kernel_rates import measure
+from server.lifecycle.health_check import serve_arguments
 from tests.server.running import running_server
 
 
@@ -217,7 +217,7 @@ def test_kernels_names_the_levels_that_there_are_for_one_that_there_is_not() -> 
 def test_measured_kernels_tell_rates_and_a_line_for_the_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.kernel_report.measure", partial(measure, seconds=0.0, weight_bytes=1 << 20))
+    monkeypatch.setattr("server.config.kernel_report.measure", partial(measure, seconds=0.0, weight_bytes=1 << 20))
     told = kernels(capsys, "--measure")
     assert {"float32", "bfloat16", "int8"} <= told["rates"].keys()
     assert all(rate > 0 for of_form in told["rates"].values() for rate in of_form.values())
@@ -252,7 +252,7 @@ def test_health_asks_the_server_where_its_flags_say_it_listens(
         server.wait_ready()
         port = server.url.rpartition(":")[2]
         arguments = ["--host", "0.0.0.0", "--port", port]
-        monkeypatch.setattr("server.health_check.serve_arguments", lambda: arguments)
+        monkeypatch.setattr("server.lifecycle.health_check.serve_arguments", lambda: arguments)
         monkeypatch.setenv("LIGHTWELL_PORT", "1")
         assert main(["health"]) == 0
     assert main(["health"]) == 1

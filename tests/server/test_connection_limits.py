@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from server.http_protocol import (
+from server.http.connection import (
     MAX_HEAD_BYTES,
     SPARE_CONNECTIONS,
     ConnectionEvents,

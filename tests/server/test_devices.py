@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
-from server.setting_kinds import devices
+from server.config.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
+from server.config.setting_types import devices
 from tests.server.running import ROOT, running_server, wait_for
 
 
@@ -112,7 +112,7 @@ def test_workers_are_counted_against_the_time_that_a_quota_gives(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    monkeypatch.setattr("server.engine.cgroups.cpu_quota", lambda _: 2.0)
+    monkeypatch.setattr("server.engine.memory.cgroups.cpu_quota", lambda _: 2.0)
     found = places(2, "cpu")
     assert [len(group) for group in found.core_groups] == [4, 4], "all cores: others of the machine may use them too"
     assert not caplog.messages

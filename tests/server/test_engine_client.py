@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from server import messages
+from server.config.settings import Settings
+from server.dispatch.engine_client import EngineClient
 from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
-from server.engine_client import EngineClient
-from server.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
-from server.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
-from server.metrics import FAILURES
-from server.request_log import RequestRecord, current_record
-from server.settings import Settings
+from server.http.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
+from server.ipc import messages
+from server.ipc.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
+from server.observability.access_log import RequestRecord, current_record
+from server.observability.metrics import FAILURES
 from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
 

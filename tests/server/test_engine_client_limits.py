@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from server.admission import Cost
+from server.dispatch.admission import Cost
+from server.dispatch.debug_report import admission_state
+from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask, Intervention
 from server.engine.sampling_params import SamplingParams
-from server.engine_client import EngineClient
-from server.errors import PayloadTooLarge, QueueFull, Unavailable
-from server.messages import NewRequest
-from server.request_handle import RequestHandle
-from server.request_log import RequestRecord, current_record
-from server.state_report import admission_state
+from server.http.errors import PayloadTooLarge, QueueFull, Unavailable
+from server.ipc.messages import NewRequest
+from server.observability.access_log import RequestRecord, current_record
 from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
 

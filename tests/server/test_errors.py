@@ -7,8 +7,16 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 from starlette.exceptions import HTTPException
 
-from server import errors
-from server.errors import ApiError, QueueFull, Unavailable, WorkerLost, error_body, error_json, install_error_handlers
+from server.http import errors
+from server.http.errors import (
+    ApiError,
+    QueueFull,
+    Unavailable,
+    WorkerLost,
+    error_body,
+    error_json,
+    install_error_handlers,
+)
 
 STATUSES = {
     errors.BadRequest: 400,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from server.processes import bind
+from server.lifecycle.processes import bind
 from tests.server.fake_engine import expected_tokens
 from tests.server.running import ROOT, RunningServer, is_running, running_server, wait_for
 

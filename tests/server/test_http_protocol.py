@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from server.http_protocol import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
+from server.http.connection import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
 from tests.server.bare_server import app, exchange, serving
 
 

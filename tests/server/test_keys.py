@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from server.key_limits import KeyLimits, KeyUse, LimitReached
-from server.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
-from server.request_log import RequestRecord
+from server.auth.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
+from server.auth.quotas import KeyLimits, KeyUse, LimitReached
+from server.observability.access_log import RequestRecord
 
 
 class Clock:

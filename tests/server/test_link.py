@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.link import Frame, FrameDecoder, FrameError, LinkProtocol, WorkerLink, frame_parts, listen
+from server.ipc.link import Frame, FrameDecoder, FrameError, LinkProtocol, WorkerLink, frame_parts, listen
 
 frames = st.lists(
     st.tuples(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from server import messages
-from server.engine import abandonment
+from server.engine.execution import step_cancellation
 from server.engine.request import EngineRequest
-from server.link import FrameDecoder, WorkerLink, frame_parts
-from server.loop import run_engine
+from server.ipc import messages
+from server.ipc.link import FrameDecoder, WorkerLink, frame_parts
+from server.worker.loop import run_engine
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request
 
@@ -65,7 +65,7 @@ def gate() -> Gate:
 
 @pytest.fixture
 def api(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    monkeypatch.setattr(abandonment, "ASK_INTERVAL", 0.0)
+    monkeypatch.setattr(step_cancellation, "ASK_INTERVAL", 0.0)
     model = load(tiny.make_variant("llama-gqa", tmp_path))
     forward = model.forward
 

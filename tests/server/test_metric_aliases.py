@@ -5,10 +5,10 @@ import argparse
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from server.config.metric_aliases import GAUGES
+from server.config.settings import Settings, SettingsError, add_arguments, from_arguments
 from server.engine.outputs import EngineInfo
-from server.metric_aliases import GAUGES
-from server.metrics import Metrics
-from server.settings import Settings, SettingsError, add_arguments, from_arguments
+from server.observability.metrics import Metrics
 
 
 def read(*argv: str, **environ: str) -> Settings:

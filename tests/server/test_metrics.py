@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.engine.outputs import EngineStats, Timing
-from server.metrics import Histogram, Metrics, WorkerNumbers
-from server.request_log import RequestLog
+from server.observability.access_log import RequestLog
+from server.observability.metrics import Histogram, Metrics, WorkerNumbers
 
 
 @dataclass
@@ -168,7 +168,7 @@ async def test_a_client_that_left_before_the_answer_is_499_to_the_metrics_and_th
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         return None
 
-    with caplog.at_level(logging.INFO, logger="server.request_log"):
+    with caplog.at_level(logging.INFO, logger="server.observability.access_log"):
         await call(metrics, app)
     assert counted(metrics, 499) == 1
     assert " GET /x 499 " in caplog.text
@@ -180,7 +180,7 @@ async def test_a_crash_is_500_to_the_metrics_and_the_log(caplog: pytest.LogCaptu
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         raise RuntimeError
 
-    with caplog.at_level(logging.INFO, logger="server.request_log"), pytest.raises(RuntimeError):
+    with caplog.at_level(logging.INFO, logger="server.observability.access_log"), pytest.raises(RuntimeError):
         await call(metrics, app)
     assert counted(metrics, 500) == 1
     assert " GET /x 500 " in caplog.text

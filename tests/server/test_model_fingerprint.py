@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from model.checkpoint.folder import PACKAGED
-from server.model_fingerprint import difference, fingerprint
+from server.worker.model_fingerprint import difference, fingerprint
 from tests.server.running import running_server, wait_for
 
 

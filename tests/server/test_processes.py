@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from server import processes
-from server.http_protocol import ConnectionEvents
-from server.settings import Settings
+from server.config.settings import Settings
+from server.http.connection import ConnectionEvents
+from server.lifecycle import processes
 
 
 @pytest.fixture

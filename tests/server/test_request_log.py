@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from server.engine.outputs import Timing
-from server.logs import JsonFormatter
-from server.request_log import RequestLog, current_record
+from server.observability.access_log import RequestLog, current_record
+from server.observability.logs import JsonFormatter
 
 
 async def endpoint(request: Request) -> Response:
@@ -30,7 +30,7 @@ def client() -> httpx.AsyncClient:
 
 
 async def log_of(caplog: pytest.LogCaptureFixture, path: str, **headers: str) -> tuple[httpx.Response, list[str]]:
-    with caplog.at_level(logging.INFO, logger="server.request_log"):
+    with caplog.at_level(logging.INFO, logger="server.observability.access_log"):
         async with client() as http:
             response = await http.get(path, headers=headers)
     return response, caplog.messages
@@ -110,7 +110,7 @@ async def test_the_line_says_how_the_request_ran_and_ended(caplog: pytest.LogCap
         return PlainTextResponse("")
 
     app = RequestLog(Starlette(routes=[Route("/", run)]))
-    with caplog.at_level(logging.INFO, logger="server.request_log"):
+    with caplog.at_level(logging.INFO, logger="server.observability.access_log"):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as http:
             await http.get("/")
     rest = "queue_ms=500.0 first_token_ms=750.0 finish=stop,length error=worker_lost key=ana%20phone client=127.0.0.1"

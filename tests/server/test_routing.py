@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from server.dispatch.routing import Candidate, PrefixIndex, Prompt, Route, Router
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -17,7 +18,6 @@ from server.engine.request import (
     WeightsTask,
 )
 from server.engine.sampling_params import SamplingParams
-from server.routing import Candidate, PrefixIndex, Prompt, Route, Router
 
 BLOCK = 4
 SAMPLING = SamplingParams(max_tokens=4, seed=0)

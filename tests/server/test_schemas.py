@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from server.errors import BadRequest, validation_error
+from server.http.errors import BadRequest, validation_error
 from server.schemas import (
     AttentionRequest,
     ChatCompletionRequest,

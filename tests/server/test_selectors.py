@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.errors import BadRequest, PayloadTooLarge
+from server.http.errors import BadRequest, PayloadTooLarge
+from server.routes.inspect.selectors import AttentionPlan, check_answer_size, plan_attention, resolve, select_heads
 from server.schemas import AttentionRequest
-from server.selectors import AttentionPlan, check_answer_size, plan_attention, resolve, select_heads
 from tests.server.serving import tiny_config
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.kernels.library import LEVEL_VARIABLE, LIBRARY_VARIABLE
-from server.keys import hash_of
-from server.setting_kinds import parse_bytes
-from server.settings import (
+from server.auth.keys import hash_of
+from server.config.setting_types import parse_bytes
+from server.config.settings import (
     Settings,
     SettingsError,
     add_arguments,

@@ -20,15 +20,15 @@ from safetensors.numpy import load
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
-from server.devices import Places, places
+from server.config.devices import Places, places
+from server.config.settings import Settings
+from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
-from server.engine.memory import CPU_SHARE, num_cache_blocks
-from server.engine.memory_limit import free_host_memory, free_in_share
+from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
+from server.engine.memory.memory_limit import free_host_memory, free_in_share
 from server.engine.outputs import RequestOutput
-from server.engine_client import EngineClient
-from server.messages import Ready
-from server.processes import at_places
-from server.settings import Settings
+from server.ipc.messages import Ready
+from server.lifecycle.processes import at_places
 from tests import tiny
 from tests.server.fake_engine import expected_tokens
 from tests.server.played_worker import INFO, PlayedWorker, generate, until

@@ -17,10 +17,10 @@ from model.kv_cache import KVCache
 from model.sharding.group import Group
 from model.sharding.shares import shares_of, weight_parts
 from server.cli import main
+from server.config.memory_estimate import kv_bytes_per_token, largest_weight_bytes, sizes, weight_bytes
+from server.config.settings import Settings, SettingsError
 from server.engine.config import EngineConfig
-from server.engine.memory import num_cache_blocks
-from server.settings import Settings, SettingsError
-from server.sizing import kv_bytes_per_token, largest_weight_bytes, sizes, weight_bytes
+from server.engine.memory.kv_cache_size import num_cache_blocks
 from tests.tiny import make, make_variant
 
 

@@ -18,7 +18,7 @@ from model.checkpoint.folder import PACKAGED
 from model.checkpoint.generation_defaults import SamplingDefaults
 from model.kernels import library
 from server.app import default_model_id, load_model_files
-from server.settings import Settings
+from server.config.settings import Settings
 from tests.server.running import ROOT, RunningServer, running_server
 
 MODULE = "tests.server.lightwell_command"

@@ -10,9 +10,9 @@ from collections import deque
 
 import pytest
 
-from server.engine_client import EngineClient
-from server.settings import Settings
-from server.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short, prepare_environment
+from server.config.settings import Settings
+from server.dispatch.engine_client import EngineClient
+from server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short, prepare_environment
 
 
 def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again() -> None:

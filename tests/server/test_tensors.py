@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-from server import tensors
 from server.engine.outputs import Array
-from server.errors import BadRequest, NotAcceptable
-from server.tensors import Entry, Format, as_numpy, body_pieces, check_npy, json_pieces, negotiate, paced
+from server.http import tensor_formats
+from server.http.errors import BadRequest, NotAcceptable
+from server.http.tensor_formats import Entry, Format, as_numpy, body_pieces, check_npy, json_pieces, negotiate, paced
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_base64_is_the_little_endian_bytes() -> None:
 @pytest.mark.parametrize("encoding", ["float", "base64"])
 def test_a_body_in_many_pieces_reads_as_in_one(encoding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = body(Format.JSON, [entry(cube()), entry(cube() + 1, 1)], encoding)
-    monkeypatch.setattr(tensors, "PIECE_VALUES", 5)
-    monkeypatch.setattr(tensors, "PIECE_BYTES", 7)
+    monkeypatch.setattr(tensor_formats, "PIECE_VALUES", 5)
+    monkeypatch.setattr(tensor_formats, "PIECE_BYTES", 7)
     assert body(Format.JSON, [entry(cube()), entry(cube() + 1, 1)], encoding) == whole
 
 

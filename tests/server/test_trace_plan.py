@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, stacks
-from server.errors import PayloadTooLarge
+from server.http.errors import PayloadTooLarge
+from server.routes.inspect.trace_plan import check_trace_size, choose_points, plan_inputs
 from server.schemas import TraceRequest
-from server.trace_plan import check_trace_size, choose_points, plan_inputs
 from tests import tiny
 
 

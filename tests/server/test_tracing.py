@@ -19,11 +19,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from server.config.settings import SettingsError
 from server.engine.outputs import Timing
-from server.errors import Unavailable
-from server.request_log import RequestLog, current_record
-from server.settings import SettingsError
-from server.tracing import Tracing, is_wanted
+from server.http.errors import Unavailable
+from server.observability.access_log import RequestLog, current_record
+from server.observability.otel import Tracing, is_wanted
 from tests.server.fake_client import FakeEngine
 from tests.server.running import ROOT, running_server
 from tests.server.serving import site

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from server import messages
 from server.engine import outputs, request
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing, TokenLogprobs
 from server.engine.request import (
@@ -31,6 +30,7 @@ from server.engine.request import (
     WeightsTask,
 )
 from server.engine.sampling_params import SamplingParams
+from server.ipc import messages
 
 MAX_EXAMPLES = 40
 HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]

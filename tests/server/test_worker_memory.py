@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.fault_subject import leave_room
 from benchmarks.processes import worker_pid
-from server.engine.memory_limit import _status_bytes, free_in_share
+from server.engine.memory.memory_limit import _status_bytes, free_in_share
 from tests.server.running import RunningServer, running_server
 
 pytestmark = pytest.mark.slow

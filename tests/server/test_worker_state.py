@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from server import worker_state
+from server.dispatch import worker_state
+from server.dispatch.worker_state import WorkerState, seconds_until_ready
 from server.engine.outputs import EngineInfo
-from server.worker_state import WorkerState, seconds_until_ready
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 

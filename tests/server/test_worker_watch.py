@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from server import worker_state
-from server.admission import Cost
+from server.dispatch import worker_state
+from server.dispatch.admission import Cost
+from server.dispatch.request_handle import RequestHandle
+from server.dispatch.worker_health import WorkerWatch
+from server.dispatch.worker_state import WorkerState
 from server.engine.outputs import EngineInfo
-from server.request_handle import RequestHandle
-from server.supervisor import MAX_FAILURES, _num_short
-from server.worker_state import WorkerState
-from server.worker_watch import WorkerWatch
+from server.lifecycle.supervisor import MAX_FAILURES, _num_short
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 

@@ -18,7 +18,7 @@ from benchmarks.soak.clients import Outcome
 from benchmarks.soak.ends import FAILURES, LogLine
 from benchmarks.soak.faults import LEAST_SPACING, Fault, fault_times, put_off
 from benchmarks.soak.watch import API_PROCESS, MIN_LIFE, WORKER, Sample, Watch, growth_of
-from server.supervisor import FAILURE_WINDOW, MAX_FAILURES
+from server.lifecycle.supervisor import FAILURE_WINDOW, MAX_FAILURES
 
 WHOLE = Outcome("a", "patient", "chat", 10.0, "/v1/chat/completions", 11.0, status=200, end="whole", finish=("stop",))
 LEFT = replace(WHOLE, request_id="b", behaviour="leaves early", status=None, end="left", finish=())

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from model.network.transformer import Transformer
-from server.engine import abandonment
-from server.engine.abandonment import ASK_INTERVAL, StepAbandoned, StillWanted
 from server.engine.engine import Engine
+from server.engine.execution import step_cancellation
+from server.engine.execution.step_cancellation import ASK_INTERVAL, StepAbandoned, StillWanted
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, LensTask, Task
-from server.engine.scheduler import Schedule
+from server.engine.scheduling.scheduler import Schedule
 from server.engine.sequence import Chunk
 from tests.server.engine import toy_runner
 from tests.server.engine.driving import Answer, Load, alone, build, everything, generate, request
@@ -23,7 +23,7 @@ FIRST_LEAVER = 100
 
 @pytest.fixture
 def asks_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abandonment, "ASK_INTERVAL", 0.0)
+    monkeypatch.setattr(step_cancellation, "ASK_INTERVAL", 0.0)
 
 
 class Clock:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.block_manager import NULL_BLOCK, BlockManager
 from server.engine.request import EmbedTask
+from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
 from server.engine.sequence import Sequence
 from tests.server.engine.toy_runner import attend, generate, sequence
 

@@ -16,9 +16,9 @@ from model.batch import Batch, Span
 from model.kv_cache import KVCache
 from model.layers import batched_attention
 from model.network.transformer import Transformer
-from server.engine import decode_graphs
-from server.engine.decode_graphs import DecodeGraphs, why_no_graphs
 from server.engine.engine import Engine
+from server.engine.execution import cuda_graphs
+from server.engine.execution.cuda_graphs import DecodeGraphs, why_no_graphs
 from server.engine.request import AttentionCapture, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
@@ -41,8 +41,8 @@ ONE_OF_EACH = list({tiny.VARIANTS[name][0]: name for name in reversed(tiny.DECOD
 @pytest.fixture(autouse=True)
 def _small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shapes enough for short texts to meet several, on a CPU too."""
-    monkeypatch.setattr(decode_graphs, "LEAST_KEYS", 16)
-    monkeypatch.setattr(decode_graphs, "DEVICE_TYPES", ("cpu", "cuda"))
+    monkeypatch.setattr(cuda_graphs, "LEAST_KEYS", 16)
+    monkeypatch.setattr(cuda_graphs, "DEVICE_TYPES", ("cpu", "cuda"))
 
 
 def _passes(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
@@ -183,7 +183,7 @@ def test_a_compiler_can_read_the_step_of_every_family_as_one_graph(
 ) -> None:
     """Without generating code, which takes long; once for any number of blocks."""
     torch.compiler.reset()
-    monkeypatch.setattr(decode_graphs, "BACKEND", "eager")
+    monkeypatch.setattr(cuda_graphs, "BACKEND", "eager")
     _compiles(load(tiny.make_variant(name, tmp_path), torch.float64))
 
 
@@ -221,7 +221,7 @@ def test_without_a_compiler_graphs_are_plain(
     def none_here(*arguments: object) -> None:
         raise RuntimeError("Failed to find C compiler.\nPlease specify it.")
 
-    monkeypatch.setattr(decode_graphs, "BACKEND", none_here)
+    monkeypatch.setattr(cuda_graphs, "BACKEND", none_here)
     torch.compiler.reset()
     engine = build(model)
     counts = _passes(engine, monkeypatch)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from server.engine.inspector import Inspector
+from server.engine.execution.weight_queries import Inspector
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, WeightsTask
 

@@ -13,7 +13,7 @@ from model.kernels import library
 from model.kernels.choice import choose
 from model.kernels.cpus import DOT_LEVELS
 from server.engine.config import EngineConfig
-from server.engine.kernel_choice import choose_kernels, kernels_in_use
+from server.engine.execution.kernel_choice import choose_kernels, kernels_in_use
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from server.engine.look_budget import SHARE, LookBudget, StepWork
+from server.engine.scheduling.capture_budget import SHARE, LookBudget, StepWork
 
 PLAIN = 0.020
 """Seconds of a step of the streams alone."""

@@ -15,9 +15,9 @@ from model.hooks.attention_hooks import Attended
 from model.hooks.hooks import LayerLooks, Looks
 from model.layers.attention import NativeAttention, PlainAttention
 from model.network.transformer import Transformer
+from server.engine.captures.attention_sink import AttentionSink, RowSink
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EmbedTask, Task
-from server.engine.sinks import AttentionSink, RowSink
 from tests import tiny
 from tests.server.engine.driving import Load, build, generate, request
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.prompt_budget import PromptBudget
+from server.engine.scheduling.prompt_budget import PromptBudget
 
 PLAIN = 0.020
 """Seconds of a step of the streams alone."""

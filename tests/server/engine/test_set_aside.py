@@ -2,8 +2,8 @@
 
 import pytest
 
+from server.engine.memory.memory_retry import SetAside
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
-from server.engine.set_aside import SetAside
 
 NOBODY, SOMEBODY = (lambda: False), (lambda: True)
 

@@ -12,8 +12,8 @@ import torch
 
 from model.batch import Batch
 from model.network.transformer import Transformer
-from server.engine import abandonment
 from server.engine.engine import Engine
+from server.engine.execution import step_cancellation
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, WeightsTask
 from tests.server.engine.driving import Load, alone, build, generate, request, run
 
@@ -132,7 +132,7 @@ def test_whoever_leaves_or_is_late_meanwhile_each_is_told_its_end_once(
     model: Transformer, limit: Limit, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     random.seed(seed)
-    monkeypatch.setattr(abandonment, "ASK_INTERVAL", 0.0)
+    monkeypatch.setattr(step_cancellation, "ASK_INTERVAL", 0.0)
     engine = build(model, max_num_seqs=6)
     limit(engine, 3 * ONE_PAIR)
     ends: dict[int, list[str]] = {uid: [] for uid in range(30)}

@@ -7,8 +7,8 @@ import pytest
 
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
-from server.engine.look_budget import LookBudget
-from server.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
+from server.engine.scheduling.capture_budget import LookBudget
+from server.worker.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
 from tests.server.engine.driving import Load, build, generate, request
 
 PROMPT = [0, *range(20, 45)]

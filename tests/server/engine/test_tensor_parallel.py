@@ -25,9 +25,9 @@ from model.checkpoint.weight_maps import weights_of
 from model.hooks.points import Stack
 from model.network.transformer import Transformer
 from model.ranks.leader import LeadingTransformer, load_leading
+from server.config.settings import Settings, SettingsError
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.ranks import Ranks
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -38,7 +38,7 @@ from server.engine.request import (
     LensTask,
     Task,
 )
-from server.settings import Settings, SettingsError
+from server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.server.engine.driving import CPU, Answer, alone, build, everything, generate, load, request, run

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.kernels import library
-from server.engine.threads import SMALL_MODEL, use_threads
+from server.engine.execution.threads import SMALL_MODEL, use_threads
 from tests.invariance import num_threads
 
 

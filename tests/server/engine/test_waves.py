@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from server.engine.prompt_budget import PromptBudget
+from server.engine.scheduling.prompt_budget import PromptBudget
 from tests.server.engine.toy_runner import generate, scheduler, sequence
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64

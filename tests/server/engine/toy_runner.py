@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
-from server.engine.block_manager import NULL_BLOCK, BlockManager
-from server.engine.needs import Stacks
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
+from server.engine.required_layers import Stacks
 from server.engine.sampling_params import SamplingParams
-from server.engine.scheduler import Schedule, Scheduler, SchedulerConfig
+from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
+from server.engine.scheduling.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Chunk, Sequence
 
 NUM_LAYERS = 3

@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from server.routes.answers import tensor_response
-from server.tensors import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
+from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
+from server.routes.responses import tensor_response
 from tests.server.fake_client import INFO
 from tests.server.routes.looks import at_site, engine_of
 from tests.server.serving import site

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from server.errors import QueueFull
+from server.http.errors import QueueFull
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, number
 from tests.server.serving import Site, site
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from server.errors import BadRequest
-from server.json_reader import MAX_CONTAINERS
-from server.routes.guard import MAX_BODY_VALUES
+from server.http.errors import BadRequest
+from server.http.json_reader import MAX_CONTAINERS
+from server.routes.auth_route import MAX_BODY_VALUES
 from server.routes.prompts import MIN_TEXT_LIMIT, read_chat, read_following, read_prompts
 from server.schemas import ChatMessage
 from server.schemas.base import MAX_FIELDS, MAX_MESSAGES, MAX_PARTS, MAX_PROMPTS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.routes.abilities import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
+from server.routes.supported_routes import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 

@@ -11,7 +11,7 @@ import pytest
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.request import GenerateTask
-from server.errors import EngineError, QueueFull, WorkerLost
+from server.http.errors import EngineError, QueueFull, WorkerLost
 from tests.server.fake_client import FakeEngine, number
 from tests.server.serving import END_OF_TEXT, Site, events_of, site
 

@@ -15,7 +15,7 @@ from model.config import ModelConfig
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
-from server.errors import EngineError
+from server.http.errors import EngineError
 from server.routes.prompts import fit_input, read_prompts
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder

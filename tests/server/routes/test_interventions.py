@@ -10,7 +10,7 @@ import pytest
 
 from server.engine.outputs import Array
 from server.engine.request import GenerateTask, Intervention, PointCapture, TraceTask
-from server.errors import WorkerLost
+from server.http.errors import WorkerLost
 from server.schemas.interventions import MAX_INTERVENTIONS, MAX_LIST_NUMBERS, check_value_lists
 from tests.server.fake_client import FakeEngine, traced
 from tests.server.serving import Site, error_of, site, tiny_config, tiny_encoder_decoder
@@ -259,7 +259,7 @@ async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(tmp_path: Path)
 
 
 async def test_there_is_a_bound_on_the_tokens_of_sources(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.routes.interventions.MAX_SOURCE_TOKENS", 5)
+    monkeypatch.setattr("server.routes.inspect.interventions.MAX_SOURCE_TOKENS", 5)
     same = {"point": "resid_pre.0", "op": "mean", "from": {"input": ["abc", "de"]}}
     more = {"point": "resid_pre.1", "op": "patch", "positions": 0, "from": {"input": "f"}}
     async with site(tmp_path) as at:
@@ -414,7 +414,7 @@ async def test_there_is_a_bound_on_how_often_attention_is_changed(tmp_path: Path
 
 
 async def test_values_that_are_too_large_together_are_413(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.routes.interventions.MAX_VALUE_BYTES", 100)
+    monkeypatch.setattr("server.routes.inspect.interventions.MAX_VALUE_BYTES", 100)
     item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
     async with site(tmp_path) as at:
         error = await at.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)

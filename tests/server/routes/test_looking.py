@@ -12,10 +12,10 @@ from fastapi import Request
 from safetensors.numpy import load as load_safetensors
 from starlette.types import Message
 
-from server.errors import QueueFull
-from server.routes.looking import Look
-from server.sse import ClientGone
-from server.tensors import Format
+from server.http.errors import QueueFull
+from server.http.sse import ClientGone
+from server.http.tensor_formats import Format
+from server.routes.inspect.inspection import Look
 from tests.server.routes.looks import NEEDED, TEXT, at_site, engine_of
 from tests.server.tiny_network import HEADS, LAYERS
 

@@ -11,7 +11,7 @@ import openai
 import pytest
 import uvicorn
 
-from server.errors import EngineError
+from server.http.errors import EngineError
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import build_site
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.engine.request import EmbedTask
-from server.errors import QueueFull
+from server.http.errors import QueueFull
 from tests.server.fake_client import FakeEngine
 from tests.server.routes.looks import at_site, engine_of
 from tests.server.routes.test_admin import bearer, write_keys

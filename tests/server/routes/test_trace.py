@@ -16,7 +16,7 @@ from safetensors.numpy import load as load_safetensors
 
 from model.hooks.point_names import points_of, sizes, stacks
 from server.engine.request import PointCapture
-from server.errors import QueueFull
+from server.http.errors import QueueFull
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, traced
 from tests.server.serving import START, Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 

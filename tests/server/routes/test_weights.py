@@ -348,7 +348,7 @@ async def test_one_unit_has_no_pair_and_so_no_mean(at: Site) -> None:
 
 async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work was counted as samples times pairs: of 8 samples a large vocabulary's pairs would have taken minutes."""
-    monkeypatch.setattr("server.routes.correlations.MAX_PRODUCTS", 200 * 100)
+    monkeypatch.setattr("server.routes.inspect.correlations.MAX_PRODUCTS", 200 * 100)
     body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}
     error = await at.error("/v1/geometry", {**body, "units": list(range(20))}, 400)
     assert error["param"] == "units"

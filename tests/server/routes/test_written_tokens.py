@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.http_protocol import HttpProtocol
+from server.http.connection import HttpProtocol
 from tests.server.bare_server import serving
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import events_of, site

@@ -1,0 +1,1 @@
+"""Who may ask, and how much: API keys, their quotas and rates. It never knows what a request computes."""

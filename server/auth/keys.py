@@ -1,0 +1,257 @@
+"""API keys: which there are, read from flags and from a file that may change while the server runs, and whose one is.
+
+Only SHA-256 digests are kept, never a key. A key is random (`lightwell key` makes 256 bits), so a plain digest is
+enough: there is no dictionary to try. Knows nothing of HTTP.
+
+    # keys.toml: one table a key, named as the logs and metrics shall name it
+    [search-team]
+    hash = "sha256:..."           # what `lightwell key` prints
+    max_requests = 8              # in flight at once; left out: no limit
+    tokens_per_minute = 60000     # prompt and generated; left out: no limit
+    min_priority = -10            # its requests' earliest (lowest); left out: what --allow-priority says
+    expires = 2027-01-31          # a day or a time, UTC unless it says otherwise; left out: never
+    admin = true                  # may use /admin/...; left out: false
+"""
+
+import hashlib
+import hmac
+import logging
+import os
+import re
+import secrets
+import time
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from server.auth.quotas import PRIORITIES, KeyLimits, KeyUse
+
+logger = logging.getLogger(__name__)
+
+MAX_KEYS = 1000
+"""Each request's key is compared with all of them: about 0.2 us each."""
+_MAX_FILE_BYTES = 1 << 20
+_CHECK_INTERVAL = 1.0
+"""Seconds between two looks at the file."""
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+_NAME = re.compile(r"(?!key-\d)[A-Za-z0-9_-]{1,64}")  # what TOML takes without quotes, and no name of --api-key's
+_FIELDS = ("hash", "max_requests", "tokens_per_minute", "min_priority", "expires", "admin")
+
+
+class KeyFileError(ValueError):
+    """The key file cannot be used; the message is one line that names the file, the entry and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """One key. `digest` is the SHA-256 of its bytes, `expires` seconds since 1970 or None for never."""
+
+    name: str
+    digest: bytes
+    is_admin: bool = False
+    expires: float | None = None
+    limits: KeyLimits = field(default_factory=KeyLimits)
+
+    @property
+    def is_expired(self) -> bool:
+        return self.expires is not None and time.time() >= self.expires
+
+
+@dataclass(slots=True)
+class KnownKey:
+    """A key and what is done with it now."""
+
+    key: ApiKey
+    use: KeyUse
+
+
+def new_key() -> str:
+    """A random key of 256 bits."""
+    return f"lw-{secrets.token_urlsafe(32)}"
+
+
+def hash_of(key: str) -> str:
+    """The key as it is written to a file: `sha256:` and 64 hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def key_entry(name: str, key: str, *, is_admin: bool) -> str:
+    """What a key file says of a key. Raises KeyFileError for a bad name."""
+    fields: dict[str, object] = {"hash": hash_of(key)} | ({"admin": True} if is_admin else {})
+    _read_key(name, fields, repr(name))
+    return f'[{name}]\nhash = "{hash_of(key)}"\n' + ("admin = true\n" if is_admin else "")
+
+
+class Keyring:
+    """All keys that open the server: those of `hashes` for good, those of the file as it stands now.
+
+    A file that changed is read again, within a second, by the next request. One that cannot be used changes nothing:
+    the error is logged and counted, and the keys read before stay. Belongs to one event loop.
+    """
+
+    def __init__(
+        self, hashes: Sequence[str] = (), file: Path | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Raises KeyFileError: a server must not start open, or closed to all, because of a slip."""
+        self._fixed = [ApiKey(name=f"key-{i}", digest=_digest(text)) for i, text in enumerate(hashes, 1)]
+        self._file = file
+        self._clock = clock
+        self._signature: tuple[int, ...] | None = None
+        self._checked_at = clock()
+        self.known: list[KnownKey] = []
+        self.file_errors = 0
+        """How often the file was found unusable."""
+        if file is None:
+            self._replace(self._fixed)
+        else:
+            self._load(file)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether no key is needed."""
+        return not self._fixed and self._file is None
+
+    @property
+    def has_admin(self) -> bool:
+        self._look_at_file()  # or the first admin key would open nothing until some other route was asked for
+        return any(known.key.is_admin for known in self.known)
+
+    def find(self, given: bytes) -> KnownKey | None:
+        """The key with these bytes, expired or not.
+
+        Digests of all keys are compared, each in constant time: the time tells nothing about them.
+        """
+        self._look_at_file()
+        digest = hashlib.sha256(given).digest()
+        matches = [known for known in self.known if hmac.compare_digest(digest, known.key.digest)]
+        return matches[0] if matches else None
+
+    def reload(self) -> None:
+        """Read the file now. Raises KeyFileError; then the keys stay as they were."""
+        if self._file is None:
+            raise KeyFileError("no key file is in use; start the server with --api-key-file")
+        try:
+            self._load(self._file)
+        except KeyFileError as error:
+            self.file_errors += 1
+            logger.error("the API keys stay as they were: %s", error)
+            raise
+        logger.info("%s was read: %d API keys are known", self._file, len(self.known))
+
+    def _look_at_file(self) -> None:
+        if self._file is None or self._clock() - self._checked_at < _CHECK_INTERVAL:
+            return
+        self._checked_at = self._clock()
+        try:
+            found = _signature(os.stat(self._file))
+        except OSError:
+            found = ()  # told once, as any other change for the worse
+        if found == self._signature:
+            return
+        self._signature = found
+        try:
+            self.reload()
+        except KeyFileError:
+            return
+
+    def _load(self, file: Path) -> None:
+        try:
+            with file.open("rb") as source:
+                signature = _signature(os.fstat(source.fileno()))
+                content = source.read(_MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise KeyFileError(f"the key file {file} cannot be read: {error.strerror}") from None
+        read = read_keys(content, str(file))
+        taken = {key.digest: key.name for key in self._fixed}
+        for key in read:
+            if key.digest in taken:
+                raise KeyFileError(f"{file}: {key.name} has the same hash as {taken[key.digest]}")
+            taken[key.digest] = key.name
+        self._replace([*self._fixed, *read])
+        self._signature = signature
+
+    def _replace(self, keys: Sequence[ApiKey]) -> None:
+        """Know these keys; what a key of the same name does now goes on to count."""
+        uses = {known.key.name: known.use for known in self.known}
+        for key in keys:
+            uses.setdefault(key.name, KeyUse(key.name, self._clock)).limits = key.limits
+        self.known = [KnownKey(key, uses[key.name]) for key in keys]
+
+
+def read_keys(content: bytes, file: str) -> list[ApiKey]:
+    """The keys of a file's content. Raises KeyFileError, which never quotes what may be a key."""
+    if len(content) > _MAX_FILE_BYTES:
+        raise KeyFileError(f"{file} is larger than {_MAX_FILE_BYTES} bytes")
+    try:
+        tables = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise KeyFileError(f"{file} is no TOML: {error}") from None
+    if not 1 <= len(tables) <= MAX_KEYS:
+        raise KeyFileError(f"{file} holds {len(tables)} keys; 1 to {MAX_KEYS} are accepted")
+    return [_read_key(name, table, f"{file}: {name!r}") for name, table in tables.items()]
+
+
+def _read_key(name: str, table: Any, where: str) -> ApiKey:
+    if not _NAME.fullmatch(name):
+        raise KeyFileError(
+            f"{where} is no name; 1 to 64 of a-z, A-Z, 0-9, - and _ are accepted, but key-1 and so on are --api-key's"
+        )
+    if not isinstance(table, dict):
+        raise KeyFileError(f"{where} is no table; accepted is [{name}] with a line hash = ...")
+    unknown = sorted(table.keys() - set(_FIELDS))
+    if unknown:
+        raise KeyFileError(f"{where} has a field {unknown[0]!r}; accepted are {', '.join(_FIELDS)}")
+    hashed, admin = table.get("hash"), table.get("admin", False)
+    if not isinstance(hashed, str) or not _HASH.fullmatch(hashed):
+        raise KeyFileError(f"{where}: hash must be sha256: and 64 hexadecimal digits, as `lightwell key` prints them")
+    if not isinstance(admin, bool):
+        raise KeyFileError(f"{where}: admin is {admin!r}; true and false are accepted")
+    return ApiKey(
+        name=name,
+        digest=_digest(hashed),
+        is_admin=admin,
+        expires=_expiry(table.get("expires"), where),
+        limits=KeyLimits(
+            max_requests=_limit(table, "max_requests", where),
+            tokens_per_minute=_limit(table, "tokens_per_minute", where),
+            min_priority=_priority(table.get("min_priority"), where),
+        ),
+    )
+
+
+def _digest(hashed: str) -> bytes:
+    return bytes.fromhex(hashed.removeprefix("sha256:"))
+
+
+def _limit(table: dict[str, Any], field: str, where: str) -> int | None:
+    value = table.get(field)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise KeyFileError(f"{where}: {field} is {value!r}; an integer of at least 1 is accepted, or none for no limit")
+    return value
+
+
+def _priority(value: Any, where: str) -> int | None:
+    if value is None or (type(value) is int and value in PRIORITIES):  # not bool, which is an int too
+        return value
+    raise KeyFileError(
+        f"{where}: min_priority is {value!r}; an integer from {min(PRIORITIES)} to {max(PRIORITIES)} is accepted, or "
+        "none for what --allow-priority says"
+    )
+
+
+def _expiry(value: Any, where: str) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
+    raise KeyFileError(f"{where}: expires is {value!r}; a day such as 2027-01-31 or a time is accepted, unquoted")
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    """Changes when the file is written or replaced."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -1,0 +1,122 @@
+"""What one API key may use at once and over time: requests in flight, and tokens a minute. And how early it may go.
+
+Tokens are a bucket that holds at most one minute's worth and fills steadily. Every prompt token is taken from it when
+its request is admitted, every generated token when it is generated, so nobody pays for a `max_tokens` that was not
+used. A request comes in while a token is in the bucket; what it then takes may put the bucket in debt, and the key's
+next requests wait until that is filled up. Over time no key gets more than its limit; at once it may exceed it by what
+its requests in flight still generate, which `max_requests` bounds.
+
+Only counts: knows no key, no file and no other key, so that one can never wait for another's.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.auth.rates import Rate, retry_after
+
+PRIORITIES = range(-1000, 1001)
+"""What a request's priority may be; the lower, the earlier."""
+
+
+class LimitReached(Exception):
+    """A request is one too many; the message says for which limit, `retry_after` is in seconds."""
+
+    def __init__(self, message: str, code: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLimits:
+    """None is no limit."""
+
+    max_requests: int | None = None
+    tokens_per_minute: int | None = None
+    min_priority: int | None = None
+    """The earliest priority of its requests; None is what the server allows everybody."""
+
+
+class KeyUse:
+    """What one key does now, and has done since the server started. `clock` gives seconds."""
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = name
+        self.num_requests = 0
+        """HTTP requests in flight."""
+        self.requests_total = 0
+        self.tokens_total = 0
+        self.refusals: Counter[str] = Counter({"max_requests": 0, "tokens_per_minute": 0})
+        self._clock = clock
+        self._ends = Rate()
+        """Of its requests."""
+        self._limits = KeyLimits()
+        self._level = 0.0
+        """Tokens in the bucket; negative is debt. Without meaning when there is no limit."""
+        self._filled_at = clock()
+
+    @property
+    def limits(self) -> KeyLimits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: KeyLimits) -> None:
+        self._fill()
+        if limits.tokens_per_minute is not None and self._limits.tokens_per_minute is None:
+            self._level = float(limits.tokens_per_minute)
+        self._limits = limits
+
+    def begin(self, *, takes_tokens: bool) -> None:
+        """Count a request in; `end` counts it out. Raises LimitReached, which says which limit was met."""
+        limits = self._limits
+        if limits.max_requests is not None and self.num_requests >= limits.max_requests:
+            self.refusals["max_requests"] += 1
+            raise LimitReached(
+                f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "
+                f"{limits.max_requests} are accepted.",
+                code="key_requests_exceeded",
+                retry_after=self._seconds_until_ends(self.num_requests + 1 - limits.max_requests),
+            )
+        if limits.tokens_per_minute is not None and takes_tokens:
+            self._fill()
+            if self._level < 1:
+                self.refusals["tokens_per_minute"] += 1
+                raise LimitReached(
+                    f"The API key {self.name!r} has used its {limits.tokens_per_minute} tokens a minute.",
+                    code="key_tokens_exceeded",
+                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exactly
+                )
+        self._advance_ends()
+        self.num_requests += 1
+        self.requests_total += 1
+
+    def end(self) -> None:
+        """The answer is sent, or its client gone."""
+        self._advance_ends()
+        self.num_requests -= 1
+        self._ends.add(1)
+
+    def charge(self, num_tokens: int) -> None:
+        """Tokens of an admitted request: its prompt, or what it generated."""
+        self.tokens_total += num_tokens
+        self._fill()
+        self._level -= num_tokens
+
+    def _seconds_until_ends(self, num_requests: int) -> int:
+        """How long until so many of its own requests end, as they end now: nobody else's make room for it."""
+        self._advance_ends()
+        return retry_after(self._ends.seconds_for(num_requests))
+
+    def _advance_ends(self) -> None:
+        self._ends.advance(self._clock(), busy=self.num_requests > 0)
+
+    def _fill(self) -> None:
+        """Let in what has come since the last time."""
+        now = self._clock()
+        capacity = self._limits.tokens_per_minute
+        if capacity is not None:
+            self._level = min(float(capacity), self._level + (now - self._filled_at) * capacity / 60)
+        self._filled_at = now

@@ -1,0 +1,150 @@
+"""Which card, or which of the CPU cores that this process may use, each worker of a server has.
+
+Standard library only: cards are counted by a process of its own, which imports torch so that this one need not. Knows
+nothing of what workers do there.
+"""
+
+import itertools
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from server.engine.memory.cgroups import within_quota
+
+logger = logging.getLogger(__name__)
+
+Devices = int | Literal["all"] | tuple[int, ...]
+"""What `--devices` asks for: so many workers, one on every card, or one on each of these cards."""
+
+_COUNT_CARDS = "import torch; print(torch.cuda.device_count())"
+_COUNT_TIMEOUT = 120.0
+"""Seconds. Importing torch from a disk that is slow takes some ten."""
+_MOST_WORKERS_PER_CORE = 4
+"""Of a CPU. So many are of use to tests alone; more are a mistake, and would bring the machine down."""
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """One place for each worker."""
+
+    accelerator: Literal["cpu", "cuda"]
+    """What LitServe is told. One worker whose device is still to be found is "cpu" too."""
+    cards: tuple[int, ...] = ()
+    """Of worker i the i-th, in torch's numbers; empty without cards."""
+    core_groups: tuple[tuple[int, ...], ...] = ()
+    """Of worker i the i-th; empty where all cores are everyone's."""
+
+    @property
+    def num_workers(self) -> int:
+        return max(1, len(self.cards), len(self.core_groups))
+
+
+def places(devices: Devices, device: str, count_cards: Callable[[], int] | None = None) -> Places:
+    """Where the workers compute that `--devices` asks for, `device` being auto, cpu or cuda.
+
+    One worker stays where it always was: on all cores, or on the first card. Raises ValueError for cards that are not
+    there, for cards on a CPU, and for more workers than a CPU's cores could carry.
+    """
+    if devices == 1:
+        return Places("cuda", cards=(0,)) if device == "cuda" else Places("cpu")
+    num_cards = 0 if device == "cpu" else (count_cards or visible_cards)()
+    if device == "cuda" and not num_cards:
+        raise ValueError("torch finds no GPU here, which --device cuda asks for; --device cpu is accepted")
+    if num_cards:
+        return Places("cuda", cards=_choose(devices, num_cards))
+    if not isinstance(devices, int):
+        why = "--device is cpu" if device == "cpu" else "torch finds none here"
+        raise ValueError(f"GPUs are asked for, but {why}; a number of workers is accepted")
+    cores = sorted(os.sched_getaffinity(0), key=_neighbourhood)
+    num_usable = within_quota(len(cores))
+    most = _MOST_WORKERS_PER_CORE * num_usable
+    if devices > most:
+        raise ValueError(f"so many workers cannot share {num_usable} CPU cores; at most {most} are accepted")
+    if devices > num_usable:
+        logger.warning("%d workers share %d CPU cores, of which each would need one", devices, num_usable)
+    return Places("cpu", core_groups=core_groups(cores, devices))
+
+
+def as_text(devices: Devices) -> str:
+    """As `--devices` reads it."""
+    if not isinstance(devices, tuple):
+        return str(devices)
+    return f"{devices[0]}," if len(devices) == 1 else ",".join(map(str, devices))
+
+
+def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
+    """The cores in so many groups of neighbours, as even as can be. Where there are fewer cores than groups, several
+    groups are the same core.
+    """
+    num_cores = len(cores)
+    if num_groups > num_cores:
+        return tuple((cores[i % num_cores],) for i in range(num_groups))
+    bounds = [i * num_cores // num_groups for i in range(num_groups + 1)]
+    return tuple(tuple(cores[start:end]) for start, end in itertools.pairwise(bounds))
+
+
+def bind_to_cores(cores: Sequence[int]) -> None:
+    """Compute on these cores alone from now on, as far as this process may use them still: a container's can become
+    fewer while a server runs. Where none is left, stay on all that there are, which is logged.
+    """
+    usable = os.sched_getaffinity(0).intersection(cores)
+    if usable:
+        os.sched_setaffinity(0, usable)
+    else:
+        logger.warning("CPU cores %s may not be used any more; this worker is bound to none", _listed(cores))
+
+
+def visible_cards() -> int:
+    """How many cards a worker would see. Asked of torch itself, in a process that ends: no other counts as it does
+    (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and counting may begin to use them.
+    """
+    try:
+        # -P: what lies in the folder that the server was started in is nobody's torch
+        command = [sys.executable, "-P", "-c", _COUNT_CARDS]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_COUNT_TIMEOUT, check=True)
+        return int(answer.stdout.split()[-1])
+    except subprocess.CalledProcessError as error:
+        said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+        why = f" It said: {said[-1]}" if said else ""  # of a traceback the last line says what was wrong
+        raise ValueError(f"the GPUs could not be counted: {error}{why}") from error
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
+        raise ValueError(f"the GPUs could not be counted: {error}") from error
+
+
+def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
+    """Of `num_cards`, of which there is one at least."""
+    if devices == "all":
+        return tuple(range(num_cards))
+    if isinstance(devices, int):
+        if devices > num_cards:
+            accepted = "1 is" if num_cards == 1 else f"at most {num_cards} are"
+            raise ValueError(f"{devices} workers need as many GPUs, and torch finds {num_cards}; {accepted} accepted")
+        return tuple(range(devices))
+    missing = [card for card in devices if card >= num_cards]
+    if missing:
+        accepted = "0 is" if num_cards == 1 else f"0 to {num_cards - 1} are"
+        raise ValueError(f"there is no GPU {_listed(missing)}; torch finds {num_cards}; {accepted} accepted")
+    return devices
+
+
+def _neighbourhood(core: int) -> tuple[int, int, int]:
+    """What orders cores so that those of one processor, and threads of one core, stand together."""
+    folder = _TOPOLOGY / f"cpu{core}" / "topology"
+    return _read_int(folder / "physical_package_id"), _read_int(folder / "core_id"), core
+
+
+def _read_int(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # a kernel that does not tell: then by their numbers
+        return 0
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

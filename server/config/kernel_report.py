@@ -1,0 +1,130 @@
+"""What `lightwell kernels` tells: which kernels a server on this machine computes with, and how it multiplies."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from model.kernels import library
+from model.kernels.choice import ARITHMETIC_NAMES, bfloat16_arithmetic, choose
+from model.kernels.cpus import CpuRow, find_row
+from server.config.kernel_rates import Rate, measure, row_of
+from server.config.settings import Settings, SettingsError
+from server.engine.execution.threads import SMALL_MODEL, use_threads
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """Of this machine, and of a server on it with the same flags and variables."""
+
+    library: str
+    """Path of the compiled kernels."""
+    is_present: bool
+    kernels: str
+    """native | torch"""
+    levels: tuple[str, ...]
+    """That this CPU has, the lowest first."""
+    level: str | None
+    """In use."""
+    cpu: tuple[str, int, int]
+    """Vendor, family, model; an empty vendor where they are not known."""
+    row: CpuRow | None
+    """Of the table of CPUs, if this one is there."""
+    arithmetic: str | None
+    """By which products with bfloat16 weights are made: float32 | bf16-dot."""
+    threads: int
+    """That compute for a model too large to get fewer."""
+    rates: dict[str, Rate] | None = None
+    """On one thread; None where nothing was measured."""
+    measured_row: CpuRow | None = None
+    """What the table would say by these rates."""
+
+
+def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
+    """Look, and measure for some seconds if that is asked for.
+
+    Raises SettingsError for kernels, a level or a library that are asked for and not there.
+    """
+    chosen = settings.engine_kernels
+    try:
+        choose(chosen, settings.kernel_arithmetic)
+    except (ValueError, RuntimeError) as error:
+        raise SettingsError(str(error)) from None
+    levels = library.levels()
+    is_native = chosen != "torch" and bool(levels)
+    if measured and not is_native:
+        raise SettingsError("--measure needs kernels, and plain torch operations compute here")
+    use_threads(settings.threads, SMALL_MODEL)
+    rates = measure() if measured else None
+    return KernelReport(
+        library=str(library.library_path()),
+        is_present=library.library_path().is_file(),
+        kernels="native" if is_native else "torch",
+        levels=levels,
+        level=library.kernels().level if is_native else None,
+        cpu=library.cpu(),
+        row=find_row(*library.cpu()),
+        arithmetic=ARITHMETIC_NAMES[bfloat16_arithmetic()] if is_native else None,
+        threads=torch.get_num_threads(),
+        rates=rates,
+        measured_row=None if rates is None else row_of(rates),
+    )
+
+
+def as_json(report: KernelReport) -> dict[str, Any]:
+    """Return the report as JSON holds it."""
+    vendor, family, model = report.cpu
+    told: dict[str, Any] = {
+        "library": {"path": report.library, "present": report.is_present},
+        "kernels": report.kernels,
+        "levels": report.levels,
+        "level": report.level,
+        "cpu": {"vendor": vendor, "family": family, "model": model} if vendor else None,
+        "table_row": None if report.row is None else _row_as_json(report.row),
+        "arithmetic": report.arithmetic,
+        "threads": report.threads,
+    }
+    if report.rates is not None and report.measured_row is not None:
+        told["rates"] = {
+            name: {"gb_per_s_1_row": round(rate.bandwidth, 2), "gflop_per_s_256_rows": round(rate.compute, 2)}
+            for name, rate in report.rates.items()
+        }
+        told["measured_row"] = _row_as_json(report.measured_row)
+    return told
+
+
+def _row_as_json(row: CpuRow) -> dict[str, Any]:
+    return {"name": row.name, "dot_levels": list(row.dot_levels)}
+
+
+def as_table(report: KernelReport) -> str:
+    """Return the report for people: one line a fact, and one a rate."""
+    vendor, family, model = report.cpu
+    row = "unknown: widens to float32"
+    if report.row is not None:
+        row = f"{report.row.name}: {_said_of(report.row)}"
+    lines = {
+        "library": report.library if report.is_present else f"none ({report.library} is not there)",
+        "kernels": report.kernels,
+        "levels of this CPU": ", ".join(report.levels) or "none",
+        "level in use": report.level or "none",
+        "CPU": f"{vendor}, family {family}, model {model}" if vendor else "unknown",
+        "table of CPUs": row,
+        "bfloat16 arithmetic": report.arithmetic or "torch's",
+        "threads": str(report.threads),
+    }
+    text = [f"{name:<20}{value}" for name, value in lines.items()]
+    if report.rates is not None and report.measured_row is not None:
+        text += ["", f"{'on one thread':<20}{'1 row':>12}{'256 rows':>18}"]
+        text += [f"{n:<20}{r.bandwidth:>7.1f} GB/s{r.compute:>10.1f} GFLOP/s" for n, r in report.rates.items()]
+        text += ["", "for TABLE of model/kernels/cpus.py:", f"    {_as_source(report.measured_row)}"]
+    return "\n".join(text)
+
+
+def _said_of(row: CpuRow) -> str:
+    return f"dot products at level {', '.join(row.dot_levels)}" if row.dot_levels else "widens to float32"
+
+
+def _as_source(row: CpuRow) -> str:
+    fields = ", ".join(repr(each).replace("'", '"') for each in (row.name, row.vendor, row.family, row.models))
+    return f"CpuRow({fields}, {repr(row.dot_levels).replace(chr(39), chr(34))}),"

@@ -1,0 +1,155 @@
+"""What a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell size`.
+
+The formulas stand in docs/sizing.md, beside what was measured. Reads no weights and loads no torch.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+from model.analysis.census import MATRICES, Row, take_census
+from model.checkpoint.weight_maps import weights_of
+from model.config import ModelConfig
+from model.sharding.split import check_split
+from server.config.settings import Settings, SettingsError, format_bytes
+
+BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
+API_PROCESS = 140 << 20
+"""Python, the routes, a tokenizer of some 50,000 entries."""
+WORKER = 340 << 20
+"""Python, torch, what steps compute with."""
+_SCALE = 4
+"""Bytes of the number that a row of int8 is multiplied by."""
+_EVERYWHERE = ("norms", "positions", "token types", "embedding projection")
+"""Components that each rank has whole."""
+_OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
+_DEALT_OUT = ("cross_q", "up", "gate_up", "head")
+"""Weights whose biases are dealt out to the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of one server, all its workers together."""
+
+    weights: int
+    loading: int
+    """While a worker reads its weights, beside processes and other workers: weights as they are stored, and what is
+    made of them (int8), or of the largest one at a time (packed). Each rank holds one whole weight, to take its part.
+    """
+    kv_per_token: int
+    """On all ranks of a worker together."""
+    kv_cache: int
+    """Of `max_num_seqs` full contexts, which is the most that is ever taken; 0 for an encoder."""
+    processes: int
+    """The API process and the worker beside weights, cache and captures."""
+    captures: int
+    """While the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on its way."""
+
+    @property
+    def idle(self) -> int:
+        """Weights, processes and a cache whose pages were all touched."""
+        return self.weights + self.kv_cache + self.processes
+
+    @property
+    def most(self) -> int:
+        """`idle` and a capture budget that is used up, or the load where that takes more: a container's limit."""
+        return max(self.idle + self.captures, self.loading + self.processes)
+
+
+def sizes(config: ModelConfig, settings: Settings) -> Sizes:
+    """What `lightwell serve` with these settings will take on a CPU. Raises SettingsError for `--devices all`, whose
+    number is another machine's, and ModelLoadError where the model cannot be dealt out to `--tensor-parallel` ranks.
+    """
+    if settings.devices == "all":
+        raise SettingsError("--devices all is as many as a machine has; to size a server a number is accepted")
+    num_workers = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
+    ranks = settings.tensor_parallel
+    check_split(config, ranks)
+    num_processes = num_workers * ranks
+    dtype = resolved_dtype(config, settings)
+    per_token = kv_bytes_per_token(config, dtype, ranks)
+    kv_cache = settings.kv_cache_memory or settings.max_num_seqs * _context_tokens(config, settings) * per_token
+    stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
+    beside = kept if settings.quantize == "int8" else ranks * largest_weight_bytes(config, dtype)
+    return Sizes(
+        weights=num_workers * kept,
+        loading=num_workers * (stored + beside),
+        kv_per_token=per_token,
+        kv_cache=num_workers * kv_cache if per_token else 0,
+        processes=API_PROCESS + num_processes * WORKER,
+        captures=2 * settings.max_capture_bytes,
+    )
+
+
+def _context_tokens(config: ModelConfig, settings: Settings) -> int:
+    """Of the blocks that one full context takes: what an encoder-decoder's decoder did, and what its encoder read."""
+    context = settings.max_model_len or config.max_model_len
+    lengths = [context] if config.encoder is None else [context, min(context, config.encoder.max_model_len)]
+    return sum(-(-length // settings.block_size) for length in lengths) * settings.block_size
+
+
+def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
+    """What the weights are kept in; a CPU computes float16 checkpoints in float32 unless it is told to use float16."""
+    if settings.dtype != "auto":
+        return settings.dtype
+    return "float32" if config.dtype == "float16" and settings.device != "cuda" else config.dtype
+
+
+def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
+    """Of all weights as they are kept: int8 has one byte and a scale a row for each matrix but the embedding.
+
+    Of all ranks together; several do not go with int8.
+    Float32 weights whose numbers are all bfloat16 take half of it for their matrices; that only reading them can tell.
+    """
+    each = BYTES_OF[dtype]
+    total = 0
+    for row in take_census(config).rows:
+        is_quantized = quantize == "int8" and row.component in MATRICES and row.component != "embedding"
+        if is_quantized:
+            outputs = row.count * row.shape[0]
+            total += row.parameters + _SCALE * outputs
+        elif row.tied_to is None:
+            total += each * (row.parameters + _held_again(config, row, ranks))
+    return total
+
+
+def _held_again(config: ModelConfig, row: Row, ranks: int) -> int:
+    """Parameters of a row that several of so many ranks hold, counted once for each rank after the first. What
+    `Shares.of_weight` of model/sharding deals out, a test holds it to.
+    """
+    stack = config.encoder if row.stack == "encoder" and config.encoder is not None else config
+    more_key_heads = max(0, ranks - stack.num_kv_heads)  # where there are fewer than ranks, each rank has one
+    owner = row.weight.rpartition(".")[0]
+    if row.component in _OF_KEY_HEADS:
+        return row.parameters // stack.num_kv_heads * more_key_heads
+    if row.component == "biases" and owner in ("qkv", "cross_kv"):
+        return row.count * 2 * stack.head_dim * more_key_heads
+    is_everywhere = row.component in _EVERYWHERE or (row.component == "biases" and owner not in _DEALT_OUT)
+    return row.parameters * (ranks - 1) if is_everywhere else 0
+
+
+def largest_weight_bytes(config: ModelConfig, dtype: str) -> int:
+    """Of the largest matrix or table as it is read and packed: queries, keys and values are one, as are gate and up."""
+    return BYTES_OF[dtype] * max(prod(weight.shape) for weight in weights_of(config))
+
+
+def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
+    """Keys and values of one position in all layers, on all ranks together; an encoder keeps none."""
+    if config.kind == "encoder":
+        return 0
+    num_heads = -(-config.num_kv_heads // ranks) * ranks  # each rank has equally many, and one at least
+    return 2 * config.num_layers * num_heads * config.head_dim * BYTES_OF[dtype]
+
+
+def as_table(found: Sizes, settings: Settings) -> str:
+    """For people: one line a part, in MiB."""
+    lines = {
+        "weights": found.weights,
+        f"KV cache ({found.kv_per_token} bytes a token)": found.kv_cache,
+        "API process and worker": found.processes,
+        "idle": found.idle,
+        "while loading, beside the processes": found.loading,
+        f"captures (--max-capture-bytes {format_bytes(settings.max_capture_bytes)})": found.captures,
+        "most: a limit for the container": found.most,
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}} {size / (1 << 20):10,.1f} MiB" for name, size in lines.items())

@@ -1,0 +1,145 @@
+"""The kinds of values that settings have: how each is read from text, and what is accepted. Knows no setting."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from server.auth.keys import hash_of
+from server.config.devices import Devices
+from server.config.metric_aliases import parse_alias
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How the text of one setting becomes its value. `parse` raises ValueError that says what is accepted."""
+
+    parse: Callable[[str], Any]
+    metavar: str
+    is_flag: bool = False
+    is_list: bool = False
+    is_secret: bool = False
+    """Never shown, not even when it is wrong."""
+
+
+def integer(low: int, high: int | None = None) -> Kind:
+    accepted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= (int(text) if high is None else high):
+            raise ValueError(f"{accepted} is accepted")
+        return int(text)
+
+    return Kind(parse, "N")
+
+
+def devices() -> Kind:
+    """A number of workers, all cards, or the numbers of cards with commas between; one card is "2,"."""
+
+    def parse(text: str) -> Devices:
+        if text == "all":
+            return "all"
+        if re.fullmatch(r"[1-9]\d*", text):
+            return int(text)
+        cards = tuple(map(int, text.removesuffix(",").split(","))) if re.fullmatch(r"\d+(,\d+)+|\d+,", text) else ()
+        if not cards or len(set(cards)) < len(cards):
+            raise ValueError("an integer of at least 1, all, or numbers of GPUs such as 0,2 (one: 2,) are accepted")
+        return cards
+
+    return Kind(parse, "N|all|LIST")
+
+
+def decimal(low: int, accepted: str, metavar: str) -> Kind:
+    def parse(text: str) -> float:
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < low:
+            raise ValueError(f"{accepted} of at least {low} is accepted")
+        return float(text)
+
+    return Kind(parse, metavar)
+
+
+def seconds() -> Kind:
+    return decimal(0, "a number of seconds", "SECONDS")
+
+
+def choice(*choices: str) -> Kind:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise ValueError(f"accepted are {', '.join(choices)}")
+        return text
+
+    return Kind(parse, "|".join(choices))
+
+
+def text(metavar: str) -> Kind:
+    return Kind(str, metavar)
+
+
+def texts(metavar: str) -> Kind:
+    """Several values: the flag is repeated, the variable separates them by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        values = tuple(part.strip() for part in text.split(","))
+        if not all(values):
+            raise ValueError("a value between commas is empty; non-empty values are accepted")
+        return values
+
+    return Kind(parse, metavar, is_list=True)
+
+
+def origins() -> Kind:
+    """Web origins: scheme, host, port unless it is the scheme's own."""
+    several = texts("ORIGIN")
+
+    def parse(text: str) -> tuple[str, ...]:
+        values = tuple(map(str.lower, several.parse(text)))
+        if not all(map(_ORIGIN.fullmatch, values)):
+            raise ValueError("an origin such as https://notebook.example or http://localhost:3000 is accepted")
+        return values
+
+    return replace(several, parse=parse)
+
+
+def metric_aliases() -> Kind:
+    """Pairs of another name and the gauge it is of."""
+    several = texts("NAME=GAUGE")
+    return replace(several, parse=lambda text: tuple(map(parse_alias, several.parse(text))))
+
+
+def secrets(metavar: str) -> Kind:
+    """Several values that are kept as their hashes alone."""
+    several = texts(metavar)
+    return replace(several, parse=lambda text: tuple(map(hash_of, several.parse(text))), is_secret=True)
+
+
+def switch() -> Kind:
+    def parse(text: str) -> bool:
+        if text.lower() not in _TRUE + _FALSE:
+            raise ValueError(f"accepted are {', '.join(_TRUE + _FALSE)}")
+        return text.lower() in _TRUE
+
+    return Kind(parse, "", is_flag=True)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in "1073741824", "512MiB" (powers of 1024) or "2GB" (powers of 1000); one B or a bare "2G" is 1000's."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a size such as 1073741824, 512MiB or 2GB is accepted")
+    number, unit, binary = match.groups()
+    return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
+
+
+def byte_size() -> Kind:
+    def parse(text: str) -> int:
+        size = parse_bytes(text)
+        if size < 1:
+            raise ValueError("a size of at least one byte is accepted")
+        return size
+
+    return Kind(parse, "BYTES")

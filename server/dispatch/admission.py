@@ -1,0 +1,332 @@
+"""Whether one more request may come in: limits on requests, tokens, KV blocks, captured bytes and the time to wait,
+with an honest Retry-After.
+
+A client (an API key) is turned away from a full queue only if it holds its share of it: one client's flood is not
+another's 429. What only looks inside counts as another client, so a flood of looks turns no text away. The queue may
+grow to twice its limit by that, never more. Captured bytes are memory, and have one limit for all.
+
+Only counts; knows nothing of workers, sockets or HTTP beyond the error it raises.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from server.auth.rates import Rate, retry_after
+from server.config.settings import Settings
+from server.http.errors import QueueFull, too_much_captured
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a request counts for while it is unfinished."""
+
+    num_tokens: int
+    """Its prompt and the most it may generate."""
+    capture_bytes: int
+    num_blocks: int = 0
+    """Of the KV cache, should it generate all of that."""
+    num_read: int = 0
+    """Tokens it gives to read."""
+    is_look: bool = False
+    """It only looks inside: text overtakes it."""
+
+
+STEP_MEMORY = 128 << 20
+"""Bytes of a worker's memory that looks must leave: the built-in model under eight clients takes some 80 MiB."""
+
+
+def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
+    """Bytes of captures in flight that are accepted: `max_capture_bytes`, or less where a worker may take only
+    `memory_room` bytes more than its model. Half of the room, as answers are put together beside what was captured; a
+    sixteenth where that is tight, or not even an embedding would be accepted.
+    """
+    if memory_room is None:
+        return max_capture_bytes
+    return min(max_capture_bytes, max(memory_room - STEP_MEMORY, memory_room // 8) // 2)
+
+
+class Budget:
+    """How much of one thing unfinished requests hold, of how much, and how fast they give it back.
+
+    `by_stay`: a share of what is held comes back in that share of the time for which one is held, however much each
+    holds; else as much a second as lately.
+    """
+
+    def __init__(self, limit: float, clock: Callable[[], float], *, by_stay: bool = False) -> None:
+        self.limit = limit
+        self.used = 0
+        self._by_stay = by_stay
+        self._num_holds = 0
+        self._of_client: Counter[str] = Counter()
+        self._clock = clock
+        self._returns = Rate()
+
+    def of(self, client: str) -> int:
+        """What one client holds."""
+        return self._of_client[client]
+
+    @property
+    def clients(self) -> dict[str, int]:
+        """What each client holds that holds something."""
+        return dict(self._of_client)
+
+    def has_room(self, amount: int, client: str) -> bool:
+        """Whether `amount` fits; of a full budget, whether the client's share has room, up to twice the limit."""
+        if self.used + amount <= self.limit:
+            return True
+        if self.used + amount > 2 * self.limit:  # shares alone would not end there: 1 + 1/2 + 1/3 + 1/4 is more
+            return False
+        num_clients = len(self._of_client.keys() | {client})
+        return num_clients > 1 and (self._of_client[client] + amount) * num_clients <= self.limit
+
+    def take(self, amount: int, client: str) -> None:
+        """Count it as held."""
+        self._advance()
+        self.used += amount
+        self._num_holds += 1
+        self._of_client[client] += amount
+
+    def give_back(self, amount: int, client: str) -> None:
+        """Count it as free."""
+        self._advance()
+        self.used -= amount
+        self._num_holds -= 1
+        self._of_client[client] -= amount
+        if not self._of_client[client]:
+            del self._of_client[client]
+        self._returns.add(1 if self._by_stay else amount)
+
+    def seconds_until_free(self, amount: int) -> float:
+        """How long until `amount` fits, as things are given back now."""
+        return self.seconds_to_return(self.used + amount - self.limit)
+
+    def seconds_to_return(self, amount: float) -> float:
+        """How long until so much of what is held now is given back."""
+        self._advance()
+        return self._returns.seconds_for(amount / self.used if self._by_stay and self.used else amount)
+
+    def _advance(self) -> None:
+        self._returns.advance(self._clock(), busy=self._num_holds if self._by_stay else self.used > 0)
+
+
+class Admission:
+    """Counters of all unfinished requests. `admit` raises or counts; `release` and `release_capture` undo it.
+
+    `max_kv_demand` is in times the cache, `max_queue_time` in seconds, 0 for none; `num_seats` is how many run at once.
+    `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_requests: int,
+        max_tokens: int,
+        max_capture_bytes: int,
+        max_kv_demand: float = math.inf,
+        max_queue_time: float = 0.0,
+        num_seats: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.requests = Budget(max_requests, clock)
+        self.tokens = Budget(max_tokens, clock)
+        self.blocks = Budget(math.inf, clock)
+        """Its limit is known with `note_cache`."""
+        # By the second small captures give back few bytes: after them one that large ones keep out, each for a second
+        # or two, would have been told to wait for minutes.
+        self.capture = Budget(max_capture_bytes, clock, by_stay=True)
+        self._max_capture_bytes = max_capture_bytes
+        self.max_queue_time = max_queue_time
+        self.refusals: Counter[str] = Counter()
+        """Times that room was asked for in vain, by the code of the error."""
+        self._max_kv_demand = max_kv_demand
+        self._block_size = 1
+        self._num_seats = num_seats
+        self._unread: Counter[int] = Counter()
+        """Requests whose prompt is not read yet, by its length."""
+        self._num_unread = 0
+        self._reading = Rate()
+        self._clock = clock
+
+    @classmethod
+    def of(cls, settings: Settings, num_workers: int) -> Self:
+        """What a server with these settings takes in, before it knows its workers' cache and memory."""
+        return cls(
+            max_requests=num_workers * settings.max_num_seqs + settings.max_num_queued_requests,
+            max_tokens=settings.max_num_queued_tokens,
+            max_capture_bytes=settings.max_capture_bytes,
+            max_kv_demand=settings.max_kv_demand,
+            max_queue_time=settings.max_queue_time,
+            num_seats=num_workers * settings.max_num_seqs,
+        )
+
+    def note_cache(self, num_blocks: int, block_size: int) -> None:
+        """The workers have so many usable blocks together. One alone is an encoder's: it keeps nothing, and bounds
+        nothing.
+        """
+        self._block_size = block_size
+        self.blocks.limit = self._max_kv_demand * num_blocks if num_blocks > 1 else math.inf
+
+    def note_memory(self, room: int | None) -> None:
+        """A worker may take so many bytes beyond its model."""
+        self.capture.limit = capture_limit(self._max_capture_bytes, room)
+
+    def cost(
+        self,
+        num_prompt_tokens: int,
+        num_encoder_tokens: int,
+        max_tokens: int,
+        capture_bytes: int,
+        *,
+        is_look: bool = False,
+    ) -> Cost:
+        """What a request counts for. The last token it generates is never fed back and needs no room."""
+        num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
+        num_read = num_prompt_tokens + num_encoder_tokens
+        num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
+        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_look)
+
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes of captures in flight."""
+        return self.capture.used
+
+    def check(self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_look: bool = False) -> None:
+        """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. Cheap: before
+        anything is read or tokenised.
+
+        `waits`: whether the time they would wait counts. `is_look`: whether they only look inside.
+        """
+        client = _account(client, is_look=is_look)
+        if not self.requests.has_room(num_requests, client):
+            raise self._refusal(
+                "queue_full",
+                f"{self.requests.used} requests are unfinished and at most {self.requests.limit} are accepted "
+                "(--max-num-queued-requests, --max-num-seqs).",
+                self.requests.seconds_until_free(num_requests),
+            )
+        if waits and self.max_queue_time:
+            self._check_wait(self.seconds_to_seat(client))
+
+    def admit(self, cost: Cost, client: str = "", *, waits: bool = True) -> None:
+        """Count a request in. Raises QueueFull (429), or PayloadTooLarge (413) for what could never fit.
+
+        A request over the limit of tokens or blocks is taken when nothing else runs: its own size was accepted by the
+        model's context. `waits`: whether the time it would wait counts.
+        """
+        if cost.capture_bytes > self.capture.limit:
+            raise too_much_captured(cost.capture_bytes, int(self.capture.limit))
+        self.check(1, client, waits=waits, is_look=cost.is_look)
+        client = _account(client, is_look=cost.is_look)
+        has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does
+        if waits and self.max_queue_time and has_seat and not cost.is_look:
+            self._check_wait(self.seconds_to_read(cost.num_read))
+        if self.requests.used and not self.tokens.has_room(cost.num_tokens, client):
+            raise self._refusal(
+                "queue_tokens_full",
+                f"The unfinished requests hold {self.tokens.used} tokens; with this one's {cost.num_tokens} they would "
+                f"exceed the {self.tokens.limit} that are accepted (--max-num-queued-tokens).",
+                self.tokens.seconds_until_free(cost.num_tokens),
+            )
+        if self.requests.used and not self.blocks.has_room(cost.num_blocks, client):
+            raise self._refusal(
+                "queue_blocks_full",
+                f"The unfinished requests may come to need {self.blocks.used} blocks of the KV cache; with this one's "
+                f"{cost.num_blocks} they would exceed the {self.blocks.limit:.0f} that are accepted (--max-kv-demand).",
+                self.blocks.seconds_until_free(cost.num_blocks),
+            )
+        if self.capture.used + cost.capture_bytes > self.capture.limit:
+            raise self._refusal(
+                "capture_budget_full",
+                f"{self.capture.used} bytes of captures are in flight; with this one's {cost.capture_bytes} they would "
+                f"exceed the {self.capture.limit} that are accepted (--max-capture-bytes, --worker-memory).",
+                self.capture.seconds_until_free(cost.capture_bytes),
+            )
+        self.requests.take(1, client)
+        self.tokens.take(cost.num_tokens, client)
+        self.blocks.take(cost.num_blocks, client)
+        self.hold_capture(cost.capture_bytes)
+        if not cost.is_look:
+            self._advance_reading()
+            self._unread[cost.num_read] += 1
+            self._num_unread += 1
+
+    def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
+        """The request ended; what it captured may still lie in memory. `was_read`: `note_prompt_read` was called."""
+        client = _account(client, is_look=cost.is_look)
+        if not was_read:
+            self.note_prompt_read(cost)
+        self.requests.give_back(1, client)
+        self.tokens.give_back(cost.num_tokens, client)
+        self.blocks.give_back(cost.num_blocks, client)
+
+    def hold_capture(self, capture_bytes: int) -> None:
+        """Tensors, of a request that is admitted or was handed on already, take memory."""
+        if capture_bytes:
+            self.capture.take(capture_bytes, "")
+
+    def release_capture(self, capture_bytes: int) -> None:
+        """The request's tensors were handed on or dropped."""
+        if capture_bytes:
+            self.capture.give_back(capture_bytes, "")
+
+    def note_prompt_read(self, cost: Cost) -> None:
+        """The engine has read a request's prompt, or will not."""
+        if cost.is_look:
+            return
+        self._advance_reading()
+        self._num_unread -= 1
+        self._unread[cost.num_read] -= 1
+        if not self._unread[cost.num_read]:
+            del self._unread[cost.num_read]
+
+    def note_tokens_read(self, num_tokens: int) -> None:
+        """A step of the engine has read so many tokens of prompts, or found them in its cache."""
+        self._advance_reading()
+        if num_tokens > 0:
+            self._reading.add(num_tokens)
+
+    def seconds_to_seat(self, client: str = "") -> float:
+        """How long a client's next request would wait for a place among those that run: the requests that must end
+        before, at the rate at which they end now. Clients take turns.
+        """
+        num_waiting = self.requests.used - self._num_seats + 1
+        if num_waiting <= 0:
+            return 0.0
+        own = self.requests.of(client)
+        others = sum(min(held, own + 1) for name, held in self.requests.clients.items() if name != client)
+        return self.requests.seconds_to_return(min(num_waiting, own + others))
+
+    def seconds_to_read(self, num_tokens: int) -> float:
+        """How long until a prompt of so many tokens would be read after those that wait to be: those twice as long or
+        longer it overtakes, at half of the engine's pace.
+        """
+        self._advance_reading()
+        ahead = sum(length * count for length, count in self._unread.items() if length < 2 * num_tokens)
+        overtakes = any(length >= 2 * num_tokens for length in self._unread)
+        return self._reading.seconds_for(ahead * (2 if overtakes else 1))
+
+    def _check_wait(self, seconds: float) -> None:
+        if seconds > self.max_queue_time:
+            raise self._refusal(
+                "queue_time_exceeded",
+                f"At the present rate this request would wait about {seconds:.0f} s for its turn; at most "
+                f"{self.max_queue_time:g} s are accepted (--max-queue-time).",
+                seconds - self.max_queue_time,
+            )
+
+    def _refusal(self, code: str, message: str, seconds: float) -> QueueFull:
+        """The error of a request that may find room in so many seconds; it is counted."""
+        self.refusals[code] += 1
+        return QueueFull(message, code=code, retry_after=retry_after(seconds))
+
+    def _advance_reading(self) -> None:
+        self._reading.advance(self._clock(), busy=self._num_unread > 0)
+
+
+def _account(client: str, *, is_look: bool) -> str:
+    """The name under which budgets know a client's text, or its looks."""
+    return f"{client} (looks)" if is_look else client

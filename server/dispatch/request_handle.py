@@ -1,0 +1,174 @@
+"""One request in flight, as the API process sees it: its outputs as they come, its failure, its end.
+
+Knows nothing of sockets: the engine client fills it and is told when it is closed.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from server.dispatch.admission import Cost
+from server.engine.outputs import RequestOutput
+from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
+from server.observability.access_log import RequestRecord
+
+logger = logging.getLogger(__name__)
+
+
+class RequestHandle:
+    """Iterate over it for the request's `RequestOutput`s; the one with a finish_reason is the last.
+
+    Raises an ApiError when the request fails: WorkerLost (503), EngineError (500), DeadlineExceeded (504),
+    Unavailable (503) where memory ran out, BadRequest (400) for what the engine refuses or what overflowed. Belongs to
+    one event loop.
+    """
+
+    def __init__(
+        self,
+        uid: int,
+        cost: Cost,
+        record: RequestRecord | None,
+        on_close: Callable[["RequestHandle"], None],
+        on_taken: Callable[["RequestHandle"], None],
+        on_fail: Callable[[ApiError], None],
+        client: str = "",
+    ) -> None:
+        self.uid = uid
+        self.cost = cost
+        self.client = client
+        """Whose it is, by the name of the API key."""
+        self.was_read = False
+        """Its prompt was computed, all of it."""
+        self.num_expected_tokens = 0
+        """Of its prompt, expected to lie in its worker's prefix cache."""
+        self.seconds_allowed: float | None = None
+        """From the arrival of its HTTP request to its deadline."""
+        self.num_generated_tokens = 0
+        self.is_finished = False
+        """The engine has nothing more to say about it."""
+        self.timer: asyncio.TimerHandle | None = None
+        """Of the deadline; the client cancels it."""
+        self.on_token: Callable[[int], bool] | None = None
+        """Called with a token that comes with nothing else while the reader waits; False leaves it to the reader."""
+        self._record = record
+        self._on_close = on_close
+        self._on_taken = on_taken
+        self._on_fail = on_fail
+        self._is_taken = False
+        self._is_closed = False
+        self._outputs: deque[RequestOutput] = deque()
+        self._error: ApiError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def record(self) -> RequestRecord | None:
+        """Of the HTTP request that it belongs to."""
+        return self._record
+
+    @property
+    def num_tokens_left(self) -> int:
+        """What is still to be computed of its prompt, and may still be generated."""
+        num_read = self.cost.num_read if self.was_read else self.num_expected_tokens
+        return self.cost.num_tokens - num_read - self.num_generated_tokens
+
+    def __aiter__(self) -> "RequestHandle":
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        while not self._outputs:
+            if self._is_closed:
+                raise StopAsyncIteration
+            if self._error is not None:
+                self._take(self._error)
+                raise self._error
+            if self.is_finished:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        output = self._outputs.popleft()
+        if output.finish_reason is not None:
+            self._take()
+        return output
+
+    def close(self) -> None:
+        """Abort the request if it is unfinished and drop what nobody read. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._outputs.clear()
+        self._take()
+        self._wake()
+        if not self.is_finished:
+            self._on_close(self)  # last: it writes to a socket
+
+    def push(self, output: RequestOutput) -> None:
+        """For the client: one more output. Ends by deadline, error or abort become an exception of the iteration."""
+        if output.token_id is not None:
+            self._count_token()
+        if output.finish_reason == "deadline":
+            self.expire(was_scheduled=output.timing is not None and output.timing.scheduled is not None)
+        elif output.finish_reason == "memory":
+            message = f"The engine has no memory left for this request: {output.error}"
+            self.fail(Unavailable(message, code="no_memory", retry_after=1))
+        elif output.finish_reason == "overflow":
+            self.fail(BadRequest(f"{output.error}.", code="not_finite"))
+        elif output.finish_reason in ("error", "abort"):
+            reason = output.error or "the engine aborted it"
+            self.fail(EngineError(f"The engine failed on this request: {reason}", code="engine_error"))
+        else:
+            self._outputs.append(output)
+            self.is_finished = output.finish_reason is not None
+            self._wake()
+
+    def push_token(self, token_id: int) -> None:
+        """For the client: one more token, which came with nothing else."""
+        self._count_token()
+        is_awaited = self._waiter is not None and not self._waiter.done()
+        try:
+            if is_awaited and self.on_token is not None and self.on_token(token_id):
+                return
+        except Exception:  # of one request: the others' tokens come in the same message
+            logger.exception("a token of request %d could not be handed on", self.uid)
+            self._error = EngineError("The server failed on this request; its log says why.", code="internal_error")
+        else:
+            self._outputs.append(RequestOutput(uid=self.uid, token_id=token_id))
+        self._wake()
+
+    def expire(self, *, was_scheduled: bool) -> None:
+        """For the client: its time is over."""
+        if self.num_generated_tokens:
+            reached = f"{self.num_generated_tokens} tokens were generated by then"
+        elif was_scheduled:
+            reached = "it was being computed, and nothing was generated yet"
+        else:
+            reached = "it was still waiting for its turn"
+        self.fail(not_in_time(self.seconds_allowed, reached))
+
+    def fail(self, error: ApiError) -> None:
+        """For the client: the request ends with this error, after the outputs that came before it."""
+        self._error = error
+        self.is_finished = True
+        self._wake()
+
+    def _count_token(self) -> None:
+        self.num_generated_tokens += 1
+        if self._record is not None:
+            self._record.count_generated()
+
+    def _take(self, error: ApiError | None = None) -> None:
+        """The end is in the reader's hands: its bytes are no longer ours to account for. A failure counts as one only
+        here: a reader who left, or was content with what came before it, has counted another end.
+        """
+        if not self._is_taken:
+            self._is_taken = True
+            if error is not None:
+                self._on_fail(error)
+            self._on_taken(self)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,95 @@
+"""The watch over workers that say nothing: those that serve are called hung and then killed, those that load are killed
+when they get no further. Knows nothing of requests.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from server.dispatch.worker_state import WorkerState
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL = 0.25
+_IDLE_TIMEOUT = 5.0
+"""Silence of an idle worker that calls it hung: it beats twice a second."""
+_KILL_AFTER = 2
+"""Times the worker timeout after which a hung worker is killed."""
+
+
+class WorkerWatch:
+    """`on_hung` is called once for each worker that falls silent, `on_given_up` once for each process to be killed.
+
+    `timeout` bounds the silence of a worker that serves, `load_timeout` the time in which one that starts makes no
+    progress (0: as long as it likes). Both in seconds.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerState],
+        *,
+        timeout: float,
+        load_timeout: float,
+        on_hung: Callable[[WorkerState], None],
+        on_given_up: Callable[[WorkerState], None],
+    ) -> None:
+        self._workers = workers
+        self._timeout = timeout
+        self._load_timeout = load_timeout
+        self._on_hung = on_hung
+        self._on_given_up = on_given_up
+
+    async def run(self) -> None:
+        """Until cancelled. A late tick of our own adds at most a second to the silence: a busy API process blames no
+        worker.
+        """
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(_INTERVAL)
+            now = time.monotonic()
+            self.look(min(now - last, 1.0))
+            last = now
+
+    def look(self, elapsed: float) -> None:
+        """Note that so many seconds more have passed, and act on what they make too long."""
+        for worker in self._workers:
+            if worker.kill_reason is not None or worker.restart_note is not None:
+                continue  # its process is ending, or has ended
+            if worker.info is not None:
+                self._look_at_serving(worker, elapsed)
+            else:
+                self._look_at_starting(worker, elapsed)
+
+    def _look_at_serving(self, worker: WorkerState, elapsed: float) -> None:
+        if not worker.is_hung:
+            worker.note_answers()
+        if not worker.requests and worker.looks_until_idle and not worker.silent_for:  # a message came since the last
+            worker.looks_until_idle -= 1
+        worker.silent_for += elapsed
+        longest = _KILL_AFTER * self._timeout
+        is_idle = not worker.requests and not worker.looks_until_idle
+        limit = min(_IDLE_TIMEOUT, self._timeout) if is_idle else self._timeout
+        if not worker.is_hung and worker.silent_for > limit:
+            worker.note_hung(longest)
+            logger.error(
+                "worker %d has been silent for %.1f s (raise --worker-timeout if a step may take that long)",
+                worker.worker_id,
+                worker.silent_for,
+            )
+            self._on_hung(worker)
+        if worker.is_hung and worker.silent_for > longest:
+            self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
+
+    def _look_at_starting(self, worker: WorkerState, elapsed: float) -> None:
+        """Progress counts, not signs of life: a load that is blocked may still beat, and one that is slow may not, as
+        long as a library is mapped.
+        """
+        worker.stalled_for += elapsed
+        if self._load_timeout and worker.stalled_for > self._load_timeout:
+            what = "did not connect" if worker.protocol is None else "got no further in loading the model"
+            self._give_up(worker, f"{what} for more than {self._load_timeout:g} s (--load-timeout)")
+
+    def _give_up(self, worker: WorkerState, reason: str) -> None:
+        worker.kill_reason = reason
+        self._on_given_up(worker)

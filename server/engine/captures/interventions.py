@@ -1,0 +1,245 @@
+"""Interventions as the network takes them: which rows of this step they change, and how.
+
+What one request changes at one point of one layer is one `Patch`, prepared when the request comes: a step then costs a
+few array operations for each intervention, however many there are. Knows positions, points and arithmetic; where in the
+network a change stands is `model.hooks.hooks`'s and the network's affair. A change writes its own rows and no others.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+import numpy as np
+import torch
+
+from model.config import ModelConfig
+from model.hooks.hooks import AttentionChange, Change, corner, index_of
+from model.hooks.point_names import sizes
+from model.hooks.points import BY_NAME, Stack, is_cross
+from model.sampling.row_search import argmax
+from server.engine.captures.window import Positions, Window, seen_keys
+from server.engine.outputs import Array
+from server.engine.request import Intervention, Op, Part
+from server.engine.required_layers import Stage, stage_of
+
+_MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
+
+
+def patches_of(wishes: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:
+    """The interventions of one request by where they stand, those at one place in their order.
+
+    Raises ValueError for an operation or a head that its point does not have, or a value that does not fit it.
+    """
+    edits: dict[tuple[Stack, int | None, str], list[_Edit]] = {}
+    for wish in wishes:
+        edits.setdefault((wish.stack, wish.layer, wish.point), []).append(_Edit(wish, config))
+    return [Patch(*place, own, config) for place, own in edits.items()]
+
+
+class Patch:
+    """All interventions of one request at one point of one layer, over all of its steps."""
+
+    def __init__(
+        self, stack: Stack, layer: int | None, point: str, edits: Sequence["_Edit"], config: ModelConfig
+    ) -> None:
+        self.stack: Stack = stack
+        self.layer = layer
+        self.stage: Stage = stage_of(stack, point)
+        self._point = point
+        self._config = config
+        self._kind = _MAPS.get(point.rpartition(".")[2])
+        self._part: Part = "cross" if is_cross(BY_NAME[point]) else stack
+        self._heads: tuple[int, ...] | None = None
+        """Of all edits together, ascending; None is all, or a point that has none."""
+        if all(edit.heads is not None for edit in edits):
+            self._heads = tuple(sorted({head for edit in edits for head in edit.heads or ()}))
+        for edit in edits:
+            edit.place_heads(self._heads)
+        self._edits = edits
+
+    def change(self, window: Window) -> Change | AttentionChange | None:
+        """What the network is to change in this window; None when none of its rows is meant."""
+        end = window.start + window.num_rows
+        edits = [edit for edit in self._edits if edit.reaches(window.start, end)]
+        if not edits:
+            return None
+        if any(edit.positions is None for edit in edits):
+            positions = np.arange(window.start, end)
+        else:
+            meant = np.unique(np.concatenate([edit.positions for edit in edits if edit.positions is not None]))
+            positions = meant[window.find(meant, again=True)]
+        rows = window.rows(positions)
+        if self._kind is not None:
+            return self._map_change(self._kind, edits, window.span, rows, positions)
+
+        def apply(x: torch.Tensor) -> torch.Tensor:
+            changed = x.to(torch.promote_types(x.dtype, torch.float32), copy=True)
+            for edit in edits:
+                edit.write(changed, positions)
+            return changed
+
+        return Change(self._point, self.layer, rows, self._heads, apply)
+
+    def _map_change(
+        self, kind: str, edits: Sequence["_Edit"], span: int, rows: Sequence[int], positions: Positions
+    ) -> AttentionChange:
+        layer, heads = self.layer, self._heads
+        assert layer is not None
+        assert heads is not None
+
+        def apply(x: torch.Tensor, some: slice) -> torch.Tensor:
+            own, changed = positions[some], x.clone()
+            keys = torch.arange(x.shape[-1], device=x.device)
+            unseen = ~seen_keys(self._config, self._part, layer, own, keys)
+            mask = unseen if unseen.any() else None
+            for edit in edits:
+                edit.write(changed, own)
+                if mask is not None:
+                    changed.masked_fill_(mask, float("-inf") if kind == "scores" else 0.0)
+            return changed
+
+        return AttentionChange(
+            span=span,
+            layer=layer,
+            rows=rows,
+            heads=heads,
+            kind=kind,
+            apply=apply,
+            cross=self._part == "cross",
+        )
+
+    def apply_at(self, x: torch.Tensor, position: int) -> None:
+        """Change x [n, ...] of positions `position`, `position` + 1, ... in place: for logits, which no batch row
+        holds.
+        """
+        change = self.change(Window(0, 0, position, len(x)))
+        if isinstance(change, Change):
+            x[list(change.rows)] = change.apply(x[list(change.rows)]).to(x.dtype)
+
+
+class _Edit:
+    """One intervention. Numbers are [row, head, ...] as the point has them; of maps [head, row, key]."""
+
+    def __init__(self, wish: Intervention, config: ModelConfig) -> None:
+        if wish.op not in get_args(Op) or (wish.op == "temperature" and not wish.point.endswith("hook_attn_scores")):
+            raise ValueError(f"intervention on {wish.point}: no operation {wish.op!r} there")
+        self._op = wish.op
+        self._is_map = wish.point.rpartition(".")[2] in _MAPS
+        self._value = _as_tensor(wish.value)
+        self.heads = _heads(wish, config)
+        num_axes = len(BY_NAME[wish.point].axes)
+        place = (num_axes - 2 if self._is_map else 0) - num_axes + self._value.dim()
+        self._rows_axis = place if place >= 0 and self._value.shape[place] > 1 else None
+        """Of the value, where it differs by position; None where one serves all."""
+        asked = wish.positions
+        if asked is None and self._rows_axis is not None:
+            asked = tuple(range(self._value.shape[self._rows_axis]))
+        _check_shape(wish, config, self._value, self.heads, None if asked is None else len(asked))
+        self.positions: Positions | None = None
+        """Ascending; None is every one, those of generated tokens included."""
+        if asked is not None:
+            self.positions, self._places = np.unique(np.array(asked, np.int64), return_index=True)
+            self._first, self._last = min(asked), max(asked)
+        self._at_heads: slice | torch.Tensor = slice(None)
+
+    def place_heads(self, among: Sequence[int] | None) -> None:
+        """Say which heads the numbers of `write` will have; None is all."""
+        if self.heads is not None:
+            self._at_heads = index_of(self.heads if among is None else [among.index(head) for head in self.heads])
+
+    def reaches(self, start: int, end: int) -> bool:
+        """Whether it changes any of the positions start .. end - 1."""
+        if self.positions is None:
+            return True
+        if not (self._first < end and start <= self._last):  # most steps are far behind: they must cost nothing
+            return False
+        first, last = np.searchsorted(self.positions, (start, end))
+        return bool(first < last)
+
+    def write(self, x: torch.Tensor, positions: Positions) -> None:
+        """Change x, the numbers of these positions (ascending), in place where this edit means them."""
+        rows: slice | torch.Tensor = slice(None)
+        value = self._value = self._value.to(x)  # which moves it once at most
+        if self.positions is not None:
+            first, last = np.searchsorted(self.positions, (positions[0], positions[-1] + 1))
+            if first == last:
+                return
+            rows = index_of(np.searchsorted(positions, self.positions[first:last]).tolist())
+            if self._rows_axis is not None:
+                places = torch.from_numpy(self._places[first:last]).to(value.device)
+                value = value.index_select(self._rows_axis, places)
+        where = corner(self._at_heads, rows) if self._is_map else corner(rows, self._at_heads)
+        x[where] = self._changed(x[where], value)
+
+    def _changed(self, x: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        if self._op == "temperature":
+            return _tempered(x, value)
+        if self._is_map and value.dim() and 1 < value.shape[-1] != x.shape[-1]:
+            # Keys beyond the value's (of later chunks and generated tokens) stay.
+            num_keys = min(value.shape[-1], x.shape[-1])
+            changed = x.clone()
+            changed[..., :num_keys] = self._changed(x[..., :num_keys], value[..., :num_keys])
+            return changed
+        if self._op == "set":
+            return value.expand_as(x)
+        return x * value if self._op == "scale" else x + value
+
+
+def _heads(wish: Intervention, config: ModelConfig) -> tuple[int, ...] | None:
+    """Those that are meant; None is all (of maps they are named), or a point that has none. Raises ValueError."""
+    point = BY_NAME[wish.point]
+    num_heads = next(
+        (
+            size
+            for axis, size in zip(point.axes, sizes(config, wish.stack, point, 1, 1), strict=True)
+            if axis in ("head", "kv_head")
+        ),
+        0,
+    )
+    if any(not 0 <= head < num_heads for head in wish.heads or ()):
+        has = f"it has 0 to {num_heads - 1}" if num_heads else "it has none"
+        raise ValueError(f"intervention on {wish.point}: heads are {wish.heads}; {has}")
+    is_map = "key" in point.axes
+    return tuple(range(num_heads)) if wish.heads is None and is_map else wish.heads
+
+
+def _check_shape(
+    wish: Intervention, config: ModelConfig, value: torch.Tensor, heads: Sequence[int] | None, num_rows: int | None
+) -> None:
+    """Raise ValueError for a value that does not fit: it must not fail the step it is first used in, where others run.
+
+    num_rows: positions it may differ by; None is all, with one value.
+    """
+    shape = list(sizes(config, wish.stack, BY_NAME[wish.point], 1, 1))
+    is_map = "key" in BY_NAME[wish.point].axes
+    if is_map:
+        shape[2] = value.shape[-1] if value.dim() else 1
+    if heads is not None:
+        shape[0 if is_map else 1] = len(heads)
+    shape[1 if is_map else 0] = num_rows or 1
+    fits = value.dim() <= len(shape) and all(
+        has in (1, wanted) for has, wanted in zip(reversed(value.shape), reversed(shape), strict=False)
+    )
+    if not fits:
+        raise ValueError(f"intervention on {wish.point}: the value's shape is {list(value.shape)}, not {shape}")
+
+
+def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+    """Scores [head, query, key] divided by the temperature; 0 leaves the first of the largest alone.
+
+    So does a temperature so near to 0 that a quotient overflows: infinite scores have no softmax.
+    """
+    tempered = scores / temperature
+    if (temperature >= 1).all():
+        return tempered
+    overflows = (scores.isfinite() & ~tempered.isfinite()).any(-1, keepdim=True)
+    if not overflows.any():
+        return tempered
+    first = argmax(scores.flatten(0, 1)).view(*scores.shape[:2], 1)
+    greedy = torch.full_like(scores, float("-inf")).scatter(-1, first, 0.0)
+    return torch.where(overflows, greedy, tempered)
+
+
+def _as_tensor(value: float | Array) -> torch.Tensor:
+    if isinstance(value, Array):
+        return torch.from_numpy(np.frombuffer(value.data, value.dtype).reshape(value.shape).copy())
+    return torch.tensor(value)

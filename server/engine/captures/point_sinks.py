@@ -1,0 +1,283 @@
+"""Where the numbers of named points gather while a request runs: hidden states, traces, the lens and head scores.
+
+Knows requests and tensors; knows no scheduling and no wire. As with attention
+(`server.engine.captures.attention_sink`), each number depends on its own row alone.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from model.config import ModelConfig
+from model.hooks.hooks import AttentionTap, Read
+from model.hooks.point_names import sizes
+from model.hooks.points import BY_NAME
+from model.layers.fixed_shapes import aligned_rows
+from model.network.pooling import RunningMean, pool
+from model.sampling.row_search import ordered_top_ids
+from server.engine.captures.attention_sink import TORCH_DTYPES, as_array, gathering, why_not
+from server.engine.captures.window import Window
+from server.engine.outputs import Array
+from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
+from server.engine.required_layers import Stage, stage_of
+
+_LENS_NUMBERS = 1 << 22
+"""Logits held at once while a lens is read: 16 MB in float32, and some 100 MB with what is computed from them."""
+NUM_MEASURES = 6
+"""Of a row of attention, before the offsets asked for: see HeadScoresTask."""
+
+
+def stream_read(layer: int, rows: Sequence[int], deliver: Callable[[torch.Tensor], None]) -> Read:
+    """The residual stream: 0 before the first block, i after block i."""
+    if layer == 0:
+        return Read("hook_resid_pre", 0, rows, None, deliver)
+    return Read("hook_resid_post", layer - 1, rows, None, deliver)
+
+
+class PointSink:
+    """One point with a position axis: [position, ...], in the order asked for.
+
+    Raises ValueError for a position that the input does not have (no row would ever be written there), or a head or
+    unit that the point does not have.
+    """
+
+    def __init__(self, capture: PointCapture, config: ModelConfig, length: int, encoder_length: int) -> None:
+        point = BY_NAME[capture.point]
+        shape = list(sizes(config, capture.stack, point, length, encoder_length))
+        self.stage = stage_of(capture.stack, capture.point)
+        self._capture = capture
+        self._positions = np.arange(shape[0]) if capture.positions is None else np.array(capture.positions, np.int64)
+        if np.any((self._positions < 0) | (self._positions >= shape[0])):
+            raise ValueError(f"{capture.name} has positions 0 to {shape[0] - 1}; asked for are {capture.positions}")
+        shape[0] = len(self._positions)
+        if capture.heads is not None:
+            if any(not 0 <= head < shape[1] for head in capture.heads):
+                raise ValueError(f"{capture.name} has heads 0 to {shape[1] - 1}; asked for are {capture.heads}")
+            shape[1] = len(capture.heads)
+        if capture.units is not None:
+            num_units = math.prod(shape[1:])
+            if any(not 0 <= unit < num_units for unit in capture.units):
+                raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; asked for are {capture.units}")
+            shape[1:] = [len(capture.units)]
+        self._values = gathering(shape, TORCH_DTYPES[capture.dtype])
+        self.problem: str | None = None
+        """What was found and cannot be told in the type asked for."""
+
+    @property
+    def num_bytes(self) -> int:
+        return self._values.nbytes
+
+    def look(self, window: Window) -> Read | None:
+        """The wish for a window; None when it has no row of ours."""
+        places = window.find(self._positions)
+        if not len(places):
+            return None
+        # A position may be asked for twice; the network hands each row out once, in order.
+        positions, inverse = np.unique(self._positions[places], return_inverse=True)
+        where, source = torch.from_numpy(places), torch.from_numpy(inverse)
+        capture = self._capture
+
+        def deliver(found: torch.Tensor) -> None:
+            if capture.units is not None:
+                found = found.flatten(1)[:, list(capture.units)]
+            found = found.cpu()
+            self.problem = self.problem or why_not(found, capture.name, self._values.dtype)
+            self._values[where] = found.to(self._values.dtype)[source]
+
+        return Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)
+
+    def arrays(self) -> dict[str, Array]:
+        return {self._capture.name: as_array(self._values)}
+
+
+class EmbeddingSink:
+    """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none.
+
+    Without a layer they are what the stack returns, and `take` is given them.
+    """
+
+    def __init__(self, task: EmbedTask, stage: Stage) -> None:
+        self.stage = stage
+        self._task = task
+        self._pieces: list[torch.Tensor] = []
+        self._mean = RunningMean()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(piece.nbytes for piece in self._pieces) + self._mean.num_bytes
+
+    def look(self, window: Window) -> Read | None:
+        """The wish for a window; None when nothing in it is new, or the stack's output is what is wanted."""
+        rows = self._rows(window)
+        if not rows or self._task.layer is None:
+            return None
+        return stream_read(self._task.layer, rows, self._keep)
+
+    def take(self, window: Window, hidden: torch.Tensor) -> None:
+        """What the stack returned, [T, d] of the whole batch."""
+        rows = self._rows(window)
+        if rows and self._task.layer is None:
+            self._keep(hidden[rows.start : rows.stop].clone())
+
+    @staticmethod
+    def _rows(window: Window) -> range:
+        skip = max(0, window.captured - window.start)
+        return range(window.first_row + skip, window.first_row + window.num_rows)
+
+    def mark(self) -> Callable[[], None]:
+        """What takes back all that is gathered from now on."""
+        pieces, mean = list(self._pieces), self._mean.copy()
+
+        def take_back() -> None:
+            self._pieces, self._mean = list(pieces), mean.copy()
+
+        return take_back
+
+    def _keep(self, hidden: torch.Tensor) -> None:
+        hidden = hidden[:, : self._task.dimensions].contiguous()
+        if self._task.pooling == "mean":
+            self._mean.add(hidden)
+        elif self._task.pooling == "last":
+            self._pieces = [hidden[-1:].clone()]
+        elif self._task.pooling == "cls":
+            self._pieces = self._pieces or [hidden[:1].clone()]
+        else:
+            self._pieces.append(hidden)
+
+    def arrays(self) -> dict[str, Array]:
+        task = self._task
+        hidden = self._mean.mean() if task.pooling == "mean" else torch.cat(self._pieces)
+        vector = pool(hidden, task.pooling, normalize=task.normalize, dimensions=task.dimensions)
+        return {"embedding": as_array(vector.float())}
+
+
+class LensSink:
+    """The logit lens at one layer, reduced at once: [position, ...] of what LensTask names.
+
+    `lens` takes the stream [n, d] of that layer to logits [n, vocab].
+    """
+
+    stage: Stage = "decoder"
+
+    def __init__(self, task: LensTask, layer: int, lens: Callable[[torch.Tensor], torch.Tensor], vocab: int) -> None:
+        self._layer = layer
+        self._lens = lens
+        self._piece = max(1, _LENS_NUMBERS // vocab)
+        self._positions = np.array(task.positions, np.int64)
+        self._targets = torch.tensor(task.target_token_ids, dtype=torch.int64)
+        count, k = len(self._positions), min(task.top_k, vocab)
+        self.ids = torch.zeros(count, k, dtype=torch.int32)
+        self.logprobs = torch.zeros(count, k)
+        self.entropy = torch.zeros(count)
+        self.target_logprobs = torch.zeros(count, len(self._targets))
+        self.target_ranks = torch.zeros(count, len(self._targets), dtype=torch.int32)
+
+    @property
+    def num_bytes(self) -> int:
+        kept = (self.ids, self.logprobs, self.entropy, self.target_logprobs, self.target_ranks)
+        return sum(each.nbytes for each in kept)
+
+    def look(self, window: Window) -> Read | None:
+        """The wish for a window; None when it has no row of ours."""
+        places = window.find(self._positions)
+        if not len(places):
+            return None
+        positions, inverse = np.unique(self._positions[places], return_inverse=True)
+        where, source = torch.from_numpy(places), torch.from_numpy(inverse)
+
+        def deliver(stream: torch.Tensor) -> None:
+            for first in range(0, len(where), self._piece):
+                part = slice(first, first + self._piece)
+                self._keep(where[part], self._lens(stream[source[part].to(stream.device)]))
+
+        return stream_read(self._layer, window.rows(positions), deliver)
+
+    def _keep(self, where: torch.Tensor, logits: torch.Tensor) -> None:
+        logprobs = aligned_rows(logits).log_softmax(-1)[:, : logits.shape[1]]  # [n, vocab]
+        if self.ids.shape[1]:
+            ids = ordered_top_ids(logits, self.ids.shape[1])
+            self.ids[where] = ids.int().cpu()
+            self.logprobs[where] = logprobs.gather(1, ids).float().cpu()
+        # In float64: a sum of float32 over one row alone is not added in the order of that over many.
+        self.entropy[where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
+        if len(self._targets):
+            wanted = self._targets.to(logits.device)
+            self.target_logprobs[where] = logprobs[:, wanted].float().cpu()
+            larger = [(logits > logits[:, [target]]).sum(-1) for target in self._targets.tolist()]
+            self.target_ranks[where] = (torch.stack(larger, 1) + 1).int().cpu()
+
+    def arrays(self) -> dict[str, Array]:
+        """Of this layer alone; `lens_arrays` puts the layers together."""
+        return {}
+
+
+def lens_arrays(layers: Sequence[LensSink]) -> dict[str, Array]:
+    """What LensTask names, [layer, position, ...]."""
+    names = ["ids", "logprobs", "entropy"]
+    if layers and layers[0].target_ranks.shape[1]:
+        names += ["target_logprobs", "target_ranks"]
+    return {f"lens.{name}": as_array(torch.stack([getattr(each, name) for each in layers])) for name in names}
+
+
+class HeadScoresSink:
+    """Rows of attention in a few numbers each: [pair, query, measure], float32."""
+
+    def __init__(self, task: HeadScoresTask, token_ids: Sequence[int]) -> None:
+        self.stage: Stage = "encoder" if task.part == "encoder" else "decoder"
+        self._ids = torch.tensor(token_ids)
+        self._offsets = task.offsets
+        self._heads: dict[int, list[int]] = {}
+        self._slots: dict[int, list[int]] = {}
+        for place, (layer, head) in enumerate(task.pairs):
+            self._heads.setdefault(layer, []).append(head)
+            self._slots.setdefault(layer, []).append(place)
+        self._scores = torch.zeros(len(task.pairs), len(token_ids), NUM_MEASURES + len(task.offsets))
+
+    @property
+    def num_bytes(self) -> int:
+        return self._scores.nbytes
+
+    def look(self, window: Window) -> AttentionTap | None:
+        """The wish for a window; None when nothing in it is new."""
+        positions = window.find(np.arange(len(self._ids)))
+        if not len(positions):
+            return None
+        queries = torch.from_numpy(positions)
+
+        def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
+            here = queries[i : i + rows.shape[1]]
+            self._scores[torch.tensor(self._slots[layer])[:, None], here] = self._measure(rows.cpu(), here)
+
+        return AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)
+
+    def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+        """rows [heads, n, keys] of these queries -> [heads, n, measure]. Sums are in float64, so that the keys of later
+        chunks, which weigh nothing, change nothing.
+        """
+        keys = torch.arange(rows.shape[2])
+        before = torch.zeros(len(queries), len(keys), dtype=torch.bool)  # the key after an earlier copy of the query
+        ids = self._ids[: len(keys)]
+        before[:, 1:] = (ids[:-1] == self._ids[queries][:, None]) & (keys[:-1] < queries[:, None])
+        distance = (queries[:, None] - keys).abs()
+        wide = rows.double()
+        found = [
+            self._at(rows, queries - 1),
+            self._at(rows, queries),
+            rows[:, :, 0],
+            torch.special.entr(wide).sum(-1),
+            (wide * distance).sum(-1),
+            (wide * before).sum(-1),
+            *(self._at(rows, queries - offset) for offset in self._offsets),
+        ]
+        return torch.stack([each.float() for each in found], -1)
+
+    @staticmethod
+    def _at(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        """The weight on one key of each row, 0 where there is no such key: keys [n] -> [heads, n]."""
+        there = (keys >= 0) & (keys < rows.shape[2])
+        return rows[:, torch.arange(len(keys)), keys.clamp(0, rows.shape[2] - 1)] * there
+
+    def arrays(self) -> dict[str, Array]:
+        return {"heads.scores": as_array(self._scores)}

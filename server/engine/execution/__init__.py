@@ -1,0 +1,1 @@
+"""Runs a batch: the network, the sampler, warm-up, and what happens when a step fails. It never decides who runs."""

@@ -1,0 +1,134 @@
+"""Runs a step; where it raises, runs it again in halves until those whose fault it is stand alone.
+
+The others get what they would have got: keys and values are written again where they stood, what a failed pass had
+handed out is taken back first, and numbers do not depend on who shares a pass. Knows no queue and no network.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence as ReadOnlySequence
+from typing import Protocol
+
+from server.engine.captures.request_captures import Findings
+from server.engine.execution.model_runner import StepResult
+from server.engine.execution.step_cancellation import StepAbandoned
+from server.engine.failure import Failure, failure_of
+from server.engine.memory.memory_limit import give_back_memory, reserve
+from server.engine.scheduling.scheduler import Schedule
+from server.engine.sequence import Chunk, Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What is needed of a model runner."""
+
+    def run(
+        self,
+        chunks: ReadOnlySequence[Chunk],
+        findings: Mapping[int, Findings],
+        encodes: ReadOnlySequence[Sequence] = (),
+        check: Callable[[], None] = ...,
+    ) -> StepResult: ...
+    def check(self) -> None: ...
+
+
+def run_isolated(
+    runner: Runner, schedule: Schedule, findings: Mapping[int, Findings], check: Callable[[], None] = lambda: None
+) -> StepResult:
+    """The step's result; those that fail when they run alone are among its `failures`, as are all where not even one
+    token finds memory: others may hold it.
+
+    Raises what else `runner.check` raises: then it is nobody's fault, and the engine cannot go on. Raises StepAbandoned
+    when `check`, which is called between pieces of the work, does: then nothing of the step has been handed out.
+    """
+    everyone = schedule.sequences
+    try:
+        step = _Step(runner, schedule, findings, check)
+    except Exception as error:  # what takes a failed pass back needs memory too
+        return _all_short(everyone, error)
+    try:
+        whole = step.attempt(everyone)
+        if isinstance(whole, StepResult):
+            return whole
+        result = StepResult()
+        runner.check()
+        with reserve():
+            step.isolate(everyone, whole, result)
+        runner.check()  # what fails late, as a GPU does, may have failed since
+    except StepAbandoned:
+        step.take_back(findings.keys())
+        raise
+    except Exception as error:
+        step.take_back(findings.keys())
+        return _all_short(everyone, error)
+    return result
+
+
+def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepResult:
+    """A step for which there was no memory at all. Raises `error` if it says anything else."""
+    failure = failure_of(error)
+    if failure.reason != "memory":
+        raise error
+    return StepResult(failures={seq.uid: failure for seq in sequences})
+
+
+class _Step:
+    """One step's work, of which any part can be tried."""
+
+    def __init__(
+        self, runner: Runner, schedule: Schedule, findings: Mapping[int, Findings], check: Callable[[], None]
+    ) -> None:
+        self._runner = runner
+        self._schedule = schedule
+        self._findings = findings
+        self._check = check
+        self._take_back: dict[int, Callable[[], None]] = {
+            uid: found.mark() for uid, found in findings.items() if found.is_gathering
+        }
+
+    def attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
+        """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
+        part, findings = self._schedule, self._findings
+        if len(sequences) < len(findings):
+            findings = {seq.uid: findings[seq.uid] for seq in sequences}
+            part = part.of(findings.keys())
+        try:
+            return self._runner.run(part.chunks, findings, part.encodes, self._check)
+        except StepAbandoned:
+            raise
+        except Exception as error:
+            failure = failure_of(error)
+            if len(sequences) == 1:
+                (seq,) = sequences
+                named = {"request_id": seq.request.request_id}
+                logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
+            else:
+                num_requests = len(sequences)
+                logger.warning(
+                    "a step over %d requests failed, and is run in halves: %s", num_requests, failure.message
+                )
+        # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
+        self.take_back(findings.keys())
+        if failure.reason == "memory":
+            give_back_memory()
+        return failure
+
+    def take_back(self, uids: Iterable[int]) -> None:
+        """Forget what the step has handed out to these."""
+        for uid in uids:
+            if uid in self._take_back:
+                self._take_back[uid]()
+
+    def isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
+        """Add to `result` what those give who fail only for their neighbours' sake, and the failures of the others."""
+        if len(sequences) == 1:
+            result.failures[sequences[0].uid] = failure
+            return
+        middle = len(sequences) // 2
+        for half in (sequences[:middle], sequences[middle:]):
+            part = self.attempt(half)
+            if isinstance(part, StepResult):
+                result.add(part)
+            else:
+                self.isolate(half, part, result)

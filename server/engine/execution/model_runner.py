@@ -1,0 +1,330 @@
+"""One step of the network: what encoders read, then a batch of chunks, captures, sampling. Knows sequences and tensors;
+makes no policy and keeps no queue.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as ReadOnlySequence
+from dataclasses import dataclass, field
+from math import isfinite
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from model.batch import Batch, Check, Span
+from model.hooks.hooks import Looks
+from model.kv_cache import KVCache
+from model.network.transformer import Transformer
+from model.sampling.row_search import largest, take
+from model.sampling.sampler import Sampler, SamplerRow, prompt_logprobs
+from server.engine.captures.attention_sink import RowSink
+from server.engine.captures.point_sinks import EmbeddingSink
+from server.engine.captures.request_captures import Findings, LooksBuilder
+from server.engine.captures.window import Window
+from server.engine.execution.cuda_graphs import DecodeGraphs
+from server.engine.failure import Failure
+from server.engine.outputs import Array, TokenLogprobs
+from server.engine.request import GenerateTask
+from server.engine.scheduling.block_manager import NULL_BLOCK
+from server.engine.sequence import Chunk, Sequence
+
+
+@dataclass(slots=True)
+class StepResult:
+    """Chosen tokens and the attention rows that chose them, by uid."""
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    rows: dict[int, dict[str, Array]] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    """Of requests that get nothing else from this step."""
+    attention_seconds: float = 0.0
+
+    def add(self, other: "StepResult") -> None:
+        """Take over what another part of the same step gave."""
+        self.tokens |= other.tokens
+        self.logprobs |= other.logprobs
+        self.rows |= other.rows
+        self.failures |= other.failures
+        self.attention_seconds += other.attention_seconds
+
+
+class _Placed(NamedTuple):
+    """A chunk and where its rows lie in the batch. A named tuple for the reason that `Chunk` is one."""
+
+    chunk: Chunk
+    span: int
+    first_row: int
+
+    @property
+    def last_row(self) -> int:
+        return self.first_row + self.chunk.num_tokens - 1
+
+    @property
+    def window(self) -> Window:
+        chunk = self.chunk
+        return Window(self.span, self.first_row, chunk.start, chunk.num_tokens, chunk.capture_start)
+
+
+class ModelRunner:
+    """Runs sequences through one network and one cache."""
+
+    def __init__(self, model: Transformer, cache: KVCache, graphs: DecodeGraphs | None = None) -> None:
+        """graphs: of that network and that cache, for the steps they serve."""
+        self.model = model
+        self.cache = cache
+        self.graphs = graphs
+        self.sampler = Sampler(model.config.vocab_size, model.device)
+
+    @torch.inference_mode()
+    def run(
+        self,
+        chunks: ReadOnlySequence[Chunk],
+        findings: Mapping[int, Findings],
+        encodes: ReadOnlySequence[Sequence] = (),
+        check: Check = lambda: None,
+    ) -> StepResult:
+        """Compute what the encoder reads for `encodes`, then the chunks. Adds what they capture to `findings`, and
+        samples for the chunks that reach their last token.
+
+        Raises what `check` raises, which is called between pieces of the work.
+        """
+        result = StepResult()
+        if encodes:
+            self._encode(encodes, findings, result, check)
+        if chunks:
+            self._decode(chunks, findings, result, check)
+        for uid, found in findings.items():
+            if found.sinks and found.problem is not None:
+                result.failures[uid] = Failure("overflow", found.problem)
+        return result
+
+    @torch.inference_mode()
+    def check(self) -> None:
+        """Push one token through the network, in the block that is nobody's. Raises when not even that can be done."""
+        model, kind = self.model, self.model.config.kind
+        if kind == "encoder":
+            model.encode(Batch.unchunked([[0]], self.cache.block_size, model.device, [model.config.num_layers]))
+        else:
+            num_cross = 1 if kind == "encoder-decoder" else 0
+            span = Span([0], 0, [NULL_BLOCK], model.config.num_layers, [NULL_BLOCK], num_cross)
+            model.forward(Batch([span], self.cache.block_size, model.device), self.cache)
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+
+    def _encode(
+        self, encodes: ReadOnlySequence[Sequence], findings: Mapping[int, Findings], result: StepResult, check: Check
+    ) -> None:
+        """Whole sequences through the encoder; where a decoder follows, its blocks take keys and values at once."""
+        # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
+        ordered = sorted(encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed))
+        ids = [seq.encoder_token_ids for seq in ordered]
+        layers = [seq.num_encoder_layers_needed for seq in ordered]
+        outputs = [seq.needs_encoder_output for seq in ordered]
+        batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs)
+        windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
+        inside, entering = LooksBuilder("encoder"), LooksBuilder("cross")
+        for seq, window in zip(ordered, windows, strict=True):
+            for builder in (inside, entering):
+                builder.add(findings[seq.uid], window, is_new=not seq.encoder_is_captured)
+        looks = inside.looks()
+        hidden = self.model.encode(batch, looks)
+        result.attention_seconds += _seconds(looks)
+        for seq, window in zip(ordered, windows, strict=True):
+            if not seq.encoder_is_captured:
+                _give_hidden(findings[seq.uid], window, hidden)
+        followed = [seq for seq in ordered if seq.token_ids]
+        if followed:
+            check()
+            slots = np.concatenate([self._cross_slots(seq) for seq in followed])
+            self.model.enter_cross(hidden[: len(slots)], self.cache, slots, entering.looks())
+
+    def _cross_slots(self, seq: Sequence) -> np.ndarray:
+        """Where the cache holds each of the encoder's positions."""
+        size = self.cache.block_size
+        positions = np.arange(seq.num_cross_tokens)
+        return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
+
+    def _decode(
+        self, chunks: ReadOnlySequence[Chunk], findings: Mapping[int, Findings], result: StepResult, check: Check
+    ) -> None:
+        ordered = sorted(chunks, key=_layers_needed, reverse=True)
+        batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
+        placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
+        asking = [
+            at for at in placed if at.chunk.sequence.tells_attention or not findings[at.chunk.sequence.uid].is_empty
+        ]
+        looks, row_sinks = self._looks(asking, findings) if asking else (None, {})
+        passed = None if self.graphs is None else self.graphs.run(batch, looks)
+        if passed is None:
+            hidden, logits = self.model.forward(batch, self.cache, looks), None
+        else:
+            hidden, logits, looks = passed.hidden, passed.logits, passed.looks
+        for at in asking:
+            found = findings[at.chunk.sequence.uid]
+            if found.sinks:
+                _give_hidden(found, at.window, hidden)
+            if found.is_gathering:
+                self._read_logits(at, hidden, found, result, check)
+        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
+        if sampling:
+            self._sample(sampling, hidden, logits, findings, result)
+        if passed is not None:
+            passed.deliver()  # behind the sampling: the device had time for it meanwhile
+        result.attention_seconds += _seconds(looks)
+        for uid, sink in row_sinks.items():
+            result.rows[uid] = sink.arrays()
+            if sink.problem is not None:
+                result.failures.setdefault(uid, Failure("overflow", sink.problem))
+
+    def _looks(
+        self, asking: ReadOnlySequence[_Placed], findings: Mapping[int, Findings]
+    ) -> tuple[Looks | None, dict[int, RowSink]]:
+        builder = LooksBuilder("decoder")
+        row_sinks: dict[int, RowSink] = {}
+        for at in asking:
+            chunk, seq = at.chunk, at.chunk.sequence
+            found = findings[seq.uid]
+            if found.sinks or found.patches:
+                builder.add(found, at.window)
+            if isinstance(seq.task, GenerateTask) and seq.task.attention is not None and chunk.needs_sample:
+                position = chunk.end - 1
+                sink = RowSink(seq.task.attention, self.model.config, position, seq.num_cross_tokens)
+                row_sinks[seq.uid] = sink
+                builder.add_look(sink.look(Window(at.span, at.last_row, position, 1)))
+        return builder.looks(), row_sinks
+
+    def _read_logits(
+        self, at: _Placed, hidden: torch.Tensor, found: Findings, result: StepResult, check: Check
+    ) -> None:
+        """Hand out the prompt's logits that are asked for, and the log-probabilities of its tokens."""
+        chunk, seq = at.chunk, at.chunk.sequence
+        sinks = found.logit_sinks if found.sinks else []
+        if not sinks and found.prompt_logprobs is None:
+            return
+        last = min(chunk.end, seq.num_prompt_tokens)
+        for start in range(chunk.capture_start, last, _LOGIT_ROWS):
+            end = min(last, start + _LOGIT_ROWS)
+            reads = [read for sink in sinks if (read := sink.look(Window(at.span, 0, start, end - start))) is not None]
+            first = 0
+            if found.prompt_logprobs is None:  # then only the rows between the first and the last that somebody reads
+                if not reads:
+                    continue
+                first, end = min(read.rows[0] for read in reads), start + 1 + max(read.rows[-1] for read in reads)
+            check()
+            row = at.first_row + start - chunk.start
+            logits = self.model.logits(hidden[row + first : row + end - start])
+            found.change_logits(logits, start + first)
+            for read in reads:
+                read.deliver(logits[[each - first for each in read.rows]])
+            if found.prompt_logprobs is not None:
+                unusable = (~logits.amax(-1).isfinite()).nonzero().flatten().tolist()
+                if unusable:
+                    result.failures[seq.uid] = _not_finite(seq, start + unusable[0])
+                    return
+                self._add_prompt_logprobs(seq, start, logits, found.prompt_logprobs)
+
+    @staticmethod
+    def _add_prompt_logprobs(
+        seq: Sequence, start: int, logits: torch.Tensor, found: list[TokenLogprobs | None]
+    ) -> None:
+        """Of the tokens that follow positions `start`, ... of the prompt; nothing of the prompt follows its last."""
+        params = seq.sampling_params
+        assert params is not None
+        assert params.prompt_logprobs is not None
+        next_ids = seq.token_ids[start + 1 : min(start + 1 + len(logits), seq.num_prompt_tokens)]
+        for scored in prompt_logprobs(logits[: len(next_ids)], next_ids, params.prompt_logprobs):
+            found.append(TokenLogprobs(scored.token_id, scored.logprob, scored.rank, scored.top))
+
+    def _sample(
+        self,
+        sampling: ReadOnlySequence[_Placed],
+        hidden: torch.Tensor,
+        logits: torch.Tensor | None,
+        findings: Mapping[int, Findings],
+        result: StepResult,
+    ) -> None:
+        """hidden, logits: of every row of the batch, the latter where they are there already."""
+        rows = [at.last_row for at in sampling]
+        sequences = [at.chunk.sequence for at in sampling]
+        changing = [i for i, seq in enumerate(sequences) if findings[seq.uid].patches]
+        takes_largest = all(seq.takes_largest_logit for seq in sequences)
+        if takes_largest and logits is None and not changing:
+            ids, numbers = self.model.largest_logits(take(hidden, rows))
+        else:
+            logits = self.model.logits(take(hidden, rows), widen=False) if logits is None else logits[rows]
+            if changing:
+                logits = logits.float()
+            for i in changing:
+                findings[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
+            ids, numbers = largest(logits) if takes_largest else self._draw(logits, sequences, result)
+        result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids, strict=True)}
+        # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
+        for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
+            seq = sequences[i]
+            result.failures[seq.uid] = _not_finite(seq, sampling[i].chunk.end - 1)
+            del result.tokens[seq.uid]
+            result.logprobs.pop(seq.uid, None)
+
+    def _draw(
+        self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
+    ) -> tuple[list[int], list[float]]:
+        """The tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
+        scored = self.sampler.sample(logits, [self._sampler_row(seq) for seq in sequences])
+        ids = [sampled.token_id for sampled in scored]
+        for seq, sampled in zip(sequences, scored, strict=True):
+            if sampled.logprob is not None:
+                told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+                result.logprobs[seq.uid] = told
+        return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
+
+    @staticmethod
+    def _sampler_row(seq: Sequence) -> SamplerRow:
+        params = seq.sampling_params
+        assert params is not None
+        # Copying the tokens costs more than sampling them; most requests do not look back.
+        looks_back = (
+            params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty or params.min_tokens
+        )
+        if not looks_back:
+            return SamplerRow(params, seq.num_tokens)
+        return SamplerRow(params, seq.num_tokens, seq.token_ids[: seq.num_prompt_tokens], seq.generated_token_ids)
+
+
+def _not_finite(seq: Sequence, position: int) -> Failure:
+    """There is nothing to choose a token from: the request's own doing if it changes anything, else the server's."""
+    what = f"the logits at position {position} are infinite or no numbers"
+    if seq.is_changed:
+        return Failure("overflow", f"interventions: {what} with them; smaller values are accepted")
+    return Failure("error", f"{what}: the weights, or their type, do not serve this input")
+
+
+_layers_needed = attrgetter("sequence.num_layers_needed")
+
+
+def _span(chunk: Chunk) -> Span:
+    seq, start, num_tokens = chunk
+    return Span(
+        seq.token_ids[start : start + num_tokens],
+        start,
+        seq.block_table,
+        seq.num_layers_needed,
+        seq.cross_block_table,
+        seq.num_cross_tokens,
+        seq.needs_output,
+    )
+
+
+def _seconds(looks: Looks | None) -> float:
+    return 0.0 if looks is None else looks.attention_seconds
+
+
+def _give_hidden(found: Findings, window: Window, hidden: torch.Tensor) -> None:
+    for sink in found.sinks:
+        if isinstance(sink, EmbeddingSink):
+            sink.take(window, hidden)
+
+
+_LOGIT_ROWS = 256
+"""Prompt rows whose logits exist at a time."""

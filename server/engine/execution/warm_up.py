@@ -1,0 +1,102 @@
+"""The first steps, run before anyone waits for them: threads start, libraries set themselves up, memory is met.
+
+The largest step that serving can meet is met here, so that a server for which there is not enough memory ends at its
+start; what the tensors took is given back.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from model.batch import TILE_ROWS, Batch, Span
+from model.hooks.hooks import AttentionTap, Looks
+from model.kernels.library import num_threads
+from model.kv_cache import KVCache
+from model.network.transformer import Transformer
+from model.sampling.row_search import largest
+from server.engine.memory.memory_limit import give_back_memory
+from server.engine.scheduling.block_manager import NULL_BLOCK
+
+_PROMPT = 96
+"""Tokens, enough for the kernels that spread many rows over threads; one more token takes those for a few rows."""
+_PIECE = 64
+"""Most rows of one sequence where only the products count: attention over a long one would take longest."""
+
+
+def warm_up(
+    model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+) -> None:
+    """Run a prompt through each stack, and one more token in the cache's first blocks, which hold nothing yet; on a CPU
+    then `max_num_batched_tokens` rows through one block, and `max_num_seqs` through the head.
+    """
+    encoder = model.config if model.config.kind == "encoder" else model.config.encoder
+    room = (cache.num_blocks - 1) * cache.block_size
+    num_cross = 0
+    if encoder is not None:
+        length = max(1, min(_PROMPT, max_model_len, encoder.max_model_len))
+        batch = Batch.unchunked([[0] * length], cache.block_size, model.device, [encoder.num_layers])
+        model.encode(batch)
+        hidden = model.encode(batch, _look())
+        if model.config.kind == "encoder-decoder":
+            num_cross = min(length, room // 2)
+            model.enter_cross(hidden[:num_cross], cache, np.arange(num_cross) + cache.block_size)
+    if model.config.kind != "encoder":
+        _warm_up_decoder(model, cache, min(max_model_len, room), num_cross)
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)
+    if model.device.type == "cpu":
+        _warm_up_rows(model, cache, max_model_len, max_num_seqs, max_num_batched_tokens)
+        give_back_memory()
+
+
+def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: int) -> None:
+    length = max(1, min(_PROMPT, room - 1))
+    table = list(range(1, cache.num_blocks))[: length // cache.block_size + 1]
+    for start, count in ((0, length), (length - 1, 1)):
+        span = Span([0] * count, start, table, model.config.num_layers, range(1, cache.num_blocks), num_cross)
+        batch = Batch([span], cache.block_size, model.device)
+        model.logits(model.forward(batch, cache, _look()))
+
+
+def _look() -> Looks:
+    """One row of one head, so that what serves it has run too."""
+    return Looks(attention=[AttentionTap(0, [0], {0: [0]}, "pattern", lambda layer, i, rows: None)])
+
+
+@torch.inference_mode()
+def _warm_up_rows(
+    model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
+) -> None:
+    """Through one block: all blocks have products of the same shapes."""
+    rows = max_num_batched_tokens
+    encoder = model.config if model.config.kind == "encoder" else model.config.encoder
+    piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
+    counts = _counts(rows, piece)
+    if encoder is not None:
+        model.encode(Batch.unchunked([[0] * n for n in counts], cache.block_size, model.device, [1] * len(counts)))
+    if model.decoder is not None:
+        if encoder is not None:
+            model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
+        spans = [_nobodys_span(n, 1, cache.block_size, model.config.cross_attention) for n in counts]
+        model.forward(Batch(spans, cache.block_size, model.device), cache)
+        # Scores of the longest context, in every thread: of rows one by one, and of some that share their keys.
+        for num_spans, num_rows in ((2 * num_threads(), 1), (1, min(TILE_ROWS, max_model_len))):
+            last = _nobodys_span(max_model_len, 1, cache.block_size, model.config.cross_attention)
+            span = last._replace(token_ids=[0] * num_rows, start=max_model_len - num_rows)
+            model.forward(Batch([span] * num_spans, cache.block_size, model.device), cache)
+    if model.head is not None:
+        hidden = model.tokens.new_zeros(max_num_seqs, model.config.hidden_size)
+        largest(model.logits(hidden, widen=False))
+        model.largest_logits(hidden[:1])
+
+
+def _counts(rows: int, piece: int) -> Sequence[int]:
+    """`rows` as lengths of sequences: pieces, and what is left."""
+    rest = [rows % piece] if rows % piece else []
+    return [piece] * (rows // piece) + rest
+
+
+def _nobodys_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:
+    """Rows for so many layers, whose keys and values all go to the block that nobody reads."""
+    return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), num_layers, [NULL_BLOCK], 1 if has_cross else 0)

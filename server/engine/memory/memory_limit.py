@@ -1,0 +1,136 @@
+"""How much memory a worker may take: an allocation beyond it fails, and with it one request, before the kernel's killer
+of processes ends them all. Linux; standard library only.
+"""
+
+import contextlib
+import ctypes
+import logging
+import mmap
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from server.engine.memory import cgroups
+
+logger = logging.getLogger(__name__)
+
+_ROOT = Path("/")
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""Looked up now, not when memory is short; None in a C library that keeps nothing."""
+_SHARE = 0.9
+"""Of what is left once the model is loaded; the rest is for the API process and its neighbours."""
+
+_SPARE = 8 << 20
+"""Bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
+
+_RESERVE = 16 << 20
+"""Bytes of the limit that only who is tried again may take (`reserve`): what a failed step has freed is the C library's
+to give out anew, but need not have gone back to the kernel, of whom the code of a product comes."""
+
+
+def limit_memory(limit: int | None, share: int | None = None, num_processes: int = 1) -> int | None:
+    """Bound this process's memory at `limit` bytes, or, with None, at most of what the machine or container has left to
+    it (`free_in_share`) and to those with which it makes `num_processes`, each of which does the same.
+
+    What counts is private and writable (RLIMIT_DATA), touched or not. Call once the model is loaded. Returns how many
+    bytes may be taken beyond what is taken already; None where that cannot be known, and nothing is bounded. Raises
+    ValueError for a limit that is taken up already.
+    """
+    taken = data_bytes()
+    if limit is None:
+        free = free_in_share(share)
+        if free is None:
+            return None
+        untouched = max(0, taken - _status_bytes("RssAnon"))  # the KV cache's pages come while this one serves already
+        limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
+    elif limit <= taken + _RESERVE:
+        raise ValueError(
+            f"--worker-memory {limit * num_processes} (bytes) is not enough: {(taken + _RESERVE) * num_processes} are "
+            "taken once the model is loaded; "
+            "more is accepted, as is a smaller --kv-cache-memory"
+        )
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard != resource.RLIM_INFINITY:
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit - _RESERVE, hard))
+    logger.info("the worker has taken %d MiB of memory and may take %d", taken >> 20, limit >> 20)
+    return limit - _RESERVE - taken
+
+
+@contextlib.contextmanager
+def reserve() -> Iterator[None]:
+    """Within it, what `limit_memory` kept back may be taken too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY:
+        yield
+        return
+    more = soft + _RESERVE
+    resource.setrlimit(resource.RLIMIT_DATA, (more if hard == resource.RLIM_INFINITY else min(more, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def give_back_memory() -> None:
+    """Return to the kernel what was freed and is kept for later. At the limit, what comes from the kernel itself (the
+    code of a new product, a thread's stack) could not be had otherwise, now or ever.
+    """
+    if _trim is not None:
+        _trim(0)
+
+
+def own_memory(num_bytes: int) -> mmap.mmap:
+    """Zeros, straight from the kernel, to which they return when the last who holds them lets go. For what is large and
+    held for long: the C library could not give it back while anything that came later is in use.
+
+    Raises MemoryError, also where the steps would be left without any of what they need to have from the kernel.
+    """
+    try:
+        found = _private(num_bytes)
+        _private(_SPARE).close()
+    except (OSError, OverflowError):
+        raise MemoryError(f"can't allocate {num_bytes} bytes, and leave {_SPARE} for the steps") from None
+    return found
+
+
+def _private(num_bytes: int) -> mmap.mmap:
+    found = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages: each small one then costs a microsecond
+        found.madvise(mmap.MADV_HUGEPAGE)
+    return found
+
+
+def data_bytes(pid: int | None = None) -> int:
+    """What counts now, of this process or another: VmData of /proc/PID/status."""
+    return _status_bytes("VmData", pid)
+
+
+def _status_bytes(wanted: str, pid: int | None = None) -> int:
+    """One size of /proc/PID/status, as it is named there."""
+    for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == wanted:
+            return int(value.split()[0]) * 1024
+    raise ValueError(f"/proc/{pid or 'self'}/status has no {wanted}")
+
+
+def free_host_memory(root: Path = _ROOT) -> int | None:
+    """Bytes of this machine that could be taken now, within the container's limit if there is one; None where the
+    kernel does not tell.
+    """
+    try:
+        fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, ValueError, KeyError):
+        return None
+    in_container = cgroups.free_memory(root)
+    return free if in_container is None else min(free, in_container)
+
+
+def free_in_share(share: int | None) -> int | None:
+    """As `free_host_memory`, but no more than what this process has not touched yet of its `share` (bytes), if it has
+    one: others have theirs, and may not have taken it yet.
+    """
+    free = free_host_memory()
+    return free if free is None or share is None else min(free, max(0, share - _status_bytes("RssAnon")))

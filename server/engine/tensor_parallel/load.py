@@ -1,0 +1,86 @@
+"""One worker's model on several devices: who holds it, what they are given, and what becomes of the worker without one.
+
+Knows how ranks are started and loaded; what they compute is `model.sharding`'s.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+
+import torch
+
+from model.analysis.live_weights import LiveWeights
+from model.analysis.weight_reader import Lookup
+from model.checkpoint.folder import ModelLoadError
+from model.config import ModelConfig
+from model.network.transformer import Transformer
+from model.ranks.leader import LeadingTransformer, load_leading
+from model.sharding.split import check_split
+from server.engine.config import EngineConfig
+from server.engine.tensor_parallel.ranks import Ranks
+
+logger = logging.getLogger(__name__)
+
+
+def load_shared(
+    config: EngineConfig,
+    model_config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    max_model_len: int,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[LeadingTransformer, Ranks]:
+    """Start `config.tensor_parallel` - 1 more processes, each of which loads its share; this one holds the first.
+
+    From then on this process ends, at once, when one of them does. Raises ModelLoadError for a model or a setting that
+    does not go with it, and where one of them ends before.
+    """
+    check_split(model_config, config.tensor_parallel)
+    if config.quantize != "none":
+        raise ModelLoadError(f"--tensor-parallel {config.tensor_parallel} goes with --quantize none alone")
+    num_cards = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.type == "cuda" and (device.index or 0) + config.tensor_parallel > num_cards:
+        raise ModelLoadError(
+            f"--tensor-parallel {config.tensor_parallel} needs as many GPUs, and torch finds {num_cards}; "
+            "no more than that, or --device cpu, is accepted"
+        )
+    ranks = Ranks.start(
+        config.tensor_parallel,
+        device,
+        threads=torch.get_num_threads(),
+        kernels=config.kernels,
+        kernel_arithmetic=config.kernel_arithmetic,
+        folder=config.folder,
+        start_logging=config.start_logging,
+        on_loss=_end,
+    )
+    try:
+        model = load_leading(
+            config.model,
+            model_config,
+            dtype,
+            device,
+            ranks.group,
+            ranks.tell,
+            max_model_len=max_model_len,
+            batch_invariant=config.batch_invariant,
+            progress=progress,
+            before_apart=ranks.wait_for_loss,
+        )
+        ranks.wait_loaded()
+    except BaseException:
+        ranks.close()
+        raise
+    return model, ranks
+
+
+def weights_of(model: Transformer) -> Lookup:
+    """Where questions about the weights find them."""
+    return model.whole_weights if isinstance(model, LeadingTransformer) else LiveWeights(model)
+
+
+def _end(reason: str) -> None:
+    """Without one rank none can go on, whatever this process is doing: another worker takes its place."""
+    logger.error("the worker ends: %s", reason)
+    logging.shutdown()
+    os._exit(1)

@@ -1,0 +1,32 @@
+"""One more process of a model that several hold: `python -m server.engine.tensor_parallel.rank FD PARENT`, started by
+`server.engine.tensor_parallel.ranks`. It does what rank 0, the process PARENT, tells it through the pipe FD.
+
+Knows only how it ends with rank 0, and sees to that before anything that takes time.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends, even within a pass; on Linux. Ctrl-C is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it ended before the kernel was told
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[2]))
+    from server.engine.tensor_parallel.rank_commands import (
+        follow,  # only now: torch takes seconds, or for ever on a broken disk
+    )
+
+    follow(Connection(int(sys.argv[1])))

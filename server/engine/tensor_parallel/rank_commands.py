@@ -1,0 +1,61 @@
+"""What a rank other than 0 does: commands come through a pipe, one after another, until it ends. Knows no requests."""
+
+import gc
+import os
+from multiprocessing.connection import Connection
+
+from model.kernels.choice import choose
+from model.ranks.commands import Follower, Load
+from model.sharding.group import Group
+from server.engine.execution.threads import use_threads
+from server.engine.memory.memory_limit import give_back_memory, limit_memory
+from server.engine.tensor_parallel.ranks import Settle, Setup
+
+
+def follow(pipe: Connection) -> None:
+    """Until the pipe ends. Raises what a command raises: the process is then of no more use."""
+    setup: Setup = pipe.recv()
+    if setup.start_logging is not None:
+        setup.start_logging(f"worker-0-rank-{setup.rank}")
+    choose(setup.kernels, setup.kernel_arithmetic)
+    use_threads(setup.threads, 0)
+    group = Group.join(setup.store, setup.rank, setup.size, setup.device)
+    pipe.send(None)  # the file in which all meet may go, as far as this one is concerned
+    follower = Follower(group, setup.device)
+    while True:
+        try:
+            command = pipe.recv()
+        except (EOFError, ConnectionError):
+            os._exit(0)  # rank 0 has ended
+        if isinstance(command, Settle):
+            pipe.send(_settle(command))
+        elif isinstance(command, Load):
+            pipe.send(_load(follower, command))
+        else:
+            follower.do(command)
+
+
+def _load(follower: Follower, command: Load) -> str | None:
+    """What is wrong, in one line."""
+    try:
+        follower.do(command)
+    except Exception as error:
+        return _line(error)
+    give_back_memory()  # rank 0 looks next how much is free
+    return None
+
+
+def _settle(command: Settle) -> str | None:
+    """As a worker does that is loaded; what is wrong, in one line."""
+    gc.collect()
+    gc.freeze()  # looking through what stays would halt a pass
+    give_back_memory()
+    try:
+        limit_memory(command.memory, num_processes=command.num_processes)
+    except Exception as error:
+        return _line(error)
+    return None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

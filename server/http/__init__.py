@@ -1,0 +1,1 @@
+"""The bytes of any HTTP exchange: connections, errors, events, tensors, headers. It never knows a route."""

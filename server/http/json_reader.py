@@ -1,0 +1,228 @@
+"""Reads JSON of any shape a piece at a time. Python's parser, and every faster one, holds the interpreter's lock for as
+long as a body takes, a second for the worst of them, and no thread helps against that. In a thread this one leaves the
+lock to others every few milliseconds, and what it gives is what json gives.
+
+What no request needs is refused on the way: very many lists, objects and texts, and texts that fill memory.
+"""
+
+import codecs
+import json
+import re
+from typing import Any, NoReturn
+
+from server.http.errors import PayloadTooLarge
+
+MAX_CONTAINERS = 1 << 14
+"""Lists and objects of a body: each is looked at by itself."""
+MAX_TEXTS = 1 << 17
+"""Of a body, names of fields among them: some for each object."""
+MAX_WIDE_TEXT = 1 << 23
+"""Characters of one text that are not all ASCII: one of them may make all take four bytes."""
+_RUNS = 512
+"""Of a piece of a text: runs without an escape, and escapes."""
+_MANY = 64
+"""Numbers of a list whose least and greatest are told."""
+_PIECE = 1 << 16
+"""Bytes of numbers and words that are parsed at once, and about so many of a text."""
+
+
+class Integers(list[int]):
+    """A list of whole numbers whose least and greatest are known, so that nobody looks at each of a million again."""
+
+    def __init__(self, values: list[int], least: int, greatest: int) -> None:
+        super().__init__(values)
+        self.least, self.greatest = least, greatest
+
+
+class JsonReader:
+    """Reads one body, UTF-8. `piece` is about how many bytes are read at once; a number is never longer."""
+
+    def __init__(self, body: bytes, piece: int = _PIECE) -> None:
+        self._body = body
+        self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # json skips it, too
+        self._num_containers = 0
+        self._num_texts = 0
+        self._spaces = re.compile(rb"[ \t\n\r]{0,%d}" % piece)
+        self._scalars = re.compile(rb'[^\[\]{}"]{0,%d}' % piece)
+        # A pair of escaped surrogates is one character, and stays together.
+        self._texts = re.compile(
+            rb'(?s:[^"\\]{1,%d}|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.){0,%d}'
+            % (max(1, piece // _RUNS), min(piece, _RUNS))
+        )
+
+    @property
+    def position(self) -> int:
+        """The byte at which the piece begins that is being read."""
+        return self._at
+
+    def read(self) -> Any:
+        """Read the one value that the body is; a long list of whole numbers is given as `Integers`.
+
+        Raises:
+            json.JSONDecodeError: no JSON; `pos` is the byte.
+            UnicodeDecodeError: a text is not UTF-8.
+            RecursionError: nested too deeply.
+            ValueError: a number of more digits than Python reads.
+            PayloadTooLarge: see above.
+        """
+        value = self._value()
+        if self._next():
+            self._fail("Extra data")
+        return value
+
+    def _value(self) -> Any:
+        match self._next():
+            case b'"':
+                return self._text()
+            case b"[":
+                return self._list()
+            case b"{":
+                return self._object()
+        (value,) = self._parsed(self._run().partition(b",")[0])
+        return value
+
+    def _list(self) -> list[Any]:
+        self._open()
+        values: list[Any] = []
+        if self._takes(b"]"):
+            return values
+        bounds = _Bounds()
+        while True:
+            scalars, comma, _ = self._run().rpartition(b",")
+            if scalars:  # of which each is whole, as a comma stands behind it
+                piece = self._parsed(scalars)
+                self._at += len(comma)
+            else:
+                piece = [self._value()]
+            values += piece
+            bounds.include(piece)
+            if scalars:
+                continue
+            if self._takes(b"]"):
+                return bounds.told_with(values)
+            self._take(b",", "Expecting ',' delimiter")
+
+    def _object(self) -> dict[str, Any]:
+        self._open()
+        values: dict[str, Any] = {}
+        if self._takes(b"}"):
+            return values
+        while True:
+            if self._next() != b'"':
+                self._fail("Expecting property name enclosed in double quotes")
+            name = self._text()
+            self._take(b":", "Expecting ':' delimiter")
+            values[name] = self._value()
+            if self._takes(b"}"):
+                return values
+            self._take(b",", "Expecting ',' delimiter")
+
+    def _text(self) -> str:
+        self._num_texts += 1
+        if self._num_texts > MAX_TEXTS:
+            raise _too_much(f"more than {MAX_TEXTS} texts and names of fields; at most {MAX_TEXTS} are accepted")
+        begin, self._at = self._at, self._at + 1
+        pieces: list[str] = []
+        while not self._is_at(b'"'):
+            end = self._end(self._texts)
+            while self._at < end < len(self._body) and 0x80 <= self._body[end] < 0xC0:  # amid a character
+                end -= 1
+            if end == self._at:
+                self._at = begin
+                self._fail("Unterminated string starting at")
+            pieces.append(self._unescaped(self._body[self._at : end].decode()))
+            self._at = end
+        self._at += 1
+        length = sum(map(len, pieces))
+        if length > MAX_WIDE_TEXT and not all(map(str.isascii, pieces)):
+            raise _too_much(f"a text of {length} characters; at most {MAX_WIDE_TEXT} are accepted unless all are ASCII")
+        return "".join(pieces)
+
+    def _unescaped(self, piece: str) -> str:
+        try:
+            text: str = json.loads(f'"{piece}"')
+        except json.JSONDecodeError as error:
+            self._at += len(piece[: error.pos - 1].encode())
+            self._fail(error.msg)
+        return text
+
+    def _parsed(self, scalars: bytes) -> list[Any]:
+        """The numbers and words that come next, with commas between them."""
+        try:
+            values: list[Any] = json.loads(f"[{scalars.decode('latin-1')}]")
+        except json.JSONDecodeError as error:
+            self._at += error.pos - 1
+            self._fail(error.msg)
+        if not values:
+            self._fail("Expecting value")
+        self._at += len(scalars)
+        return values
+
+    def _run(self) -> bytes:
+        """What comes next and holds no text, list or object, or a piece of it."""
+        return self._body[self._at : self._end(self._scalars)]
+
+    def _open(self) -> None:
+        self._at += 1
+        self._num_containers += 1
+        if self._num_containers > MAX_CONTAINERS:
+            raise _too_much(
+                f"more than {MAX_CONTAINERS} lists and objects; at most {MAX_CONTAINERS} are accepted. Send fewer "
+                "messages, parts or inputs at once"
+            )
+
+    def _next(self) -> bytes:
+        """The next byte that is no space, which is not taken; none at the end."""
+        while True:
+            self._at = self._end(self._spaces)
+            byte = self._body[self._at : self._at + 1]
+            if byte not in (b" ", b"\t", b"\n", b"\r"):
+                return byte
+
+    def _take(self, byte: bytes, problem: str) -> None:
+        if not self._takes(byte):
+            self._fail(problem)
+
+    def _takes(self, byte: bytes) -> bool:
+        is_next = self._next() == byte
+        self._at += is_next
+        return is_next
+
+    def _is_at(self, byte: bytes) -> bool:
+        return self._body.startswith(byte, self._at)
+
+    def _end(self, pattern: re.Pattern[bytes]) -> int:
+        found = pattern.match(self._body, self._at)
+        assert found is not None, "every pattern may be empty"
+        return found.end()
+
+    def _fail(self, problem: str) -> NoReturn:
+        error = json.JSONDecodeError(problem, "", 0)  # it would count the lines of the whole body
+        error.pos = self._at
+        raise error
+
+
+class _Bounds:
+    """The least and the greatest of a list's numbers, while all are whole."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] | None = []
+
+    def include(self, piece: list[Any]) -> None:
+        if self._ends is None:
+            return
+        if set(map(type, piece)) == {int}:
+            ends = [*self._ends, min(piece), max(piece)]
+            self._ends = [min(ends), max(ends)]
+        else:
+            self._ends = None
+
+    def told_with(self, values: list[Any]) -> list[Any]:
+        """The values, as `Integers` where there are many."""
+        if self._ends is None or len(values) < _MANY:
+            return values
+        return Integers(values, *self._ends)
+
+
+def _too_much(what: str) -> PayloadTooLarge:
+    return PayloadTooLarge(f"The body holds {what}.", code="body_too_large")

@@ -1,0 +1,147 @@
+"""Server-sent events, and the end of work for clients that left.
+
+A client can leave at any stage: before the first token, between two, before the stream's generator ever ran. Each
+stage must free the engine's slot; this file knows how, and nothing of what is generated.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from server.http.connection import BODY_WRITER, BodyWriter
+from server.http.errors import ApiError, EngineError, error_json, note_error
+from server.observability.access_log import CLIENT_CLOSED_REQUEST
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+
+
+class ClientGone(ApiError):
+    """The client closed the connection: nobody reads this error but the metrics and the log."""
+
+    def __init__(self) -> None:
+        super().__init__(CLIENT_CLOSED_REQUEST, "The client closed the connection.", "client_closed_request")
+
+
+def event(data: bytes) -> bytes:
+    """One event; `data` holds no newline."""
+    return b"data: " + data + b"\n\n"
+
+
+class TokenEvent:
+    """The event of a token where only its text tells it from the next one's: made once, all but the text."""
+
+    TEXT = "\0"
+    """Stands for the text in the chunk that is given; no name or id holds it."""
+
+    def __init__(self, chunk: dict[str, Any]) -> None:
+        self._before, self._after = event(orjson.dumps(chunk)).split(orjson.dumps(self.TEXT))
+
+    def of(self, text: str) -> bytes:
+        return self._before + orjson.dumps(text) + self._after
+
+
+def error_event(error: ApiError) -> bytes:
+    """The last event of a stream that failed."""
+    note_error(error)
+    return b"event: error\n" + event(error_json(error))
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled if the client leaves first: then ClientGone is raised.
+
+    The request's body must have been read: what comes after it can only be the disconnect.
+    """
+    return await _unless_gone(request.receive, work)
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """`work` runs in the task that is here: one more for each would be a good part of what a request costs."""
+    running = asyncio.current_task()
+    assert running is not None
+    is_gone = False
+
+    async def watch() -> None:
+        nonlocal is_gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        is_gone = True
+        running.cancel()
+
+    watching = asyncio.create_task(watch())
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if is_gone and not running.uncancel():  # nobody else cancelled it too
+            raise ClientGone from None
+        raise
+    finally:
+        watching.cancel()
+
+
+class EventStream(StreamingResponse):
+    """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began.
+
+    `on_begin` is told how events may be written past the stream, between two of its own, where the server lets them.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        on_close: Callable[[], None],
+        on_begin: Callable[[BodyWriter], None] | None = None,
+    ) -> None:
+        self._events = _with_errors(events)
+        super().__init__(
+            self._events,
+            media_type="text/event-stream",
+            # Proxies that buffer would turn a stream into one late answer.
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        )
+        self.on_close = on_close
+        self._on_begin = on_begin
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writer = scope.get("extensions", {}).get(BODY_WRITER, {}).get("writer")
+        if writer is not None and self._on_begin is not None:
+            self._on_begin(writer)
+        try:
+            await _unless_gone(receive, self.stream_response(send))
+        except ClientGone:
+            pass
+        except OSError:
+            raise ClientDisconnect from None
+        finally:
+            self.on_close()
+
+    async def stream_response(self, send: Send) -> None:
+        """The answer. Its last event ends it: what would follow in a packet of its own wakes the client once more."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        more = True
+        async for data in self._events:
+            more = not data.endswith(DONE)
+            await send({"type": "http.response.body", "body": data, "more_body": more})
+        if more:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _with_errors(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The events; a failure becomes the last of them, never a silent end."""
+    try:
+        async for data in events:
+            yield data
+    except ApiError as error:
+        yield error_event(error)
+    except Exception:
+        logger.exception("a stream failed")
+        yield error_event(EngineError("The server failed on this stream; its log says why.", code="internal_error"))

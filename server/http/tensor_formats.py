@@ -1,0 +1,268 @@
+"""Arrays on the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
+
+Every body is made piece by piece, so that a large answer neither is copied whole nor holds up the event loop. Knows
+shapes and bytes, not what the numbers mean. Never pickle. Minus infinity is null in JSON and itself in binary.
+"""
+
+import asyncio
+import base64
+import io
+import struct
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from server.engine.outputs import Array
+from server.http.errors import BadRequest, NotAcceptable, shown
+
+NumpyArray = np.ndarray[Any, np.dtype[Any]]
+Wire = Literal["json", "base64", "binary"]
+"""How a number is written; decides how large an answer is."""
+EncodingFormat = Literal["float", "base64"]
+
+Piece = bytes | memoryview
+"""Some bytes of a body; a view is of an array that is not written to any more."""
+PIECE_VALUES = 1 << 16
+"""Numbers that are turned into text between two chances for other requests: about 5 ms."""
+PIECE_BYTES = 1 << 20
+WRITE_BYTES = PIECE_BYTES // 4
+"""Of a body, worth a write of their own."""
+
+_SAFETENSORS_DTYPES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int32": "I32"}
+
+
+class Format(Enum):
+    """Media types a tensor answer can have."""
+
+    JSON = "application/json"
+    SAFETENSORS = "application/vnd.safetensors"
+    NPY = "application/x-npy"
+    NDJSON = "application/x-ndjson"
+
+
+def negotiate(accept: str | None, offered: Sequence[Format] = tuple(Format)) -> Format:
+    """The offered format that the Accept header likes best; the first offered wins ties. Raises NotAcceptable."""
+    if not accept or not accept.strip():
+        return offered[0]
+    wishes = [_wish(part) for part in accept.split(",") if part.strip()]
+    best, best_quality = None, 0.0
+    for candidate in offered:
+        matching = [(specific, quality) for kind, specific, quality in wishes if _matches(kind, candidate.value)]
+        quality = max(matching)[1] if matching else 0.0  # the most specific wish decides
+        if quality > best_quality:
+            best, best_quality = candidate, quality
+    if best is None:
+        formats = ", ".join(candidate.value for candidate in offered)
+        raise NotAcceptable(f"Accept: {shown(accept)} names no format of this route; accepted: {formats}.")
+    return best
+
+
+def _wish(part: str) -> tuple[str, int, float]:
+    """One element of an Accept header: media type, how specific it is, quality."""
+    kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    quality = 1.0
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                quality = min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                quality = 0.0
+    return kind, 2 - kind.count("*"), quality
+
+
+def _matches(kind: str, media_type: str) -> bool:
+    return kind in {"*/*", "*", media_type} or (kind.endswith("/*") and media_type.startswith(kind[:-1]))
+
+
+def as_numpy(array: Array) -> NumpyArray:
+    """A read-only view of an answer of the engine."""
+    return np.frombuffer(array.data, np.dtype(array.dtype).newbyteorder("<")).reshape(array.shape)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an answer says about one input: plain fields and, by their names, arrays."""
+
+    index: int
+    fields: dict[str, Any]
+    arrays: dict[str, NumpyArray]
+
+
+# ---- JSON
+
+
+def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[bytes]:
+    """One array as a JSON value: nested lists with null for what is not finite, or base64 of little-endian bytes."""
+    if encoding_format == "base64":
+        yield b'"'
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        step = PIECE_BYTES // 3 * 3  # base64 of pieces joins only at multiples of three bytes
+        for start in range(0, data.size, step):
+            yield base64.b64encode(data[start : start + step].tobytes())
+        yield b'"'
+        return
+    yield from _list_pieces(value)
+
+
+def _list_pieces(value: NumpyArray) -> Iterator[bytes]:
+    if value.size <= PIECE_VALUES or value.ndim == 1:
+        yield _list_json(value)
+        return
+    yield b"["
+    for i, part in enumerate(value):
+        if i:
+            yield b","
+        yield from _list_pieces(part)
+    yield b"]"
+
+
+def _list_json(value: NumpyArray) -> bytes:
+    if value.dtype == np.float16:
+        value = value.astype(np.float32)
+    return orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fragment:
+    """A small array (a token's rows) as one JSON value, for use inside `orjson.dumps`."""
+    return orjson.Fragment(b"".join(json_pieces(value, encoding_format)))
+
+
+def json_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
+    """`head` with "data": one object an entry, its arrays last."""
+    yield orjson.dumps(head)[:-1] + (b',"data":[' if head else b'"data":[')
+    for i, entry in enumerate(entries):
+        yield b"," if i else b""
+        yield orjson.dumps(entry.fields)[:-1]
+        for name, value in entry.arrays.items():
+            yield b"," + orjson.dumps(name) + b":"
+            yield from json_pieces(value, encoding_format)
+        yield b"}"
+    yield b"]}"
+
+
+# ---- binary
+
+
+def _byte_pieces(value: NumpyArray) -> Iterator[Piece]:
+    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    for start in range(0, data.nbytes, PIECE_BYTES):
+        yield data[start : start + PIECE_BYTES]
+
+
+def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator[Piece]:
+    """A safetensors file: tensors "{name}.{index}", the fields of each entry as JSON in the metadata.
+
+    The metadata holds `head`, one key a field, and "{object}.{index}" with the entry's fields.
+    """
+    metadata = {**head, **{f"{entry.fields['object']}.{entry.index}": entry.fields for entry in entries}}
+    tensors = {f"{name}.{entry.index}": value for entry in entries for name, value in entry.arrays.items()}
+    return safetensors_pieces(metadata, tensors)
+
+
+def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[Piece]:
+    """A safetensors file. Values of the metadata that are no strings are written as JSON text, as the format asks.
+
+    Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors).
+    """
+    header: dict[str, Any] = {
+        "__metadata__": {name: value if isinstance(value, str) else _text(value) for name, value in metadata.items()}
+    }
+    offset = 0
+    for name, value in tensors.items():
+        end = offset + value.nbytes
+        dtype = _SAFETENSORS_DTYPES[value.dtype.name]
+        header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, end]}
+        offset = end
+    text = _text(header).encode()
+    text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8, so that it can be mapped
+    yield struct.pack("<Q", len(text)) + text
+    for value in tensors.values():
+        yield from _byte_pieces(value)
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
+def check_npy(num_arrays: int) -> None:
+    """Raise BadRequest unless one array is to be written: a .npy file holds no more. Call before anything runs."""
+    if num_arrays != 1:
+        raise BadRequest(
+            f"application/x-npy holds one array and this answer has {num_arrays}; "
+            "ask for one, of one input, or for application/vnd.safetensors."
+        )
+
+
+def npy_body(entries: Sequence[Entry]) -> Iterator[Piece]:
+    """The one array as a .npy file."""
+    (array,) = (value for entry in entries for value in entry.arrays.values())
+    return npy_pieces(array)
+
+
+def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
+    """An array as a .npy file."""
+    buffer = io.BytesIO()
+    header = {"descr": array.dtype.newbyteorder("<").str, "fortran_order": False, "shape": array.shape}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    yield buffer.getvalue()
+    yield from _byte_pieces(array)
+
+
+# ---- NDJSON
+
+
+def ndjson_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
+    """For each entry a line of its fields (the first line has `head` too), then one line a slice of the first axis.
+
+    A slice's line is {"index", NAME, "shape", ARRAYS...}, where NAME is the first axis (layer or pair; for vectors
+    token) and its value is the layer, the pair or the position.
+    """
+    for entry in entries:
+        yield orjson.dumps({**head, **entry.fields}) + b"\n"
+        head = {}
+        axis = entry.fields["axes"][0]
+        num_slices, *shape = next(iter(entry.arrays.values())).shape
+        labels = entry.fields.get({"layer": "layers", "pair": "pairs"}.get(axis, ""), range(num_slices))
+        for i, label in enumerate(labels):
+            yield orjson.dumps({"index": entry.index, axis: label, "shape": shape})[:-1]
+            for name, value in entry.arrays.items():
+                yield b"," + orjson.dumps(name) + b":"
+                yield from json_pieces(value[i], encoding_format)
+            yield b"}\n"
+
+
+def body_pieces(
+    wanted: Format, head: dict[str, Any], entries: Sequence[Entry], encoding_format: EncodingFormat
+) -> Iterator[Piece]:
+    """The whole answer in the wanted format."""
+    match wanted:
+        case Format.JSON:
+            return json_body(head, entries, encoding_format)
+        case Format.SAFETENSORS:
+            return safetensors_body(head, entries)
+        case Format.NPY:
+            return npy_body(entries)
+        case Format.NDJSON:
+            return ndjson_body(head, entries, encoding_format)
+
+
+async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
+    """The pieces, joined to sizes worth a write, with a chance for other requests after each."""
+    waiting = bytearray()
+    for piece in pieces:
+        if waiting or len(piece) < WRITE_BYTES:
+            waiting += piece
+        if len(waiting) >= WRITE_BYTES:
+            yield bytes(waiting)
+            waiting.clear()
+            await asyncio.sleep(0)
+        elif not waiting:  # worth a write as it is: large answers are not copied again
+            yield piece
+            await asyncio.sleep(0)
+    if waiting:
+        yield bytes(waiting)

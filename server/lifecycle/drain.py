@@ -1,0 +1,113 @@
+"""The HTTP server's signals and its end: the first one to stop lets running requests finish, the second does not.
+
+While draining the port stays open: probes are answered, new requests get 503. SIGUSR1 writes what the server is doing
+to the log. Knows nothing of workers beyond the number of requests in flight.
+"""
+
+import asyncio
+import logging
+import signal
+import socket
+import threading
+import time
+from types import FrameType
+
+import uvicorn
+
+from server.dispatch.debug_report import admission_state
+from server.dispatch.engine_client import EngineClient
+from server.http.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+_TICKS_PER_CHECK = 20
+"""Ticks, of a tenth of a second, between two looks at the books of a server without requests."""
+_CLOSE = (b"connection", b"close")
+_LAST_ANSWERS = 0.05
+"""Seconds for the answers of requests that were just failed to be written."""
+_FORCED_WRITES = 1
+"""Seconds, at a forced end, for clients that do not read."""
+
+
+class DrainServer(uvicorn.Server):
+    """A uvicorn server that ends when nothing is in flight or `grace` seconds are over."""
+
+    def __init__(self, config: uvicorn.Config, client: EngineClient, grace: float) -> None:
+        super().__init__(config)
+        self._client = client
+        self._grace = grace
+        self._drain_started: float | None = None
+        self._dump: asyncio.Task[None] | None = None
+        self._leaked: dict[str, int] = {}
+        self.is_forced = False
+        """It ended without waiting for what ran."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and to answer SIGUSR1."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_dump)
+
+    def _begin_dump(self) -> None:
+        if self._dump is None or self._dump.done():
+            self._dump = asyncio.create_task(self._log_state(), name="debug-dump")
+
+    async def _log_state(self) -> None:
+        http = {"connections": len(self.server_state.connections), "requests": len(self.server_state.tasks)}
+        state = {"http": http} | await self._client.describe()
+        logger.warning("the state of the server, as SIGUSR1 asked", extra={"attached": {"state": state}})
+
+    def _check_books(self) -> None:
+        """In a moment without any request nothing may be counted as unfinished: it would take room for ever. What is
+        counted nevertheless is told once, and again when it changes.
+        """
+        books = admission_state(self._client.admission)
+        leaked = {name: budget["used"] for name, budget in books.items() if budget["used"]}
+        if leaked and leaked != self._leaked:
+            self._client.integrity_failures += 1
+            logger.error("with no request in flight, these are still counted: %s", leaked)
+        self._leaked = leaked
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal handler: it only sets flags and headers, `on_tick` acts on them."""
+        if self._drain_started is None:
+            self._drain_started = time.monotonic()
+            self._client.begin_drain()
+            self._close_after_answers()
+        else:
+            self.stop_now()
+
+    def stop_now(self) -> None:
+        """End at the next tick, whatever runs."""
+        self._client.begin_drain()
+        self.config.timeout_graceful_shutdown = _FORCED_WRITES
+        self.should_exit = self.is_forced = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether the server should end."""
+        should_end = await super().on_tick(counter)
+        if should_end:
+            await self._fail_rest()
+            return True
+        if counter % _TICKS_PER_CHECK == 0 and not self.server_state.tasks and not self._client.num_inflight:
+            self._check_books()
+        if self._drain_started is None:
+            return False
+        if time.monotonic() - self._drain_started > self._grace:
+            logger.warning("%d requests did not end within %g s", self._client.num_inflight, self._grace)
+            await self._fail_rest()
+            return True
+        # An answer that is complete for the engine may still be on its way to a slow client.
+        return self._client.num_inflight == 0 and not self.server_state.tasks
+
+    def _close_after_answers(self) -> None:
+        """Tell each client with its answer that the connection ends: the next request belongs to another server."""
+        self.config.encoded_headers.append(_CLOSE)  # for the ticks, which renew the line below with the date
+        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
+
+    async def _fail_rest(self) -> None:
+        is_waited_for = self._client.num_inflight > 0
+        # Also where none is in flight: one that is between two of its inputs submits no more.
+        self._client.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
+        if is_waited_for:
+            await asyncio.sleep(_LAST_ANSWERS)

@@ -1,0 +1,286 @@
+"""The processes of one server: LitServe as a shell around our own link, supervisor and drain.
+
+    this process    uvicorn in the main thread, the engine client, the supervisor; no torch
+    worker i        started by LitServe; `EngineApi.setup`, then `EngineLoop`
+
+LitServe's queues, restart, signals and readiness are not used; `LightwellServer` says what stands in for them.
+Knows nothing of routes: the application is handed in.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+import litserve as ls
+import uvicorn
+from starlette.types import ASGIApp
+
+from server.config.devices import Places, as_text, places
+from server.config.settings import Settings, SettingsError
+from server.dispatch.engine_client import EngineClient
+from server.engine.config import EngineConfig
+from server.engine.memory.mapped_libraries import let_go_of_libraries
+from server.engine.memory.memory_limit import free_host_memory
+from server.http.connection import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
+from server.lifecycle.drain import DrainServer
+from server.lifecycle.supervisor import Process, Supervisor, prepare_environment
+from server.worker.litserve_api import ENGINE_FACTORY, EngineApi, freeze_garbage
+from server.worker.model_fingerprint import Fingerprint, difference
+
+logger = logging.getLogger(__name__)
+
+_LAST_WRITES = 5
+"""Seconds that answers already made have to reach slow clients at the end."""
+_REAP_TIMEOUT = 2.0
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+_PROBES = (b"/health", b"/metrics")
+"""Paths that are answered also when there are too many connections."""
+_OTHER_FILES = 128
+"""File descriptors that are no client's: libraries, sockets, workers, the log."""
+
+Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
+AppFactory = Callable[[EngineClient, Lifespan], ASGIApp]
+
+
+class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no types
+    """LitServe's worker start and device names; the data plane and the life cycle are ours.
+
+    Relies on `launch_single_inference_worker` and the attributes it reads: `workers_setup_status`, `_transport`,
+    `litapi_request_queues`. litserve is pinned and a test holds these names.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        config: EngineConfig,
+        engine_factory: str,
+        build_app: AppFactory,
+        events: ConnectionEvents,
+        model_files: Fingerprint,
+        places: Places,
+    ) -> None:
+        """Raises ServerGaveUp where there is no place for the workers' socket."""
+        try:
+            self.client = EngineClient(settings, places.num_workers)
+        except OSError as error:
+            raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
+        with contextlib.ExitStack() as unless_made:
+            unless_made.callback(self.client.socket.remove)  # what ends this, a signal too, leaves no folder
+            self.settings = settings
+            self.error: str | None = None
+            """Why the server gave up, in one line."""
+            api = EngineApi(
+                config,
+                self.client.socket.path,
+                model_files=model_files,
+                core_groups=places.core_groups,
+                engine_factory=engine_factory,
+                log_level=settings.log_level,
+                log_format=settings.log_format,
+            )
+            super().__init__(
+                api,
+                accelerator=places.accelerator,
+                devices=list(places.cards) or 1,  # a CPU is one device of several workers
+                workers_per_device=1 if places.cards else places.num_workers,
+                timeout=False,
+            )
+            self._build_app = build_app
+            self.workers_setup_status: dict[str, str] = {}
+            self._transport = None
+            self.litapi_request_queues = {api.api_path: None}
+            self.supervisor = Supervisor(
+                self.client, self._launch, self._give_up, lambda: difference(model_files, config.model)
+            )
+            self._http: DrainServer | None = None
+            limits = ConnectionLimits(
+                send_timeout=settings.send_timeout,
+                receive_timeout=settings.receive_timeout,
+                max_connections=possible_connections(settings.max_connections),
+                spare_paths=_PROBES,
+            )
+            self._protocol = http_protocol(limits, events)
+            unless_made.pop_all()
+
+    def serve(self, listener: socket.socket) -> int:
+        """Serve until a signal or the workers end it; the exit status."""
+        try:
+            weights = (file for file in self.lit_api.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
+            prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
+            self.supervisor.launch_all()  # first: they take longest to start
+            self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
+            self._http.run(sockets=[listener])
+            for number in _ENDING:  # `_leave` is back, and would make a failure of what ends as it was asked to
+                signal.signal(number, signal.SIG_IGN)
+        finally:
+            # Whatever ended the loop: the workers leave when the link goes.
+            self.client.socket.remove()
+            self.supervisor.reap(0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT)
+        return 0 if self.error is None else 1
+
+    def _http_config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self._build_app(self.client, self.client_lifespan),
+            http=self._protocol,  # type: ignore[arg-type]  # any callable that makes protocols will do
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            root_path=self.settings.root_path,
+            timeout_graceful_shutdown=_LAST_WRITES,
+        )
+
+    @contextlib.asynccontextmanager
+    async def client_lifespan(self, app: object) -> AsyncIterator[None]:
+        """The application's lifespan; LitServe's own would read queues that are not there."""
+        await self.client.start()
+        await self.supervisor.start()
+        freeze_garbage()
+        let_go_of_libraries()
+        try:
+            yield
+        finally:
+            await self.supervisor.stop()
+            await self.client.stop()
+
+    def _launch(self, worker_id: int) -> Process:
+        self.lit_api.socket_path = self.client.socket.path  # another one where the first was cleaned away
+        process: Process = self.launch_single_inference_worker(self.lit_api, worker_id)
+        return process
+
+    def _give_up(self, message: str) -> None:
+        self.error = message
+        if self._http is not None:
+            self._http.stop_now()
+
+
+def possible_connections(wanted: int) -> int:
+    """As many connections as wanted, or as this process may have files open; its limit is raised as far as it can be.
+
+    Over that limit the kernel would give no connection to anybody, probes included.
+    """
+    needed = wanted + SPARE_CONNECTIONS + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < needed:
+            possible = max(1, soft - SPARE_CONNECTIONS - _OTHER_FILES)
+            logger.warning(
+                "--max-connections %d is lowered to %d: this process may have %d files open (ulimit -n)",
+                wanted,
+                possible,
+                soft,
+            )
+            return possible
+    return wanted
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to the address; port 0 picks a free one. Raises SettingsError in one line."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise SettingsError(f"--host {host!r} is no address of this machine: {error}") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        remedy = "; choose another with --port, 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        raise SettingsError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}{remedy}") from None
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a browser on this machine would look."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def run(
+    settings: Settings,
+    config: EngineConfig,
+    build_app: AppFactory,
+    *,
+    name: str,
+    events: ConnectionEvents,
+    model_files: Fingerprint,
+    engine_factory: str = ENGINE_FACTORY,
+) -> int:
+    """Bind, start the workers and serve; the exit status. Raises SettingsError when the address or the devices
+    cannot be had, ServerGaveUp when the workers cannot run.
+
+    `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
+    find others do not start.
+    """
+    with bind(settings.host, settings.port) as listener:
+        # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
+        # at its end, when these are back.
+        for number in _ENDING:
+            signal.signal(number, _leave)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
+        try:
+            found = places(settings.devices, config.device)
+        except ValueError as error:
+            raise SettingsError(f"--devices {as_text(settings.devices)}: {error}") from None
+        try:
+            server = LightwellServer(
+                settings, at_places(config, found), engine_factory, build_app, events, model_files, found
+            )
+        except OSError as error:
+            raise ServerGaveUp(f"the server could not be set up: {error}") from error
+        greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
+        if settings.log_format == "json":  # then all that is written is an event
+            logger.info(greeting)
+        else:
+            _tell(greeting)
+        status = server.serve(listener)
+    if server.error is not None:
+        raise ServerGaveUp(server.error)
+    return status
+
+
+def at_places(config: EngineConfig, found: Places) -> EngineConfig:
+    """The workers' configuration. Several share the CPU quota, and the memory that is free before the first begins."""
+    free = free_host_memory() if found.num_workers > 1 else None
+    return replace(
+        config,
+        device="cuda" if found.cards else "cpu" if found.core_groups else config.device,
+        memory_share=None if free is None else free // found.num_workers,
+        num_workers=found.num_workers,
+    )
+
+
+class ServerGaveUp(RuntimeError):
+    """The workers cannot run; the message is one line for the operator."""
+
+
+def _tell(line: str) -> None:
+    """Write a line to stdout. Where nobody takes it, as on a full disk, the server goes on without."""
+    try:
+        # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        logger.warning("stdout takes nothing: %s", error)
+        # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,218 @@
+"""Keeps the workers running: starts them, sees them end, starts them again, gives up when that does not help.
+
+Runs in the API process's event loop, on the workers' sentinels, without a thread. Knows nothing of requests.
+"""
+
+import asyncio
+import logging
+import multiprocessing.process
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import accumulate
+from multiprocessing import resource_tracker
+
+from server.dispatch.engine_client import EngineClient
+
+logger = logging.getLogger(__name__)
+
+Process = multiprocessing.process.BaseProcess
+
+MAX_FAILURES = 5
+FAILURE_WINDOW = 60.0
+"""Seconds: when the last so many processes of one worker together were ready for less, the server ends. How long they
+took to load does not count, or a large model that always fails would be loaded for ever. Each worker has its own count:
+one fault that ends all of them at once is one failure.
+"""
+_MAX_BACKOFF = 10.0
+_LAST_WORDS = 2.0
+"""Seconds that the event loop has to read what a worker sent before it ended."""
+
+
+class Supervisor:
+    """`launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the server should end.
+
+    `why_not()` is asked before a worker is started again: what it answers, if anything, ends the server.
+    """
+
+    def __init__(
+        self,
+        client: EngineClient,
+        launch: Callable[[int], Process],
+        on_give_up: Callable[[str], None],
+        why_not: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._launch = launch
+        self._on_give_up = on_give_up
+        self._why_not = why_not
+        self._processes: dict[int, Process] = {}
+        self._lives = [deque[float](maxlen=MAX_FAILURES) for _ in client.workers]
+        """Of each worker the seconds that its last processes were ready, 0 for those that never were."""
+        self._is_stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        client.on_hung = self.kill
+
+    def launch_all(self) -> None:
+        """Start every worker. Before the event loop runs, so that they load while the API process starts."""
+        for worker in self._client.workers:
+            self._processes[worker.worker_id] = launch_shielded(self._launch, worker.worker_id)
+
+    async def start(self) -> None:
+        """Watch the workers from now on; one that has ended already is noticed too."""
+        for worker_id in self._processes:
+            self._watch(worker_id)
+
+    def kill(self, worker_id: int) -> None:
+        """End a worker that hangs; it is then started again like any that ended."""
+        process = self._processes.get(worker_id)
+        if process is not None and process.is_alive():
+            reason = self._client.workers[worker_id].kill_reason
+            logger.error("killing worker %d (pid %s), as it %s", worker_id, process.pid, reason)
+            process.kill()
+
+    async def stop(self) -> None:
+        """Restart nothing from now on."""
+        self._is_stopping = True
+        for task in list(self._tasks):
+            task.cancel()
+        for process in self._processes.values():
+            asyncio.get_running_loop().remove_reader(process.sentinel)
+
+    def reap(self, timeout: float) -> None:
+        """After the loop has ended: wait for the workers, who saw the link close, and kill those that stay."""
+        self._is_stopping = True
+        end = time.monotonic() + timeout
+        for process in self._processes.values():
+            process.join(max(0.0, end - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _watch(self, worker_id: int) -> None:
+        sentinel = self._processes[worker_id].sentinel
+        asyncio.get_running_loop().add_reader(sentinel, self._on_end, worker_id)
+
+    def _on_end(self, worker_id: int) -> None:
+        asyncio.get_running_loop().remove_reader(self._processes[worker_id].sentinel)
+        if self._is_stopping:
+            return
+        task = asyncio.create_task(self._replace(worker_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _replace(self, worker_id: int) -> None:
+        """What to do about a worker that ended: start another, now or later, or give up."""
+        worker = self._client.workers[worker_id]
+        process = self._processes[worker_id]
+        process.join()
+        try:
+            await asyncio.wait_for(worker.gone.wait(), _LAST_WORDS)
+        except TimeoutError:
+            logger.warning("worker %d ended and its link did not", worker_id)
+        how = _describe_exit(process.exitcode)
+        if worker.kill_reason is not None:
+            how += f", as it {worker.kill_reason}"
+        if worker.load_error is not None and not worker.was_ready:
+            self._give_up(worker.load_error)
+            return
+        logger.error("worker %d ended: %s", worker_id, how)
+        lives = self._lives[worker_id]
+        lives.append(worker.take_ready_seconds())
+        while _num_short(lives) < MAX_FAILURES:
+            delay = _backoff(lives)
+            worker.expect_start(delay)
+            if delay:
+                logger.warning("worker %d is started again in %.1f s", worker_id, delay)
+                worker.restart_note = f"ended ({how}), {_num_short(lives)} times lately, and is to be started again"
+                await asyncio.sleep(delay)
+            refusal = self._why_not()
+            if refusal is not None:
+                self._give_up(refusal)
+                return
+            try:
+                await self._client.socket.ensure_listening()
+                self._processes[worker_id] = launch_shielded(self._launch, worker_id)
+            except OSError as error:  # no memory, files or processes left, perhaps for a moment
+                how = str(error)
+                logger.error("worker %d could not be started: %s", worker_id, how)
+                lives.append(0.0)
+                continue
+            worker.note_start()
+            self._client.worker_restarts += 1
+            self._watch(worker_id)
+            return
+        self._give_up(worker.load_error or f"the worker ended {len(lives)} times, last by {how}")
+
+    def _give_up(self, message: str) -> None:
+        if not self._client.live:
+            return  # several workers may find that it is over
+        self._client.live = False
+        self._client.end_reason = message
+        self._on_give_up(message)
+
+
+def _num_short(lives: deque[float]) -> int:
+    """How many of the last processes were together ready for less than the window."""
+    return sum(total < FAILURE_WINDOW for total in accumulate(reversed(lives)))
+
+
+def _backoff(lives: deque[float]) -> float:
+    """Nothing after a first failure, then half a second, doubled each time."""
+    recent = _num_short(lives)
+    return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
+
+
+def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process:
+    """Start a worker with SIGINT and SIGTERM blocked: those end the API process, which lets its workers finish first.
+
+    The mask is inherited from the very start, so that Ctrl-C in the middle of the worker's imports changes nothing.
+    """
+    resource_tracker.ensure_running()  # multiprocessing would start it in between, and unblock both signals after that
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        return launch(worker_id)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+
+
+_LARGE = 64 << 20
+"""Bytes of weights that fit no cache."""
+
+
+def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None:
+    """What a worker's environment must hold before it starts; what is set already stays. `weight_bytes`: of its model's
+    files.
+
+    glibc gives large buffers back to the kernel and faults them in again, page by page; told not to, the same
+    products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a busy
+    machine takes the core from the one that is waited for: beside other busy processes a step took 312 ms, and 62 ms
+    with waiters that sleep after 10,000 turns (a tenth of a millisecond, which on a quiet machine costs nothing). Small
+    models wait for shorter: with 1,000 turns they lose half or less beside a busy process where 10,000 lose two thirds,
+    and on a quiet machine no more than its figures scatter.
+    In huge pages, where the kernel has them for who asks, large weights are read 5 to 14 % faster, and a start takes a
+    third of a second longer (glibc from 2.35 on; an older one passes over a name that it does not know).
+
+    multiprocessing starts its processes as `python -c ...`, which looks for modules in the working directory first.
+    That may be a model's folder, of which no code is run: the variable makes Python leave it out (3.11 and later).
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(8 << 30))
+    is_large = weight_bytes >= _LARGE
+    if is_large:
+        os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000" if is_large else "1000")
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def _describe_exit(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        try:
+            return signal.Signals(-exitcode).name
+        except ValueError:
+            return f"signal {-exitcode}"
+    return f"exit status {exitcode}"

@@ -1,0 +1,1 @@
+"""What operators see: metrics, logs, the access log and traces. It never changes an answer."""

@@ -1,0 +1,204 @@
+"""One log line per HTTP request: its id, route, status, what it cost, how it ended. Never what was asked or answered.
+
+Pure ASGI, so that `receive` stays the server's own. Knows nothing of what a route does: whoever runs a model on
+behalf of the request notes what it cost in `current_record`.
+"""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.engine.outputs import Timing
+
+logger = logging.getLogger(__name__)
+
+_TAKEN_IDS = re.compile(r"[!-~]{1,128}")
+"""Ids of clients that are taken over: no space, so that in a line of text nothing after them can be made up."""
+CLIENT_CLOSED_REQUEST = 499
+"""Status of a request whose client left before its answer began, as in nginx: only the log and the metrics tell it."""
+_MAX_SHOWN_PATH = 200
+
+
+class Account(Protocol):
+    """Where a key's tokens are charged (`server.auth.quotas.KeyUse`)."""
+
+    def charge(self, num_tokens: int) -> None: ...
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What the log line of one request will say, and what is left to do when it is over."""
+
+    request_id: str
+    path: str = ""
+    started: float = field(default_factory=time.monotonic)
+    """CLOCK_MONOTONIC seconds, as all times of requests."""
+    engine_requests: int = 0
+    """How many it handed to the engine."""
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    answer_id: str | None = None
+    """The id in the body of a completion, which is OpenAI's and another."""
+    finish_reasons: list[str] = field(default_factory=list)
+    """Of its requests to the engine, as they ended."""
+    timings: list[Timing] = field(default_factory=list)
+    """Of those of them whose phases are known."""
+    error_code: str | None = None
+    key: str | None = None
+    """The name of the API key, never the key."""
+    use: Account | None = None
+    """What that key uses; None when the server is open to all."""
+    at_end: list[Callable[[], None]] = field(default_factory=list)
+    """Called once the answer is sent, or its client gone."""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it asks how the server is, as something does every few seconds."""
+        return self.path.startswith("/health") or self.path == "/metrics"
+
+    def count_prompt(self, num_tokens: int) -> None:
+        """A prompt of so many tokens was admitted to the engine."""
+        self.engine_requests += 1
+        self.prompt_tokens += num_tokens
+        if self.use is not None:
+            self.use.charge(num_tokens)
+
+    def count_generated(self) -> None:
+        """One more token was generated."""
+        self.generated_tokens += 1
+        if self.use is not None:
+            self.use.charge(1)
+
+    def note_end(self, finish_reason: str, timing: Timing | None) -> None:
+        """One of its requests to the engine ended."""
+        self.finish_reasons.append(finish_reason)
+        if timing is not None:
+            self.timings.append(timing)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpExchange:
+    """One HTTP request that is over."""
+
+    scope: Scope
+    record: RequestRecord
+    status: int
+    """Of the answer. Where none was begun, 500 if the application raised, else CLIENT_CLOSED_REQUEST."""
+    ended: float
+    """CLOCK_MONOTONIC seconds."""
+
+
+current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
+"""The record of the HTTP request that the running task belongs to."""
+
+
+class RequestLog:
+    """Wraps an ASGI application: gives each request an id (`x-request-id`, taken over when sent) and logs its end.
+
+    Each of `on_end` is told of each exchange before its line is written; what they return stands in the line.
+    """
+
+    def __init__(self, app: ASGIApp, *on_end: Callable[[HttpExchange], dict[str, str]]) -> None:
+        self._app = app
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _shown_path(scope))
+        status: int | None = None
+        without_answer = CLIENT_CLOSED_REQUEST
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = record.request_id
+            await send(message)
+
+        current_record.set(record)  # and not reset: what uvicorn logs of this task afterwards is this request's too
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            without_answer = 500  # which the HTTP server answers then
+            raise
+        finally:
+            for call in record.at_end:
+                call()
+            exchange = HttpExchange(scope, record, without_answer if status is None else status, time.monotonic())
+            more: dict[str, str] = {}
+            for tell in self._on_end:
+                more |= tell(exchange)
+            _log_end(exchange, more)
+
+
+def request_id(sent: str) -> str:
+    """The id that a client sent, where it can be taken over, else a new one."""
+    return sent if _TAKEN_IDS.fullmatch(sent) else f"req-{uuid.uuid4().hex}"
+
+
+def _shown_path(scope: Scope) -> str:
+    path = scope["path"].removeprefix(scope.get("root_path", ""))
+    return quote(path[:_MAX_SHOWN_PATH], "/:@,+")
+
+
+def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
+    scope, record = exchange.scope, exchange.record
+    level = logging.DEBUG if record.is_probe else logging.INFO
+    if not logger.isEnabledFor(level):
+        return
+    line = {
+        "request_id": record.request_id,
+        "method": scope["method"],
+        "path": record.path,
+        "status": exchange.status,
+    }
+    details = _details(exchange) | more
+    logger.log(
+        level,
+        "%s %s",
+        " ".join(map(str, line.values())),
+        " ".join(f"{name}={_in_text(value)}" for name, value in details.items()),
+        extra={"fields": line | details},
+    )
+
+
+def _details(exchange: HttpExchange) -> dict[str, object]:
+    """What the line says beyond the request's and the answer's first line; what does not apply is left out."""
+    record, timings = exchange.record, exchange.record.timings
+    client = exchange.scope.get("client")
+    queues = [timing.scheduled - timing.arrival for timing in timings if timing.scheduled is not None]
+    firsts = [timing.first_token - timing.arrival for timing in timings if timing.first_token is not None]
+    details: dict[str, object | None] = {
+        "prompt_tokens": record.prompt_tokens,
+        "generated_tokens": record.generated_tokens,
+        "ms": _milliseconds(exchange.ended - record.started),
+        "engine_requests": record.engine_requests,
+        "queue_ms": _milliseconds(max(queues)) if queues else None,
+        "first_token_ms": _milliseconds(min(firsts)) if firsts else None,
+        "finish": ",".join(dict.fromkeys(record.finish_reasons)) or None,
+        "error": record.error_code,
+        "answer_id": record.answer_id,
+        "key": record.key,
+        "client": client[0] if client else None,
+    }
+    return {name: value for name, value in details.items() if value is not None}
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _in_text(value: object) -> str:
+    """A value as one word, so that none can pass for the next field."""
+    return quote(str(value), "/:@,+")

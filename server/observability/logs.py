@@ -1,0 +1,230 @@
+"""The log of every process: each event one line on stderr, of text or as a JSON object, and nothing ever waits for it.
+
+A thread of its own writes, so a reader that stalls holds up that thread and nobody else; what does not fit in its
+memory meanwhile is dropped, counted and reported. What comes from outside cannot begin a line: control characters are
+escaped, and the lines of a traceback are indented. Knows nothing of what is logged.
+"""
+
+import json
+import logging
+import os
+import select
+import sys
+import threading
+from datetime import UTC, datetime
+from types import TracebackType
+
+from server.observability.access_log import current_record
+
+_MAX_WAITING_CHARACTERS = 4 << 20
+"""Of lines that stderr has not taken yet."""
+_LAST_WRITES = 1.0
+"""Seconds that stderr has at the end to take what waits."""
+_STDERR = 2
+
+
+class _Formatter(logging.Formatter):
+    """Gathers what both styles say of an event.
+
+    `extra={"fields": {...}}` stands beside the message of an object, which says the same in words; what is in
+    `extra={"attached": {...}}` only stands there, and at the end of a line of text as JSON.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def event(self, record: logging.LogRecord) -> dict[str, object]:
+        """Everything but the exception."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        request = current_record.get()
+        event: dict[str, object] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": self._process,
+            "pid": record.process,
+            "message": _message(record),
+        }
+        if request is not None:
+            event["request_id"] = request.request_id
+        return event | getattr(record, "fields", {})
+
+    def exception(self, record: logging.LogRecord) -> str:
+        """The traceback, or nothing."""
+        return self.formatException(record.exc_info) if record.exc_info else ""
+
+
+def as_json(level: str, message: str) -> str:
+    """The line of an event that does not go through logging."""
+    record = logging.LogRecord("server", logging.getLevelNamesMapping()[level.upper()], "", 0, message, None, None)
+    return JsonFormatter("api").format(record)
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage().rstrip()
+    except Exception as error:  # a log call whose arguments do not fit must not cost the line, nor write past us
+        return f"{record.msg!r} with arguments that do not fit: {error!r}"
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object in ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = self.event(record) | getattr(record, "attached", {})
+        if text := self.exception(record):
+            event["exception"] = text
+        return json.dumps(event, default=str)
+
+
+class TextFormatter(_Formatter):
+    """`time LEVEL process logger: message`, and the request's id where the message does not say it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = self.event(record)
+        line = "{time} {} {process} {logger}: {message}".format(str(event["level"]).upper(), **event)
+        request_id = event.get("request_id")
+        if request_id is not None and request_id not in str(event["message"]).split():
+            line += f" request_id={request_id}"
+        for name, value in getattr(record, "attached", {}).items():
+            line += f" {name}={json.dumps(value, default=str)}"
+        lines = [_escaped(line), *("    " + _escaped(part) for part in self.exception(record).split("\n") if part)]
+        return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Without what could end a line or steer a terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+class LogWriter(logging.Handler):
+    """Hands formatted lines to a thread that writes them. `num_dropped` lines were not."""
+
+    def __init__(self, descriptor: int, max_waiting: int = _MAX_WAITING_CHARACTERS) -> None:
+        super().__init__()
+        self.num_dropped = 0
+        self._descriptor = descriptor
+        self._max_waiting = max_waiting
+        self._lines: list[str] = []
+        self._num_waiting = 0
+        self._num_reported = 0
+        self._is_writing = False
+        self._changed = threading.Condition()
+        threading.Thread(target=self._write_forever, name="log-writer", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record) + "\n"
+        with self._changed:
+            if self._num_waiting + len(line) > self._max_waiting:
+                self.num_dropped += 1
+                return
+            self._lines.append(line)
+            self._num_waiting += len(line)
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until all is written, for a second at most."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._lines and not self._is_writing, _LAST_WRITES)
+
+    def _write_forever(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines)
+                lines, self._lines, self._num_waiting = self._lines, [], 0
+                self._is_writing = True
+            is_written = _write(self._descriptor, "".join(lines).encode("utf-8", "backslashreplace"))
+            with self._changed:
+                if not is_written:
+                    self.num_dropped += len(lines)
+                elif self.num_dropped > self._num_reported:
+                    self._lines.append(self._report(self.num_dropped - self._num_reported))
+                    self._num_reported = self.num_dropped
+                self._is_writing = False
+                self._changed.notify_all()
+
+    def _report(self, count: int) -> str:
+        text = "%d log lines were dropped: stderr did not take them"
+        record = logging.LogRecord(__name__, logging.WARNING, "", 0, text, (count,), None)
+        return self.format(record) + "\n"
+
+
+def _write(descriptor: int, data: bytes) -> bool:
+    """Write all of it, waiting as long as that takes; False when nobody will ever read it, or the disk is full."""
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:  # somebody who shares it made it so
+            room = select.poll()
+            room.register(descriptor, select.POLLOUT)
+            room.poll()
+        except OSError:
+            return False
+    return True
+
+
+def num_dropped_lines() -> int:
+    """Log lines of this process that stderr did not take."""
+    return sum(handler.num_dropped for handler in logging.getLogger().handlers if isinstance(handler, LogWriter))
+
+
+def flush() -> None:
+    """Give what was logged a moment to be written, before the process ends or something else goes to stderr."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def configure_logging(level: str, style: str, process: str = "api") -> None:
+    """Send every event of this process to stderr, from `level` on, as `text` or `json` lines that name the process.
+
+    Warnings and exceptions that nobody catches, in any thread, are events too.
+    """
+    if sys.stderr is None and not _is_open(_STDERR):
+        # It was closed before we started. Left free, the number would go to some socket, and our lines to a client.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
+    handler: logging.Handler = logging.NullHandler() if sys.stderr is None else LogWriter(_STDERR)
+    handler.setFormatter(JsonFormatter(process) if style == "json" else TextFormatter(process))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "litserve"):
+        library = logging.getLogger(name)
+        library.handlers.clear()
+        library.propagate = True
+    logging.getLogger("uvicorn.access").disabled = True  # our own line says more
+    if level != "debug":
+        for name in ("uvicorn", "uvicorn.error", "litserve", "asyncio"):
+            logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    logging.captureWarnings(True)
+    _log_uncaught_exceptions()
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what uvicorn says of an exception that left the application: `server.http.errors` has logged it."""
+    return current_record.get() is None or not record.getMessage().startswith("Exception in ASGI application")
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _log_uncaught_exceptions() -> None:
+    log = logging.getLogger(__name__)
+
+    def uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        log.critical("an exception that nobody caught ends the process", exc_info=(kind, error, traceback))
+
+    def in_thread(args: threading.ExceptHookArgs) -> None:
+        name = "?" if args.thread is None else args.thread.name
+        if args.exc_value is not None:
+            log.error("an exception ended thread %s", name, exc_info=args.exc_value)
+
+    def unraisable(args: "sys.UnraisableHookArgs") -> None:
+        log.error("an exception was ignored in %r: %s", args.object, args.err_msg, exc_info=args.exc_value)
+
+    sys.excepthook, threading.excepthook, sys.unraisablehook = uncaught, in_thread, unraisable

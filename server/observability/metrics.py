@@ -1,0 +1,384 @@
+"""Every metric of the server, defined here and nowhere else: `lightwell_<what>_<unit>`, with vLLM's semantics.
+
+Counters and gauges of the engine are read from its snapshots at scrape time; latencies are observed in the API process,
+where clients feel them. Owns its registry, so that several servers can live in one process. Knows no route.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from server.auth.keys import Keyring
+from server.engine.outputs import EngineInfo, EngineStats, Timing
+from server.observability.access_log import HttpExchange, current_record
+from server.observability.logs import num_dropped_lines
+
+CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
+
+_LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_TTFT_BUCKETS = (0.001, 0.0025, *_LATENCY_BUCKETS)
+# A small model takes a step in well under 10 ms: vLLM's buckets, which begin there, would show one number.
+_ITL_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
+_ITL_TAIL = (0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
+_TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+_GAUGES = {
+    "num_requests_running": "Requests in the running batch.",
+    "num_requests_waiting": "Requests that wait for a place in the batch.",
+    "kv_cache_usage_ratio": "Used part of the KV cache, from 0 to 1.",
+    "inflight_capture_bytes": "Bytes of captured tensors that are not yet sent.",
+}
+_COUNTERS = {
+    "prompt_tokens_total": "Prompt tokens processed.",
+    "generation_tokens_total": "Tokens generated.",
+    "num_preemptions_total": "Requests put back to waiting because the KV cache was full.",
+    "prefix_cache_queries_total": "Prompt tokens looked up in the prefix cache.",
+    "prefix_cache_hits_total": "Prompt tokens found in the prefix cache.",
+    "capture_bytes_total": "Bytes of attention and embeddings captured.",
+    "capture_seconds_total": "Time spent capturing, in seconds.",
+    "engine_steps_total": "Forward passes of the engine.",
+    "steps_abandoned_total": "Forward passes given up because those who held most of one had left or run out of time.",
+    "computed_tokens_total": "Token positions pushed through the network, captures included.",
+}
+
+FAILURES = (
+    "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
+    "shutting_down", "internal_error",
+)  # fmt: skip
+"""Codes of the errors that a request in the engine can end with: shown as 0 before the first."""
+
+REFUSALS = ("queue_full", "queue_time_exceeded", "queue_tokens_full", "queue_blocks_full", "capture_budget_full")
+"""Codes of the errors with which a request is turned away from the queue."""
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerNumbers:
+    """What is told of one worker slot."""
+
+    is_up: bool
+    """Its process takes requests."""
+    stats: EngineStats
+    requests_total: int
+    """How many it was given."""
+
+
+class EngineStatus(Protocol):
+    """What the metrics read from the engine's client at each scrape."""
+
+    def stats(self) -> EngineStats: ...
+
+    @property
+    def worker_restarts(self) -> int: ...
+    @property
+    def requests_submitted(self) -> int: ...
+    @property
+    def requests_failed(self) -> Mapping[str, int]: ...
+    @property
+    def requests_refused(self) -> Mapping[str, int]: ...
+    @property
+    def integrity_failures(self) -> int: ...
+    @property
+    def routed_prefix_tokens(self) -> int: ...
+    def worker_numbers(self) -> Sequence[WorkerNumbers]: ...
+
+
+class _EngineCollector(Collector):
+    """Gauges and counters of the engine, read when scraped."""
+
+    def __init__(self, engine: EngineStatus) -> None:
+        self.engine = engine
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self.engine.stats()
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
+        restarts = float(self.engine.worker_restarts)
+        yield CounterMetricFamily("lightwell_worker_restarts_total", "Workers started again after a loss.", restarts)
+        yield CounterMetricFamily(
+            "lightwell_integrity_failures_total",
+            "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the server.",
+            float(self.engine.integrity_failures),
+        )
+        yield CounterMetricFamily(
+            "lightwell_log_lines_dropped_total",
+            "Lines of this process's log that stderr did not take.",
+            float(num_dropped_lines()),
+        )
+        yield from _of_workers(self.engine.worker_numbers())
+        yield CounterMetricFamily(
+            "lightwell_routed_prefix_tokens_total",
+            "Prompt tokens of requests given to that one of several workers that was expected to hold them.",
+            float(self.engine.routed_prefix_tokens),
+        )
+        yield CounterMetricFamily(
+            "lightwell_requests_submitted_total",
+            "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, once.",
+            float(self.engine.requests_submitted),
+        )
+        failed = CounterMetricFamily(
+            "lightwell_request_failed_total",
+            "Requests of the engine that ended with an error, by its code.",
+            labels=["reason"],
+        )
+        counts = dict.fromkeys(FAILURES, 0) | dict(self.engine.requests_failed)
+        for reason, count in counts.items():
+            failed.add_metric([reason], float(count))
+        yield failed
+        refused = CounterMetricFamily(
+            "lightwell_requests_refused_total",
+            "Requests answered 429 for want of room in the queue, by the code of the error.",
+            labels=["reason"],
+        )
+        for reason, count in (dict.fromkeys(REFUSALS, 0) | dict(self.engine.requests_refused)).items():
+            refused.add_metric([reason], float(count))
+        yield refused
+
+
+def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
+    """Each worker's own; the sums over all of them have names without `worker`."""
+    gauges: dict[str, tuple[str, list[float]]] = {
+        "up": ("1 while the worker takes requests, else 0.", [worker.is_up for worker in workers]),
+        "requests_running": ("Requests in the worker's batch.", [w.stats.num_requests_running for w in workers]),
+        "requests_waiting": ("Requests that wait in the worker.", [w.stats.num_requests_waiting for w in workers]),
+        "kv_cache_usage_ratio": (
+            "Used part of the worker's KV cache, from 0 to 1.",
+            [w.stats.kv_cache_usage_ratio for w in workers],
+        ),
+    }
+    for name, (text, values) in gauges.items():
+        gauge = GaugeMetricFamily(f"lightwell_worker_{name}", text, labels=["worker"])
+        for worker_id, value in enumerate(values):
+            gauge.add_metric([str(worker_id)], float(value))
+        yield gauge
+    given = CounterMetricFamily("lightwell_worker_requests_total", "Requests given to the worker.", labels=["worker"])
+    for worker_id, worker in enumerate(workers):
+        given.add_metric([str(worker_id)], float(worker.requests_total))
+    yield given
+
+
+class _CacheCollector(Collector):
+    """The KV cache of all workers that have one now, in labels, as vLLM's: what it holds never changes while it is."""
+
+    def __init__(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
+        self.engines = engines
+
+    def collect(self) -> Iterable[Metric]:
+        engines = self.engines()
+        family = GaugeMetricFamily(
+            "lightwell_cache_config_info",
+            "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",
+            labels=["block_size", "num_gpu_blocks"],
+        )
+        if engines:
+            num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first holds nobody's tokens
+            family.add_metric([str(engines[0].block_size), str(num_blocks)], 1.0)
+        yield family
+
+
+class _WithAliases(Collector):
+    """Every metric of a registry, and once more under each other name that it has."""
+
+    def __init__(self, registry: CollectorRegistry, aliases: Sequence[tuple[str, str]]) -> None:
+        self.registry = registry
+        self.aliases = aliases
+
+    def collect(self) -> Iterable[Metric]:
+        for family in self.registry.collect():
+            yield family
+            for name, gauge in self.aliases:
+                if family.name == f"lightwell_{gauge}":
+                    copy = Metric(name, family.documentation, family.type)
+                    copy.samples = [sample._replace(name=name) for sample in family.samples]
+                    yield copy
+
+
+class _KeyCollector(Collector):
+    """The use of each API key that is known now: labels are names in the operator's file, so there are not many."""
+
+    def __init__(self, keys: Keyring) -> None:
+        self.keys = keys
+
+    def collect(self) -> Iterable[Metric]:
+        inflight = GaugeMetricFamily(
+            "lightwell_key_requests_in_flight", "HTTP requests of an API key in flight.", labels=["key"]
+        )
+        requests = CounterMetricFamily(
+            "lightwell_key_requests_total", "HTTP requests of an API key that were let in.", labels=["key"]
+        )
+        tokens = CounterMetricFamily(
+            "lightwell_key_tokens_total", "Tokens of an API key, prompt and generated.", labels=["key"]
+        )
+        refusals = CounterMetricFamily(
+            "lightwell_key_refusals_total", "Requests over the limit of their API key (429).", labels=["key", "limit"]
+        )
+        for known in self.keys.known:
+            use = known.use
+            inflight.add_metric([use.name], use.num_requests)
+            requests.add_metric([use.name], use.requests_total)
+            tokens.add_metric([use.name], use.tokens_total)
+            for limit, count in use.refusals.items():
+                refusals.add_metric([use.name, limit], count)
+        yield from (inflight, requests, tokens, refusals)
+        yield CounterMetricFamily(
+            "lightwell_key_file_errors_total",
+            "Times that the key file could not be used: the keys before stayed.",
+            value=float(self.keys.file_errors),
+        )
+
+
+class Histogram(Collector):
+    """A histogram of what one thread observes, with each token: prometheus_client's takes eight calls and two locks."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = (*bounds, math.inf)
+        """Upper ones, which belong to their buckets."""
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterable[Metric]:
+        buckets = list(zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)
+
+
+class Metrics:
+    """The server's metrics. Times are seconds on CLOCK_MONOTONIC.
+
+    `aliases` are pairs of another name and the gauge it is of (`server.config.metric_aliases`).
+    """
+
+    def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._shown = _WithAliases(self.registry, aliases)
+        ProcessCollector(registry=self.registry)
+        self.request_success = Counter(
+            "lightwell_request_success_total",
+            "Requests of the engine that ended well (stop, length, done) or were aborted, mostly as their client left.",
+            ["finish_reason"],
+            registry=self.registry,
+        )
+        self.http_requests = Counter(
+            "lightwell_http_requests_total",
+            "HTTP requests answered; status 499 means that the client left first.",
+            ["route", "method", "status"],
+            registry=self.registry,
+        )
+        self.capture_rejections = Counter(
+            "lightwell_capture_rejected_total",
+            "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
+            ["reason"],
+            registry=self.registry,
+        )
+        self.stalled_clients = Counter(
+            "lightwell_stalled_clients_total",
+            "Connections ended since their client took nothing of its answer for --send-timeout seconds.",
+            registry=self.registry,
+        )
+        self.slow_clients = Counter(
+            "lightwell_slow_clients_total",
+            "Connections ended since their client did not send its request in time (--receive-timeout).",
+            registry=self.registry,
+        )
+        self.refused_connections = Counter(
+            "lightwell_refused_connections_total",
+            "Connections refused with 503 since --max-connections were open.",
+            registry=self.registry,
+        )
+        for reason in ("stop", "length", "done", "abort"):
+            self.request_success.labels(reason)
+        for reason in ("answer_too_large", "budget_full"):
+            self.capture_rejections.labels(reason)
+        self.time_to_first_token = self._histogram(
+            "time_to_first_token_seconds", "From the request's arrival to its first token.", _TTFT_BUCKETS
+        )
+        self.inter_token_latency = self._histogram(
+            "inter_token_latency_seconds", "Between one token of a request and the next.", _ITL_BUCKETS + _ITL_TAIL
+        )
+        self.e2e_request_latency = self._histogram(
+            "e2e_request_latency_seconds", "From a request's arrival to its end.", _TTFT_BUCKETS
+        )
+        self.request_queue_time = self._histogram(
+            "request_queue_time_seconds", "From a request's arrival in the engine to its first step.", _TTFT_BUCKETS
+        )
+        self.request_prefill_time = self._histogram(
+            "request_prefill_time_seconds", "From a request's first step to its first token.", _TTFT_BUCKETS
+        )
+        self.request_decode_time = self._histogram(
+            "request_decode_time_seconds", "From a request's first token to its last.", _TTFT_BUCKETS
+        )
+        self.iteration_tokens = self._histogram("iteration_tokens", "Tokens of one engine step.", _TOKEN_BUCKETS)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        histogram = Histogram(f"lightwell_{name}", text, buckets)
+        self.registry.register(histogram)
+        return histogram
+
+    def watch(self, engine: EngineStatus) -> None:
+        """Read the engine's counters and gauges at each scrape. Call once."""
+        self.registry.register(_EngineCollector(engine))
+
+    def watch_caches(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
+        """Tell the KV cache of the workers that are loaded, read at each scrape. Call once."""
+        self.registry.register(_CacheCollector(engines))
+
+    def watch_keys(self, keys: Keyring) -> None:
+        """Read the use of the API keys at each scrape. Call once."""
+        self.registry.register(_KeyCollector(keys))
+
+    def observe_step(self, stats: EngineStats) -> None:
+        """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""
+        if stats.iteration_tokens > 0:
+            self.iteration_tokens.observe(stats.iteration_tokens)
+
+    def observe_end(self, finish_reason: str, latency: float, timing: Timing | None) -> None:
+        """Count a request of the engine that ended, `latency` seconds after it arrived.
+
+        `timing` is None for requests that were ended before the engine said when it took them.
+        """
+        self.request_success.labels(finish_reason).inc()
+        record = current_record.get()
+        if record is not None:
+            record.note_end(finish_reason, timing)
+        if finish_reason == "abort":
+            return
+        self.e2e_request_latency.observe(latency)
+        if timing is None or timing.scheduled is None:
+            return
+        self.request_queue_time.observe(max(timing.scheduled - timing.arrival, 0.0))
+        if timing.first_token is None:
+            return
+        self.request_prefill_time.observe(max(timing.first_token - timing.scheduled, 0.0))
+        if timing.finished is not None:
+            self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
+
+    def observe_exchange(self, exchange: HttpExchange) -> dict[str, str]:
+        """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
+        # Templates and known methods only: a label a client can invent would grow the registry without bound.
+        route = getattr(exchange.scope.get("route"), "path", "unmatched")
+        method = exchange.scope["method"] if exchange.scope["method"] in _METHODS else "other"
+        self.http_requests.labels(route, method, str(exchange.status)).inc()
+        return {}
+
+    def render(self) -> bytes:
+        """The Prometheus text exposition."""
+        return generate_latest(self._shown)

@@ -1,0 +1,222 @@
+"""What stands before every route: the key and its limits, then the body's size, type and encoding. All of it before any
+parsing.
+
+A route class rather than a middleware, so that it knows which routes are open, and so that `receive` stays the server's
+own for those who watch it for a disconnect.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from server.auth.keys import Keyring, KnownKey
+from server.auth.quotas import LimitReached
+from server.http.errors import (
+    ApiError,
+    BadRequest,
+    Forbidden,
+    PayloadTooLarge,
+    RateLimited,
+    Unauthorized,
+    UnsupportedMediaType,
+    shown,
+)
+from server.http.json_reader import JsonReader
+from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_record
+from server.schemas.interventions import check_value_lists
+
+MAX_BODY_VALUES = 1 << 21
+"""Commas of a body: no request needs more."""
+_PARSER = ThreadPoolExecutor(1, "parse")
+"""Reads large bodies one after the other: each thread that computes makes the event loop wait some milliseconds at
+every turn, and the threads of all other work must stay free.
+"""
+_READ_AT_ONCE = 1 << 15
+"""Bytes of a body that is parsed at once, on the event loop: some milliseconds, and fewer lists than a large one's."""
+
+KEY_IN_SCOPE = "lightwell.key"
+"""Where an ASGI scope holds the request's ApiKey; it is not there while the server is open to all."""
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class OpenRoute(APIRoute):
+    """A route without a key; what answers GET answers HEAD too (RFC 9110, 9.1), whose body the HTTP server drops."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Whether the request is for this route."""
+        return super().matches(self._as_get(scope))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request."""
+        await super().handle(self._as_get(scope), receive, send)
+
+    def _as_get(self, scope: Scope) -> Scope:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD" and "GET" in (self.methods or ())
+        return {**scope, "method": "GET"} if is_head else scope
+
+
+def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
+    """An APIRoute whose endpoints run only for requests with a valid key and a readable JSON body."""
+
+    class GuardedRoute(OpenRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            scope = self._as_get(scope)
+            known = None
+            if scope["method"] in (self.methods or ()):  # or 405 comes first: it tells what the API's description tells
+                known = check_key(Headers(scope=scope).get("authorization"), keys)
+            if known is None:
+                await super().handle(scope, receive, send)
+                return
+            record = current_record.get()
+            if record is not None:
+                record.key = known.key.name  # in the log also of what is refused
+            scope[KEY_IN_SCOPE] = known.key
+            self.check_right(known)
+            try:
+                known.use.begin(takes_tokens=self.body_field is not None)
+            except LimitReached as error:
+                raise RateLimited(str(error), code=error.code, retry_after=error.retry_after) from None
+            if record is not None:
+                record.use = known.use
+            try:
+                await super().handle(scope, receive, send)  # until the last byte of the answer is written
+            finally:
+                known.use.end()
+
+        def check_right(self, known: KnownKey) -> None:
+            """Whether this key may use this route: every key may."""
+
+        def get_route_handler(self) -> Handler:
+            handle = super().get_route_handler()
+            reads_body = self.body_field is not None
+
+            async def guarded(request: Request) -> Response:
+                if reads_body:
+                    await read_body(request, max_body_bytes)
+                return await handle(request)
+
+            return guarded
+
+    return GuardedRoute
+
+
+def admin_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
+    """A guarded route for admin keys. While there is none, it does not exist: nobody can try keys on it."""
+
+    class AdminRoute(guarded_route(keys, max_body_bytes)):  # type: ignore[misc]  # a class made for these keys
+        def matches(self, scope: Scope) -> tuple[Match, Scope]:
+            return super().matches(scope) if keys.has_admin else (Match.NONE, {})
+
+        def check_right(self, known: KnownKey) -> None:
+            if not known.key.is_admin:
+                raise Forbidden(f"The API key {known.key.name!r} is no admin key.", code="admin_key_needed")
+
+    return AdminRoute
+
+
+def check_key(authorization: str | None, keys: Keyring) -> KnownKey | None:
+    """The key that the header bears; None when the server is open to all. Raises Unauthorized."""
+    if keys.is_open:
+        return None
+    scheme, _, token = (authorization or "").partition(" ")
+    # Header values reach us as latin-1, byte for byte.
+    given = token.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
+    known = keys.find(given)
+    if known is not None and not known.key.is_expired:
+        return known
+    problem = "The API key is wrong." if given else "An API key is needed."
+    problem = "The API key has expired." if known is not None else problem
+    code = "expired_api_key" if known is not None else "invalid_api_key"
+    raise Unauthorized(f"{problem} Send it as: Authorization: Bearer KEY.", code=code)
+
+
+async def read_body(request: Request, max_bytes: int) -> None:
+    """Read the body into the request. Raises UnsupportedMediaType, PayloadTooLarge, or BadRequest.
+
+    BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would be parsed for long.
+    """
+    content_type = request.headers.get("content-type", "")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        got = shown(content_type) if content_type else "none"
+        raise UnsupportedMediaType(
+            f"Content-Type is {got}; application/json is accepted.", code="unsupported_media_type"
+        )
+    encoding = request.headers.get("content-encoding", "").strip()
+    if encoding.lower() not in ("", "identity"):
+        raise UnsupportedMediaType(
+            f"Content-Encoding is {shown(encoding)}; a body as it is, without one, is accepted.",
+            code="unsupported_content_encoding",
+        )
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > max_bytes:
+        raise _too_large(int(announced), max_bytes)
+    chunks, size, num_commas = [], 0, 0
+    try:
+        async for chunk in request.stream():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > max_bytes:
+                raise _too_large(size, max_bytes)
+            num_commas += chunk.count(b",")  # a little of the event loop's time with each chunk
+            if num_commas > MAX_BODY_VALUES:
+                raise PayloadTooLarge(
+                    f"The body holds more than {MAX_BODY_VALUES} commas and would be parsed for too long; send fewer "
+                    "or shorter inputs, and arrays as base64.",
+                    code="body_too_large",
+                )
+    except ClientDisconnect:
+        message = f"The client left after {size} bytes of its request's body."
+        raise ApiError(CLIENT_CLOSED_REQUEST, message, "invalid_request_error", code="client_left") from None
+    body = b"".join(chunks)
+    if not body.strip():
+        raise BadRequest("The body is empty; a JSON object is accepted.", code="json_invalid")
+    request._body = body  # where Request.body() keeps what it read: FastAPI finds it there
+    if len(body) > _READ_AT_ONCE:
+        request._json = await asyncio.get_running_loop().run_in_executor(_PARSER, _parse, body)  # here what it parsed
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise _no_utf8(body[error.start], error.start) from None
+
+
+def _parse(body: bytes) -> Any:
+    """Parse a large body without keeping the interpreter from the event loop for long."""
+    reader = JsonReader(body)
+    try:
+        check_value_lists(body)
+        return reader.read()
+    except json.JSONDecodeError as error:
+        told = {"type": "json_invalid", "loc": ("body", error.pos), "ctx": {"error": error.msg}}
+        raise RequestValidationError([told]) from None
+    except UnicodeDecodeError as error:
+        raise _no_utf8(error.object[error.start], reader.position + error.start) from None
+    except (RecursionError, ValueError) as error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "There was an error parsing the body") from error
+
+
+def _no_utf8(byte: int, place: int) -> BadRequest:
+    return BadRequest(
+        f"The body is not UTF-8: byte {byte:#04x} at {place}; JSON in UTF-8 is accepted.", code="json_invalid"
+    )
+
+
+def _too_large(size: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"The body has {size} bytes or more; at most {limit} are accepted (--max-body-bytes).", code="body_too_large"
+    )

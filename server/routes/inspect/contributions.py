@@ -1,0 +1,220 @@
+"""POST /v1/contributions: what each word, through each head, adds to another word's vector and to a token's logit.
+
+`model.analysis.contributions` has the formulas; `server.routes.inspect.logit_parts` the parts of a logit.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.analysis.contributions import value_attributions, value_norms
+from model.config import ModelConfig
+from model.hooks.point_names import stack_config
+from server.engine.request import Part, PointCapture, TraceTask
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.attention import keys_of, rows_of
+from server.routes.inspect.inspection import (
+    Asked,
+    Look,
+    NamedToken,
+    Tensors,
+    asked_of_weights,
+    begin,
+    capture,
+    described,
+    read_token,
+    stack_of,
+)
+from server.routes.inspect.logit_parts import LogitParts, check_attributable, output_norm
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.prompts import Prompt
+from server.routes.responses import TENSOR_CONTENT
+from server.routes.supported_routes import check_part
+from server.schemas import ContributionsAnswer, ContributionsRequest
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/contributions",
+        tags=["inside"],
+        summary="Who moves whom, and who speaks for a token",
+        response_model=ContributionsAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def contributions(request: Request, body: ContributionsRequest) -> Response:
+        """Length of pattern * (v W_O) for every query, key and head; with a target also its product with the direction
+        of the target's logit, and every part of that logit, whose sum it is."""
+        part = check_part(context, body.part)
+        targets = [read_token(context, getattr(body, name), name) for name in ("target", "versus")]
+        named = [target for target in targets if target is not None]
+        if named:
+            check_attributable(context.config, part)
+        look = await begin(context, request, body, "/v1/contributions", 3 if named else 1)
+        plans = [_plan(context, body, part, prompt, bool(named)) for prompt in look.inputs]
+        maps = 2 if named else 1
+        look.check_size(
+            sum(maps * plan.num_values for plan in plans), "fewer layers, heads, query_positions or key_positions"
+        )
+        questions = _questions(plans[0], tuple(token.token_id for token in named))
+        asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
+        found = await look.run(asked, list(questions.values()))
+        weights = _weights(plans[0], dict(zip(questions, found[len(plans) :], strict=True)))
+
+        def tell() -> list[DescribedEntry]:
+            return [_entry(look, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
+
+        return look.answer(await look.compute(tell))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What one input's answer holds."""
+
+    config: ModelConfig
+    """Of the stack."""
+    part: Part
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    logit: LogitParts | None
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return len(self.layers), len(self.heads), len(self.queries), len(self.keys)
+
+    @property
+    def num_values(self) -> int:
+        """Numbers of one map."""
+        return math.prod(self.shape)
+
+    @property
+    def kv_heads(self) -> tuple[int, ...]:
+        """The value heads of the heads, each once."""
+        return tuple(dict.fromkeys(map(self.kv_head, self.heads)))
+
+    @property
+    def asked_pairs(self) -> Pairs:
+        """Whose weights are asked for: the chosen heads; for a logit every head, since all of them are parts of it."""
+        if self.logit is not None:
+            return self.logit.pairs
+        return tuple((layer, head) for layer in self.layers for head in self.heads)
+
+    def kv_head(self, head: int) -> int:
+        return head // (self.config.num_heads // self.config.num_kv_heads)
+
+    @property
+    def num_captured(self) -> int:
+        values = len(self.layers) * len(self.keys) * len(self.kv_heads) * self.config.head_dim
+        logit = 0 if self.logit is None else self.logit.num_captured(len(self.queries))
+        return self.num_values + values + len(self.layers) * len(self.queries) + logit
+
+    def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
+        """hook_pattern, hook_v, or the scale of the norm of the attention's output."""
+        stack, module = stack_of(self.part), "cross_attn" if self.part == "cross" else "attn"
+        if name == "hook_pattern":
+            return capture(
+                context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries, keys=self.keys
+            )
+        if name == "hook_v":
+            return capture(context, stack, f"{module}.{name}", layer, heads=self.kv_heads, positions=self.keys)
+        return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
+
+    def points(self, context: AppContext) -> tuple[PointCapture, ...]:
+        """Everything that is traced, each once."""
+        norm = output_norm(self.config, self.part)
+        names = ["hook_pattern", "hook_v", *([] if norm is None else [norm])]
+        points = [self.point(context, name, layer) for layer in self.layers for name in names]
+        points += [] if self.logit is None else self.logit.captures(self.queries)
+        return tuple({point.name: point for point in points}.values())
+
+
+def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: Prompt, has_target: bool) -> _Plan:
+    own = stack_config(context.config, stack_of(part))
+    return _Plan(
+        own,
+        part,
+        resolve(body.layers, own.num_layers, "layers", "layer"),
+        resolve(body.heads, own.num_heads, "heads", "head"),
+        resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position"),
+        resolve(body.key_positions, len(keys_of(prompt, part).ids), "key_positions", "position"),
+        LogitParts(context.config) if has_target else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """What was asked of the weights."""
+
+    grams: dict[tuple[int, int], NumpyArray]
+    readouts: dict[Part, Tensors]
+    """Of every head, with a target."""
+
+
+def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[Part, Asked]:
+    """What is asked of the weights of each part."""
+    size = plan.config.head_dim
+    count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
+    parts = (plan.part,) if plan.logit is None else plan.logit.parts
+    return {
+        part: asked_of_weights("head_readout", count, part=part, pairs=plan.asked_pairs, targets=targets)
+        for part in parts
+    }
+
+
+def _weights(plan: _Plan, answers: dict[Part, Tensors]) -> _Weights:
+    """From the answers to `_questions`."""
+    grams = dict(zip(plan.asked_pairs, answers[plan.part]["gram"], strict=True))
+    return _Weights(grams, {} if plan.logit is None else answers)
+
+
+def _entry(
+    look: Look, index: int, plan: _Plan, tensors: Tensors, weights: _Weights, named: list[NamedToken]
+) -> DescribedEntry:
+    signs = np.array([1.0, -1.0])[: len(named)]
+    norms = np.empty(plan.shape)
+    attributions = np.empty(plan.shape)
+    for i, layer in enumerate(plan.layers):
+        patterns = tensors[plan.point(look.context, "hook_pattern", layer).name]
+        values = tensors[plan.point(look.context, "hook_v", layer).name]
+        norm = output_norm(plan.config, plan.part)
+        scale = None if norm is None else tensors[plan.point(look.context, norm, layer).name][:, 0]
+        for j, head in enumerate(plan.heads):
+            v = values[:, plan.kv_heads.index(plan.kv_head(head))]
+            norms[i, j] = value_norms(patterns[j], v, weights.grams[layer, head], scale)
+            if plan.logit is not None:
+                readout = weights.readouts[plan.part]["readout"][layer * plan.config.num_heads + head]
+                divisor = plan.logit.divisor(tensors, plan.part, layer)
+                attributions[i, j] = value_attributions(patterns[j], v, readout @ signs, divisor)
+    axes = ("layer", "head", "query", "key")
+    arrays = {"norms": described(norms, *axes)}
+    fields: dict[str, Any] = {
+        "part": plan.part,
+        "layers": plan.layers,
+        "heads": plan.heads,
+        "query_positions": plan.queries,
+        "key_positions": plan.keys,
+    }
+    if plan.logit is not None:
+        components = plan.logit.components(tensors, weights.readouts)  # T Q C
+        arrays["attributions"] = described(attributions, *axes)
+        arrays["components"] = described(np.tensordot(signs, components, 1), "query", "component")
+        sums = components.sum(-1)
+        fields |= {
+            **{name: token.as_json() for name, token in zip(("target", "versus"), named, strict=False)},
+            "component_names": plan.logit.names,
+            "logits": (signs @ sums).tolist(),
+            "final_softcap": plan.config.final_logit_softcap,
+            "difference": plan.logit.difference(sums[:, -1], tensors, [token.token_id for token in named]),
+        }
+    return look.entry(index, "contributions", fields, arrays)

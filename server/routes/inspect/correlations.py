@@ -1,0 +1,174 @@
+"""POST /v1/geometry: how the numbers of a point run together over the positions of texts."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.analysis.correlations import correlations as correlate
+from model.analysis.correlations import gaussian_information, independent_information
+from model.config import ModelConfig
+from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
+from model.hooks.points import Point, Stack, reads_encoder
+from server.engine.request import PointCapture, TraceTask
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.inspection import begin, described
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.inspect.trace_plan import choose_heads, head_axis
+from server.routes.prompts import Prompt
+from server.routes.responses import TENSOR_CONTENT
+from server.schemas import CorrelationsAnswer, CorrelationsRequest
+
+MAX_PRODUCTS = 20_000_000_000
+"""Samples times pairs of units that one request may ask for: some seconds of one core."""
+_PER_PAIR = 200
+"""What is done once for each pair, in samples: counting it takes as long as correlating so many."""
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/geometry",
+        tags=["inside"],
+        summary="Correlation of a point's numbers over a text, and their Gaussian mutual information",
+        response_model=CorrelationsAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def correlations(request: Request, body: CorrelationsRequest) -> Response:
+        """Every pair of units of a point, over the positions of all inputs together: Pearson's correlation rho, and
+        what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats."""
+        chosen = _choose(context.config, body)
+        look = await begin(context, request, body, "/v1/geometry", 4)
+        positions = [_positions(body, chosen, prompt) for prompt in look.inputs]
+        num_samples = sum(map(len, positions))
+        units = resolve(body.units, chosen.num_units, "units", "unit")
+        _check_amount(num_samples, len(units))
+        look.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest", told=())
+        asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
+        found = await look.run(asked)
+
+        samples = [tensors[chosen.name] for tensors in found]
+        for index, numbers in enumerate(samples):
+            if not np.isfinite(numbers).all():
+                raise look.not_finite(f"the numbers of input {index} at {chosen.name}")
+
+        def tell() -> DescribedEntry:
+            return _entry(body, chosen, np.concatenate(samples), units)
+
+        return look.answer([await look.compute(tell)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The point of a request."""
+
+    name: str
+    stack: Stack
+    layer: int | None
+    point: Point
+    heads: tuple[int, ...] | None
+    num_units: int
+
+    def capture(self, positions: tuple[int, ...], units: tuple[int, ...]) -> PointCapture:
+        return PointCapture(
+            name=self.name,
+            stack=self.stack,
+            layer=self.layer,
+            point=self.point.name,
+            heads=self.heads,
+            positions=positions,
+            units=units,
+        )
+
+
+def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:
+    """Raises BadRequest for a point that is not there, that has no position axis or whose layer is not told."""
+    try:
+        written = read_name(config, body.point)
+    except UnknownPoint as error:
+        raise BadRequest(f"point: {error}.", param="point", code="unknown_point") from None
+    stack, point, own = written.stack, written.point, stack_config(config, written.stack)
+    if point.axes[0] != "position":
+        raise BadRequest(
+            f"point: {point.name} has the axes {', '.join(point.axes)}; a point whose first axis is position is "
+            "accepted.",
+            param="point",
+        )
+    layer = written.layer if body.layer is None else body.layer
+    if not point.in_block and body.layer is not None:
+        raise BadRequest(f"layer: {point.name} stands outside the blocks; null is accepted.", param="layer")
+    if point.in_block:
+        if layer is None or (written.layer is not None and body.layer is not None):
+            raise BadRequest(
+                f"layer: {point.name} is there in each block; its layer is accepted here or in the point's name, once.",
+                param="layer",
+            )
+        (layer,) = resolve(layer, own.num_layers, "layer", "layer")
+        absent = why_absent(config, stack, point, layer)
+        if absent is not None:
+            raise BadRequest(f"point: layer {layer} has no {point.name}: {absent}.", param="point")
+    if body.heads != "all" and head_axis(point) is None:
+        raise BadRequest(f"heads: {point.name} has no heads; leave it out.", param="heads")
+    heads = choose_heads(body.heads, own, point, "heads")
+    lengths = list(sizes(config, stack, point, 1, 1))
+    if heads is not None:
+        lengths[1] = len(heads)
+    return _Chosen(full_name(config, stack, point.name, layer), stack, layer, point, heads, int(np.prod(lengths)))
+
+
+def _positions(body: CorrelationsRequest, chosen: _Chosen, prompt: Prompt) -> tuple[int, ...]:
+    is_encoders = prompt.encoder is not None and (chosen.stack == "encoder" or reads_encoder(chosen.point))
+    length = len(prompt.encoder_ids) if is_encoders else len(prompt.ids)
+    return resolve(body.positions, length, "positions", "position")
+
+
+def _check_amount(num_samples: int, num_units: int) -> None:
+    """Raise BadRequest for too few samples or too many pairs."""
+    if num_samples < 3:
+        raise BadRequest(
+            f"positions: {num_samples} of all inputs together say nothing of a correlation; 3 and more are accepted.",
+            param="positions",
+        )
+    per_pair = num_samples + _PER_PAIR
+    if per_pair * num_units * (num_units - 1) // 2 > MAX_PRODUCTS:
+        fitting = int((2 * MAX_PRODUCTS / per_pair) ** 0.5)
+        raise BadRequest(
+            f"units: {num_units} units at {num_samples} positions are too many pairs for one request; {fitting} units "
+            "are accepted at so many positions, or fewer positions.",
+            param="units",
+        )
+
+
+def _entry(body: CorrelationsRequest, chosen: _Chosen, samples: NumpyArray, units: tuple[int, ...]) -> DescribedEntry:
+    found = correlate(samples, body.num_strongest)
+    fields: dict[str, Any] = {
+        "object": "correlations",
+        "index": 0,
+        "point": chosen.name,
+        "num_samples": found.num_samples,
+        "num_units": len(units),
+        "num_constant_units": len(found.constant_units),
+        "num_pairs": found.num_pairs,
+        "mean_correlation": found.mean,
+        "root_mean_square_correlation": found.mean_square**0.5,
+        "mean_information": found.mean_information,
+        "baseline": {
+            "std": (found.num_samples - 1) ** -0.5,
+            "information": independent_information(found.num_samples),
+        },
+    }
+    if chosen.heads is not None:
+        fields["heads"] = chosen.heads
+    arrays = {
+        "histogram": described(found.histogram, "bin"),
+        "strongest_pairs": described(np.array(units)[found.strongest], "pair", "member"),
+        "strongest_correlations": described(found.strongest_correlations, "pair"),
+        "strongest_information": described(gaussian_information(found.strongest_correlations), "pair"),
+    }
+    return DescribedEntry(0, fields, arrays, key="arrays")

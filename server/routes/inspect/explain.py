@@ -1,0 +1,184 @@
+"""POST /v1/explain: one query of one head, every step from q and the keys to what is added, with its numbers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.analysis.explanation import Observed, Steps, differences
+from model.analysis.explanation import explain as take_steps
+from model.config import ModelConfig
+from model.hooks.point_names import stack_config
+from server.engine.request import Part, PointCapture, TraceTask
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.attention import keys_of, rows_of
+from server.routes.inspect.inspection import Look, asked_of_weights, begin, capture, described, stack_of
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
+from server.routes.responses import TENSOR_CONTENT
+from server.routes.supported_routes import check_part
+from server.schemas import ExplainAnswer, ExplainRequest
+
+_OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")
+_OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/explain",
+        tags=["inside"],
+        summary="Every step of one head for one query",
+        response_model=ExplainAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def explain(request: Request, body: ExplainRequest) -> Response:
+        """q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v, weighted
+        v, their sum z and the output through W_O, each as the network had it or computed again from what it had."""
+        part = check_part(context, body.part)
+        own = stack_config(context.config, stack_of(part))
+        (layer,) = resolve(body.layer, own.num_layers, "layer", "layer")
+        (head,) = resolve(body.head, own.num_heads, "head", "head")
+        look = await begin(context, request, body, "/v1/explain", 14)
+        heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in look.inputs]
+        num_keys = [len(keys_of(prompt, part).ids) for prompt in look.inputs]
+        # The keys' k (twice), v, products and weighted v; some numbers of each key; q, z, and rows of the stream.
+        numbers = [n * (5 * own.head_dim + 8) + 3 * own.head_dim + 2 * own.hidden_size for n in num_keys]
+        look.check_size(sum(numbers), "fewer or shorter inputs")
+        asked = [
+            (TraceTask(points=tuple(one.points(context).values())), 4 * count)
+            for one, count in zip(heads, numbers, strict=True)
+        ]
+        count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
+        question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
+        *found, weights = await look.run(asked, [question])
+
+        def tell() -> list[DescribedEntry]:
+            return [_entry(look, i, one, found[i], weights) for i, one in enumerate(heads)]
+
+        return look.answer(await look.compute(tell))
+
+
+def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:
+    (query,) = resolve(body.query_position, len(ids), "query_position", "position")
+    return query
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """One head and one query of it."""
+
+    config: ModelConfig
+    """Of its stack."""
+    part: Part
+    layer: int
+    head: int
+    query: int
+
+    @property
+    def kv_head(self) -> int:
+        """The key head that the query head shares with its neighbours."""
+        return self.head // (self.config.num_heads // self.config.num_kv_heads)
+
+    @property
+    def window(self) -> int | None:
+        return None if self.part == "cross" else self.config.window_of(self.layer)
+
+    @property
+    def causal(self) -> bool:
+        return self.part == "decoder"
+
+    def visible(self, num_keys: int) -> NumpyArray:
+        """The keys [K] that the query may look at."""
+        distance = np.arange(num_keys) - self.query
+        seen = distance <= 0 if self.causal else np.ones(num_keys, bool)
+        return seen if self.window is None else seen & (np.abs(distance) < self.window)
+
+    def points(self, context: AppContext) -> dict[str, PointCapture]:
+        """What is traced, by the last part of its name."""
+        module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
+        of_query = {
+            name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
+            for name in _OF_QUERY
+        }
+        of_keys = {
+            name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.kv_head,)) for name in _OF_KEYS
+        }
+        return of_query | of_keys
+
+
+def _entry(
+    look: Look, index: int, head: _Head, tensors: dict[str, NumpyArray], weights: dict[str, NumpyArray]
+) -> DescribedEntry:
+    points = {name: tensors[point.name] for name, point in head.points(look.context).items()}
+    one = {name: points[name][0, 0] for name in _OF_QUERY}
+    keys = {name: points[name][:, 0] for name in _OF_KEYS}
+    observed = Observed(
+        q=one["hook_rot_q"],
+        keys=keys["hook_rot_k"],
+        values=keys["hook_v"],
+        scores=one["hook_attn_scores"],
+        pattern=one["hook_pattern"],
+        z=one["hook_z"],
+        result=one["hook_result"],
+    )
+    config = head.config
+    cap = config.attn_logit_softcap
+    bias = _at_distances(weights.get("position_bias"), head.query, len(observed.keys))
+    visible = head.visible(len(observed.keys))
+    steps = take_steps(observed, visible, weights["w_o"], config.attention_scale, cap, bias)
+    fields: dict[str, Any] = {
+        "part": head.part,
+        "layer": head.layer,
+        "head": head.head,
+        "kv_head": head.kv_head,
+        "query_position": head.query,
+        "key_positions": list(range(len(observed.keys))),
+        "scale": config.attention_scale,
+        "softcap": cap,
+        "window": head.window,
+        "causal": head.causal,
+        "softmax": {
+            "largest_score": steps.largest_score,
+            "sum_of_exponentials": steps.sum_of_exponentials,
+            "sum_of_weights": float(steps.weights.sum()),
+        },
+        "differences": differences(steps, observed),
+    }
+    arrays = {
+        "q_projected": described(one["hook_q"], "d_head"),
+        "k_projected": described(keys["hook_k"], "key", "d_head"),
+        "q": described(observed.q, "d_head"),
+        "k": described(observed.keys, "key", "d_head"),
+        **_step_arrays(steps, observed.scores, cap is not None, bias is not None),
+        "v": described(observed.values, "key", "d_head"),
+        "weighted_v": described(steps.weighted_values, "key", "d_head"),
+        "z": described(steps.z, "d_head"),
+        "output": described(steps.output, "d_model"),
+    }
+    if "b_o" in weights:
+        arrays["output_bias"] = described(weights["b_o"], "d_model")
+    return look.entry(index, "explanation", fields, arrays)
+
+
+def _at_distances(bias: NumpyArray | None, query: int, num_keys: int) -> NumpyArray | None:
+    """What is added for each key [K], from a head's bias by distance."""
+    if bias is None:
+        return None
+    distance_0 = len(bias) // 2
+    return bias[distance_0 - query : distance_0 - query + num_keys]
+
+
+def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:
+    """From the products to the weights; the scores are those that went on to the softmax."""
+    names = ["dots", "scaled", *(["capped"] if has_cap else []), *(["position_bias"] if has_bias else [])]
+    return {
+        "products": described(steps.products, "key", "d_head"),
+        **{name: described(getattr(steps, name), "key") for name in names},
+        "scores": described(scores, "key"),
+        **{name: described(getattr(steps, name), "key") for name in ("exponentials", "weights")},
+    }

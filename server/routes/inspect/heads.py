@@ -1,0 +1,145 @@
+"""POST /v1/heads: what kind of head each one is, over a text or over random tokens written twice."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
+from model.hooks.point_names import stack_config
+from server.engine.request import HeadScoresTask
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.attention import rows_of
+from server.routes.inspect.inspection import Look, begin, described, stack_of
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.prompts import encoder_limit
+from server.routes.responses import TENSOR_CONTENT
+from server.routes.supported_routes import check_part
+from server.schemas import HeadsAnswer, HeadsRequest
+
+_DEFAULT_REPEAT = 50
+"""Random tokens before they are repeated, as in TransformerLens's Main_Demo."""
+_NUM_STRONGEST = 5
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/heads",
+        tags=["inside"],
+        summary="Scores of heads: previous token, induction, self, first token, entropy, distance",
+        response_model=HeadsAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def heads(request: Request, body: HeadsRequest) -> Response:
+        """Each head in six numbers, reduced beside the running batch: no pattern leaves it.
+
+        With an input they are means over its positions. Without one they are over random tokens written twice, which is
+        where induction heads show.
+        """
+        part = check_part(context, body.part)
+        own = stack_config(context.config, stack_of(part))
+        grid = _Grid(
+            resolve(body.layers, own.num_layers, "layers", "layer"), resolve(body.heads, own.num_heads, "heads", "head")
+        )
+        half = None if body.input is not None else _repeat_length(context, body)
+        read = body if half is None else body.model_copy(update=_random_input(context, body, half))
+        look = await begin(context, request, read, "/v1/heads", 1)
+        offsets = () if half is None else (half - 1,)
+        task = HeadScoresTask(pairs=grid.pairs, offsets=offsets, part="encoder" if part == "encoder" else "decoder")
+        numbers = [
+            len(grid.pairs) * len(rows_of(prompt, part).ids) * (len(MEASURES) + len(offsets)) for prompt in look.inputs
+        ]
+        num_answers = 1 if half is not None else len(look.inputs)
+        look.check_size(
+            num_answers * len(grid.pairs) * len(MEASURES), "fewer layers or heads", look.inputs[:num_answers]
+        )
+        found = await look.run([(task, 4 * count) for count in numbers])
+        rows = [tensors["heads.scores"] for tensors in found]
+
+        def tell() -> list[DescribedEntry]:
+            if half is not None:
+                scores = np.mean([repeated_text_scores(each, half) for each in rows], axis=0)
+                fields = {"repeat_length": half, "num_sequences": body.num_sequences}
+                return [_entry(look, 0, grid, scores, {"part": part, **fields})]
+            return [
+                _entry(look, i, grid, text_scores(each, rows_of(prompt, part).ids), {"part": part})
+                for i, (each, prompt) in enumerate(zip(rows, look.inputs, strict=True))
+            ]
+
+        return look.answer(await look.compute(tell))
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Every head of `heads` in every layer of `layers`."""
+
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        return tuple((layer, head) for layer in self.layers for head in self.heads)
+
+
+def _bos(context: AppContext) -> int | None:
+    """What a text of this model begins with, if its tokenizer knows such a token."""
+    return context.tokenizer.bos_token_id
+
+
+def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
+    """How many random tokens are repeated. Raises BadRequest when they do not fit in the context twice."""
+    limit = context.context_limit if body.part != "encoder" else encoder_limit(context)
+    most = (limit - (_bos(context) is not None)) // 2
+    if body.repeat_length is None:
+        return min(_DEFAULT_REPEAT, most)
+    if body.repeat_length > most:
+        raise BadRequest(
+            f"repeat_length: {body.repeat_length} tokens written twice are over the context of {limit}; 2 to {most} "
+            "are accepted.",
+            param="repeat_length",
+        )
+    return body.repeat_length
+
+
+def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[str, Any]:
+    """The fields of a body that read random tokens. Of an encoder-decoder the part that is scored reads them."""
+    config, tokenizer = context.config, context.tokenizer
+    vocabulary = range(min(config.vocab_size, tokenizer.vocab_size))
+    plain = [token_id for token_id in vocabulary if token_id not in tokenizer.special_ids]
+    start = _bos(context)
+    if config.kind == "encoder-decoder" and body.part != "encoder":
+        start = config.decoder_start_token_id if start is None else start
+        drawn = repeated_random_tokens(plain, half, body.num_sequences, body.seed, start)
+        return {"input": [[plain[0]]] * body.num_sequences, "decoder_input": drawn}
+    return {"input": repeated_random_tokens(plain, half, body.num_sequences, body.seed, start)}
+
+
+def _entry(look: Look, index: int, grid: _Grid, scores: NumpyArray, fields: dict[str, Any]) -> DescribedEntry:
+    """Of scores [pair, measure]."""
+    told = {
+        **fields,
+        "layers": grid.layers,
+        "heads": grid.heads,
+        "measures": MEASURES,
+        "strongest": {name: _strongest(grid.pairs, scores[:, i]) for i, name in enumerate(MEASURES)},
+    }
+    shaped = scores.reshape(len(grid.layers), len(grid.heads), len(MEASURES))
+    entry = look.entry(index, "heads", told, {"scores": described(shaped, "layer", "head", "measure")})
+    if "repeat_length" in fields:  # over several sequences: the tokens of the first would mislead
+        plain = {name: value for name, value in entry.fields.items() if not name.endswith(("tokens", "ids", "offsets"))}
+        return replace(entry, fields=plain)
+    return entry
+
+
+def _strongest(pairs: Sequence[tuple[int, int]], scores: NumpyArray) -> list[dict[str, Any]]:
+    known = np.flatnonzero(~np.isnan(scores))
+    order = known[np.argsort(-scores[known], kind="stable")][:_NUM_STRONGEST]
+    return [{"layer": pairs[i][0], "head": pairs[i][1], "score": float(scores[i])} for i in order]

@@ -1,0 +1,237 @@
+"""What the routes that explain a pass share: their inputs, the engine's numbers, tokens named as targets, the answer.
+
+Each of them is: read the inputs, say how large the answer will be, ask the engine, compute in a thread, write arrays.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi import Request
+from starlette.responses import Response
+
+from model.hooks.point_names import full_name
+from model.hooks.points import Stack
+from server.engine.request import Part, PointCapture, Task, WeightsTask
+from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.sse import ClientGone, unless_disconnected
+from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
+from server.routes.context import AppContext
+from server.routes.inputs import read_inputs
+from server.routes.inspect.interventions import read_all_interventions
+from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
+from server.routes.prompts import Prompt
+from server.routes.request_context import accept
+from server.routes.responses import (
+    both_stacks_fields,
+    counted_refusals,
+    input_usage,
+    look_head,
+    tensor_response,
+    token_bytes,
+    wire_of,
+)
+from server.routes.supported_routes import check_route
+from server.routes.tasks import Result, Work, check_capture, run_all
+from server.schemas import LookRequest
+
+T = TypeVar("T")
+Tensors = dict[str, NumpyArray]
+Asked = tuple[Task, int]
+"""A task, and the bytes of the tensors that answer it."""
+_THREADS = ThreadPoolExecutor(4, "look")
+"""A flow takes seconds: were these the threads that tokenise, too, a few flows would hold up everybody's prompts."""
+_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
+"""Of one number on the wire."""
+
+
+def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
+    """A question about the weights whose answer has so many numbers."""
+    return WeightsTask(question=question, options=options), 4 * num_values
+
+
+@dataclass
+class Look:
+    """One HTTP request of these routes, from its headers to its answer."""
+
+    context: AppContext
+    request: Request
+    body: LookRequest
+    wanted: Format
+    inputs: list[Prompt]
+    arrival: float
+    results: list[Result] = field(default_factory=list)
+    is_abandoned: threading.Event = field(default_factory=threading.Event)
+
+    def check_size(self, num_values: int, advice: str, told: Sequence[Prompt] | None = None) -> None:
+        """Raise PayloadTooLarge when an answer of so many numbers, beside the tokens of `told`, is over the limit.
+
+        `advice` says what would help; `told` of None is all inputs.
+        """
+        size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
+        size += token_bytes(self.inputs if told is None else told)
+        limit = self.context.settings.max_response_bytes
+        with counted_refusals(self.context):
+            if size > limit:
+                raise PayloadTooLarge(
+                    f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
+                    f"{advice}, or Accept: application/vnd.safetensors.",
+                    code="answer_too_large",
+                )
+
+    async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
+        """A task for each input, and questions about the weights: the tensors of each, while the client waits.
+
+        The answers to the questions come last. Raises PayloadTooLarge, before anything runs, when all of them together
+        are over what may be captured.
+        """
+        check_capture(self.context, sum(num_bytes for _, num_bytes in (*asked, *questions)))
+        return await unless_disconnected(self.request, self._run(asked, questions))
+
+    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[Tensors]:
+        changes = await read_all_interventions(self.context, self.body.interventions, self.inputs)
+        works = [Work(task, Prompt(()), num_bytes) for task, num_bytes in questions]
+        works += [
+            Work(task, prompt, num_bytes, interventions)
+            for (task, num_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
+        ]
+        results = await run_all(self.context, works, self.arrival)
+        answers, self.results = results[: len(questions)], results[len(questions) :]
+        return [_arrays(result) for result in (*self.results, *answers)]
+
+    async def compute(self, tell: Callable[[], T]) -> T:
+        """`tell()` beside the event loop, in a thread that only looks take, while the client waits.
+
+        Raises ClientGone. What nobody waits for any more, as its client left or its time is over, does not begin, or
+        ends with its next `check`.
+        """
+        run = copy_context().run
+
+        async def result() -> T:
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, tell)
+
+        try:
+            return await unless_disconnected(self.request, result())
+        except BaseException:
+            self.is_abandoned.set()
+            raise
+
+    def check(self) -> None:
+        """To be called often by what is computed: raises ClientGone when nobody waits for it any more."""
+        if self.is_abandoned.is_set():
+            raise ClientGone
+
+    def answer(self, entries: Sequence[DescribedEntry]) -> Response:
+        """The entries in the wanted format."""
+        head = look_head(self.context, input_usage(self.inputs, self.results))
+        pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
+        arrays = (point.value for entry in entries for point in entry.points.values())
+        return tensor_response(self.wanted, pieces, arrays)
+
+    def not_finite(self, what: str) -> BadRequest:
+        """The error that `what`, of which an answer would be made, is NaN or infinite."""
+        if self.body.interventions:
+            advice = "the interventions make the network's numbers overflow; smaller changes are accepted"
+        else:
+            advice = "this input makes the model's numbers overflow, or its weights are broken; other inputs may do"
+        param = "interventions" if self.body.interventions else "input"
+        return BadRequest(f"{param}: {what} are not finite: {advice}.", param=param, code="not_finite")
+
+    def entry(
+        self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
+    ) -> DescribedEntry:
+        """What is said of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
+        self.check()
+        told = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
+        return DescribedEntry(index, told, dict(arrays), key="arrays")
+
+
+async def begin(context: AppContext, request: Request, body: LookRequest, route: str, num_arrays: int) -> Look:
+    """Check what needs no engine, and read the inputs. Raises ApiError.
+
+    `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
+    """
+    arrival = time.monotonic()
+    accept(context, body)
+    check_route(context, route)
+    wanted = negotiate(request.headers.get("accept"))
+    inputs = await read_inputs(context, body)
+    if wanted is Format.NPY:
+        check_npy(len(inputs) * num_arrays)
+    return Look(context, request, body, wanted, inputs, arrival)
+
+
+def _arrays(result: Result) -> Tensors:
+    return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
+
+
+def described(value: NumpyArray, *axes: str) -> DescribedArray:
+    """An array of an answer: whole numbers as int32, others as float32."""
+    small = value.astype(np.int32 if np.issubdtype(value.dtype, np.integer) else np.float32)
+    return DescribedArray({"axes": axes, "shape": small.shape, "dtype": small.dtype.name}, small)
+
+
+def stack_of(part: Part) -> Stack:
+    """Whose points belong to a part: cross attention is the decoder's."""
+    return "encoder" if part == "encoder" else "decoder"
+
+
+def capture(
+    context: AppContext,
+    stack: Stack,
+    point: str,
+    layer: int | None = None,
+    *,
+    heads: tuple[int, ...] | None = None,
+    positions: tuple[int, ...] | None = None,
+    keys: tuple[int, ...] | None = None,
+) -> PointCapture:
+    """One point of a trace, by its full name."""
+    name = full_name(context.config, stack, point, layer)
+    return PointCapture(name=name, stack=stack, layer=layer, point=point, heads=heads, positions=positions, keys=keys)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedToken:
+    """A token that a request names."""
+
+    token_id: int
+    token: str
+
+    def as_json(self) -> dict[str, Any]:
+        """As answers show it."""
+        return {"token_id": self.token_id, "token": self.token}
+
+
+def read_token(context: AppContext, value: str | int | None, name: str) -> NamedToken | None:
+    """The one token that a text is, or that an id names. Raises BadRequest for a text of none or several."""
+    if value is None:
+        return None
+    if isinstance(value, int):
+        if value >= context.config.vocab_size:
+            raise BadRequest(
+                f"{name}: there is no token {value}; accepted are 0 to {context.config.vocab_size - 1}.",
+                param=name,
+                code="invalid_token_id",
+            )
+        return NamedToken(value, context.tokenizer.token_strings([value])[0])
+    ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
+    if len(ids) != 1 or ids[0] >= context.config.vocab_size:
+        pieces = f"{len(ids)} tokens {shown(context.tokenizer.token_strings(ids))}" if ids else "no one token"
+        raise BadRequest(
+            f"{name}: {shown(value)} is {pieces}; a text that is one token (many begin with a space), or a token id, "
+            "is accepted.",
+            param=name,
+            code="not_one_token",
+        )
+    return NamedToken(ids[0], context.tokenizer.token_strings(ids)[0])
+
+
+_MAX_TOKEN_TEXT = 1000
+"""Characters of a text that may be one token."""

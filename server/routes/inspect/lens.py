@@ -1,0 +1,84 @@
+"""POST /v1/lens: what each layer would say next (nostalgebraist 2020, "interpreting GPT: the logit lens").
+
+Each state goes through the model's own final norm and head; the last one gives the model's own logits.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.engine.request import LensTask
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.inspection import Look, NamedToken, begin, described, read_token
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.responses import TENSOR_CONTENT
+from server.schemas import LensAnswer, LensRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/lens",
+        tags=["inside"],
+        summary="Logit lens: what each layer would say next",
+        response_model=LensAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def lens(request: Request, body: LensRequest) -> Response:
+        """The likeliest next tokens by each layer at each position, and a target's rank and probability there."""
+        target = read_token(context, body.target, "target") if context.config.has_head else None
+        look = await begin(context, request, body, "/v1/lens", 3 if body.target is None else 5)
+        layers = resolve(body.layers, context.config.num_layers + 1, "layers", "state")
+        tasks = [
+            LensTask(
+                layers=layers,
+                positions=resolve(body.positions, len(prompt.ids), "positions", "position"),
+                top_k=min(body.top_k, context.config.vocab_size),
+                target_token_ids=() if target is None else (target.token_id,),
+            )
+            for prompt in look.inputs
+        ]
+        numbers = [len(layers) * len(task.positions) * (2 * task.top_k + 3) for task in tasks]
+        # In JSON each of the top tokens is spelt out too, which is about as long as another number.
+        look.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
+        found = await look.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
+        _check_finite(look, tasks, found)
+        entries = await look.compute(lambda: [_entry(look, i, task, target, found[i]) for i, task in enumerate(tasks)])
+        return look.answer(entries)
+
+
+def _check_finite(look: Look, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:
+    """Raise BadRequest for logits that overflowed: they have no order, and so no likeliest tokens and no ranks."""
+    for index, (task, tensors) in enumerate(zip(tasks, found, strict=True)):
+        broken = np.argwhere(~np.isfinite(tensors["lens.entropy"]))
+        if len(broken):
+            state, position = task.layers[broken[0, 0]], task.positions[broken[0, 1]]
+            raise look.not_finite(f"the logits of input {index} in state {state} at position {position}")
+
+
+def _entry(
+    look: Look, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
+) -> DescribedEntry:
+    ids = tensors["lens.ids"]
+    strings = look.context.tokenizer.token_strings(ids.reshape(-1).tolist())
+    fields: dict[str, Any] = {
+        "layers": task.layers,
+        "positions": task.positions,
+        "top_tokens": np.array(strings, object).reshape(ids.shape).tolist(),
+    }
+    arrays = {
+        "ids": described(ids, "layer", "position", "k"),
+        "probabilities": described(np.exp(tensors["lens.logprobs"]), "layer", "position", "k"),
+        "entropy": described(tensors["lens.entropy"], "layer", "position"),
+    }
+    if target is not None:
+        fields["target"] = target.as_json()
+        arrays["target_probabilities"] = described(np.exp(tensors["lens.target_logprobs"][..., 0]), "layer", "position")
+        arrays["target_ranks"] = described(tensors["lens.target_ranks"][..., 0], "layer", "position")
+    return look.entry(index, "lens", fields, arrays)

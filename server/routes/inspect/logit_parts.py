@@ -1,0 +1,176 @@
+"""The parts of a token's logit: which points of a pass hold them, and what each adds (direct logit attribution).
+
+The stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit is a sum
+over the same parts and a bias; where a norm follows each sum, each norm's bias is a part too
+(`model.analysis.contributions`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from model.analysis.contributions import head_attributions, stream_attributions
+from model.config import ModelConfig
+from model.hooks.point_names import full_name, points_of
+from server.engine.request import Part, PointCapture
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray
+
+Float64 = npt.NDArray[np.float64]
+Tensors = Mapping[str, NumpyArray]
+
+
+def check_attributable(config: ModelConfig, part: Part) -> None:
+    """Raise BadRequest when this part of the model leads to no logits."""
+    if not config.has_head or part == "encoder":
+        raise BadRequest(
+            "target: an encoder's stream leads to no logits; null is accepted, for norms alone.", param="target"
+        )
+
+
+def output_norm(config: ModelConfig, part: Part) -> str | None:
+    """The norm that the attention's output goes through before it is added to the stream."""
+    if part == "cross":
+        return None
+    return {"sandwich": "ln1_post", "output": "ln1"}.get(config.norm_placement)
+
+
+@dataclass(frozen=True, slots=True)
+class LogitParts:
+    """Of the decoder of a model whose logits are sums. Q queries, T targets, C components."""
+
+    config: ModelConfig
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The attentions that write to the stream."""
+        return ("decoder", "cross") if self.config.cross_attention else ("decoder",)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Every head."""
+        config = self.config
+        return tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
+
+    def captures(self, queries: tuple[int, ...]) -> list[PointCapture]:
+        """What a trace must keep of the queries; and the last one's logits, to compare with."""
+        wanted = self._start()
+        for layer in range(self.config.num_layers):
+            wanted += [(f"{_MODULES[part]}.hook_z", layer) for part in self.parts]
+            wanted += [("hook_mlp_out", layer)]
+            wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self._sum_norms)]
+        if self.config.final_norm:
+            wanted.append(("ln_final.hook_scale", None))
+        captures = [self._capture(point, layer, queries) for point, layer in wanted]
+        return [*captures, self._capture("logits", None, queries[-1:])]
+
+    def num_captured(self, num_queries: int) -> int:
+        """Numbers of those captures."""
+        config = self.config
+        per_layer = len(self.parts) * config.num_heads * config.head_dim + config.hidden_size + 3
+        return num_queries * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
+
+    @property
+    def names(self) -> list[str]:
+        """Of the components, in order."""
+        names = [self._name(point, layer) for point, layer in self._start()]
+        for layer in range(self.config.num_layers):
+            for part in self.parts:
+                module = self._name(_MODULES[part], layer)
+                names += [f"{module}.head.{head}" for head in range(self.config.num_heads)]
+                names += [f"{module}.b_O"] if self.config.attention_out_bias else []
+            names.append(self._name("hook_mlp_out", layer))
+            names += [self._name(f"{norm}.b", layer) for norm in self._sum_norms]
+        return [*names, "bias"]
+
+    def components(self, tensors: Tensors, readouts: Mapping[Part, Tensors]) -> Float64:
+        """[T, Q, C], from a trace and the answers of WeightsTask "head_readout" for every head of each part."""
+        own = readouts["decoder"]
+        return np.stack([self._of_target(tensors, readouts, t) for t in range(own["direction"].shape[-1])])
+
+    def divisor(self, tensors: Tensors, part: Part, layer: int) -> Float64:
+        """[Q]: all scales between a head's output and the logit."""
+        behind = self._behind(tensors, layer, self.parts.index(part))
+        norm = output_norm(self.config, part)
+        return behind if norm is None else behind * self._scale(tensors, norm, layer)
+
+    def sigma(self, tensors: Tensors) -> Float64:
+        """[Q]: the final norm's scale; 1 without one."""
+        if not self.config.final_norm:
+            return np.ones(len(tensors[self._name("hook_mlp_out", 0)]))
+        return tensors[self._name("ln_final.hook_scale", None)][:, 0].astype(np.float64)
+
+    def difference(self, sums: Float64, tensors: Tensors, targets: Sequence[int]) -> float:
+        """How far the last query's sums [T], capped if the model caps, are from the model's logits."""
+        cap = self.config.final_logit_softcap
+        capped = sums if cap is None else cap * np.tanh(sums / cap)
+        logits = tensors[self._name("logits", None)][0]
+        return float(np.abs(capped - logits[list(targets)]).max())
+
+    @property
+    def _output_norms(self) -> list[str]:
+        norm = output_norm(self.config, "decoder")
+        return [] if norm is None else [norm]
+
+    @property
+    def _sum_norms(self) -> list[str]:
+        """The norms after the sums of a block, in order; none where they stand elsewhere."""
+        if self.config.norm_placement != "post":
+            return []
+        return ["ln1", "ln_cross", "ln2"] if self.config.cross_attention else ["ln1", "ln2"]
+
+    def _scale(self, tensors: Tensors, norm: str, layer: int) -> Float64:
+        return tensors[self._name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
+
+    def _behind(self, tensors: Tensors, layer: int, sublayer: int) -> Float64:
+        """[Q]: the scales of all norms behind what a sublayer adds: of its sum, of later ones, and the final norm's."""
+        scales = self.sigma(tensors)
+        for later in range(layer, self.config.num_layers):
+            for norm in self._sum_norms[sublayer if later == layer else 0 :]:
+                scales = scales * self._scale(tensors, norm, later)
+        return scales
+
+    def _of_target(self, tensors: Tensors, readouts: Mapping[Part, Tensors], t: int) -> Float64:
+        """[Q, C]"""
+        config, own = self.config, readouts["decoder"]
+        sums = own.get("sum_directions")
+        mlp = len(self.parts)
+        start = own["direction"] if sums is None else sums[0, 0]
+        first = self._behind(tensors, 0, 0)
+        columns = [stream_attributions(tensors[self._name(*point)], start[:, t], first) for point in self._start()]
+        for layer in range(config.num_layers):
+            for part in self.parts:
+                found = readouts[part]
+                heads = slice(layer * config.num_heads, (layer + 1) * config.num_heads)
+                z = tensors[self._name(f"{_MODULES[part]}.hook_z", layer)]
+                divisor = self.divisor(tensors, part, layer)
+                columns += list(head_attributions(z, found["readout"][heads, :, t], divisor).T)
+                if config.attention_out_bias:
+                    columns.append(found[_BIASES[part]][layer, t] / divisor)
+            u = own["direction"] if sums is None else sums[layer, mlp]
+            behind = self._behind(tensors, layer, mlp)
+            columns.append(stream_attributions(tensors[self._name("hook_mlp_out", layer)], u[:, t], behind))
+            for i, _ in enumerate(self._sum_norms):
+                columns.append(own["norm_biases"][layer, i, t] / self._behind(tensors, layer, i + 1))
+        bias = np.full_like(first, own["bias"][t])
+        return np.stack([*columns, bias], axis=-1)
+
+    def _start(self) -> list[tuple[str, int | None]]:
+        """The points whose sum enters the first block."""
+        if self.config.embedding_norm:
+            return [("hook_resid_pre", 0)]  # normed: no sum of the embeddings any more
+        has = {point.name for point in points_of(self.config, "decoder")}
+        return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
+
+    def _name(self, point: str, layer: int | None) -> str:
+        return full_name(self.config, "decoder", point, layer)
+
+    def _capture(self, point: str, layer: int | None, positions: tuple[int, ...]) -> PointCapture:
+        name = self._name(point, layer)
+        return PointCapture(name=name, stack="decoder", layer=layer, point=point, positions=positions)
+
+
+_MODULES: dict[Part, str] = {"decoder": "attn", "encoder": "attn", "cross": "cross_attn"}
+_BIASES: dict[Part, str] = {"decoder": "attn_bias", "cross": "cross_bias"}

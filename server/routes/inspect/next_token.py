@@ -1,0 +1,103 @@
+"""POST /v1/next: the whole distribution over the next token, at several temperatures, before and after the filters."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.sampling.distribution import Distribution, distribution
+from server.engine.request import TraceTask
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.inspection import begin, capture, described
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedArray
+from server.routes.responses import TENSOR_CONTENT
+from server.schemas import NextAnswer, NextRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/next",
+        tags=["inside"],
+        summary="Next-token distribution at several temperatures",
+        response_model=NextAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def next_token(request: Request, body: NextRequest) -> Response:
+        """The likeliest next tokens of each input, with logits and probabilities; with full the whole vocabulary.
+
+        The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
+        """
+        look = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
+        positions = [resolve(body.position, len(prompt.ids), "position", "position") for prompt in look.inputs]
+        rows = 1 + 2 * len(body.temperatures)
+        numbers = rows * context.config.vocab_size if body.full else 5 * body.num_tokens * len(body.temperatures)
+        look.check_size(numbers * len(look.inputs), "fewer inputs or temperatures, or without full")
+        points = [capture(context, "decoder", "logits", positions=position) for position in positions]
+        asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
+        found = await look.run(asked)
+        logits = [tensors[point.name][0] for tensors, point in zip(found, points, strict=True)]
+        for index, row in enumerate(logits):
+            if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
+                raise look.not_finite(f"the logits of input {index} at position {positions[index][0]}")
+        told = await look.compute(lambda: [_told(context, body, row) for row in logits])
+        return look.answer(
+            [
+                look.entry(index, "next", {"position": positions[index][0], **one.fields}, one.arrays)
+                for index, one in enumerate(told)
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class _Told:
+    fields: dict[str, Any]
+    arrays: dict[str, DescribedArray]
+
+
+def _told(context: AppContext, body: NextRequest, logits: NumpyArray) -> _Told:
+    """What is said of one row of logits."""
+    top_k = max(0, body.top_k)
+    found = [
+        distribution(logits, temperature, top_k=top_k, top_p=body.top_p, min_p=body.min_p)
+        for temperature in body.temperatures
+    ]
+    # One order for all temperatures: they do not change who is likelier. The lower id comes first among equals.
+    order = np.argsort(-logits, kind="stable")[: body.num_tokens]
+    names = context.tokenizer.token_strings(order.tolist())
+    temperatures = [
+        {
+            "temperature": temperature,
+            "entropy": one.entropy,
+            "kept_entropy": one.kept_entropy,
+            "num_kept": one.num_kept,
+            "tokens": _tokens(order, names, logits, one),
+        }
+        for temperature, one in zip(body.temperatures, found, strict=True)
+    ]
+    arrays = {}
+    if body.full:
+        arrays = {
+            "logits": described(logits, "token"),
+            "probabilities": described(np.stack([one.probabilities for one in found]), "temperature", "token"),
+            "kept": described(np.stack([one.kept for one in found]), "temperature", "token"),
+        }
+    return _Told({"temperatures": temperatures}, arrays)
+
+
+def _tokens(order: NumpyArray, names: list[str], logits: NumpyArray, one: Distribution) -> list[dict[str, Any]]:
+    return [
+        {
+            "token_id": token_id,
+            "token": name,
+            "logit": float(logits[token_id]),
+            "probability": float(one.probabilities[token_id]),
+            "kept_probability": float(one.kept[token_id]),
+        }
+        for token_id, name in zip(order.tolist(), names, strict=True)
+    ]

@@ -1,0 +1,129 @@
+"""POST /v1/rollout: attention through all layers, multiplied (rollout) or as a maximum flow."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.analysis.rollout import flow
+from model.analysis.rollout import rollout as roll
+from model.hooks.point_names import stack_config
+from model.kernels.library import levels as kernel_levels
+from server.engine.request import AttentionCapture, AttentionTask
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.attention import rows_of
+from server.routes.inspect.inspection import Look, begin, described, stack_of
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.responses import TENSOR_CONTENT
+from server.routes.supported_routes import check_part
+from server.schemas import RolloutAnswer, RolloutRequest
+
+MAX_FLOW_WORK = 400_000_000
+"""Edges of the graphs, times the inputs that are flowed to: some six seconds of one core."""
+MAX_ROLLOUT_WORK = 1_000_000_000_000
+"""Multiplications: about twenty seconds of one core."""
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/rollout",
+        tags=["inside"],
+        summary="Attention through all layers: rollout and flow",
+        response_model=RolloutAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def rollout(request: Request, body: RolloutRequest) -> Response:
+        """From which inputs each position's vector comes, through the heads' mean attention and the residual stream
+        beside it (Abnar and Zuidema 2020, arXiv:2005.00928)."""
+        part = check_part(context, body.part)
+        own = stack_config(context.config, stack_of(part))
+        layers = resolve(body.layers, own.num_layers, "layers", "layer")
+        heads = resolve(body.heads, own.num_heads, "heads", "head")
+        look = await begin(context, request, body, "/v1/rollout", 1 if body.method == "rollout" else 2)
+        lengths = [len(rows_of(prompt, part).ids) for prompt in look.inputs]
+        queries = [resolve(_rows(body), length, "query_positions", "position") for length in lengths]
+        _check_work(body, layers, lengths, queries)
+        arrays = 1 if body.method == "rollout" else 2
+        numbers = sum(arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))
+        look.check_size(numbers, "fewer layers or query_positions")
+        needed = range(max(layers) + 1)
+        task = AttentionTask(
+            capture=AttentionCapture(
+                pairs=tuple((layer, head) for layer in needed for head in heads),
+                reduce="mean",
+                part=part,
+            )
+        )
+        found = await look.run([(task, 4 * len(needed) * length * length) for length in lengths])
+        _check_finite(look, [tensors["attention"] for tensors in found])
+
+        def tell() -> list[DescribedEntry]:
+            told = {"part": part, "method": body.method, "layers": layers, "heads": heads}
+            return [_entry(look, i, told, queries[i], tensors["attention"]) for i, tensors in enumerate(found)]
+
+        return look.answer(await look.compute(tell))
+
+
+def _rows(body: RolloutRequest) -> Any:
+    if body.query_positions is not None:
+        return body.query_positions
+    return "all" if body.method == "rollout" else -1
+
+
+def _check_work(
+    body: RolloutRequest, layers: tuple[int, ...], lengths: list[int], queries: list[tuple[int, ...]]
+) -> None:
+    """Raise BadRequest when what is asked for would take too long. Each input has a flow for each query and layer."""
+    if body.method == "flow" and not kernel_levels():
+        raise BadRequest(
+            "method: flow needs the compiled kernels, and there are none for this machine; rollout is accepted.",
+            param="method",
+            code="not_supported_by_machine",
+        )
+    if body.method == "rollout":
+        work, most = sum((max(layers) + 1) * n**3 for n in lengths), MAX_ROLLOUT_WORK
+        fewer = "tokens"
+    else:
+        work = sum((layer + 1) * n**3 * len(q) for layer in layers for n, q in zip(lengths, queries, strict=True))
+        most, fewer = MAX_FLOW_WORK, "query_positions, layers or tokens, or ask for rollout"
+    if work > most:
+        raise BadRequest(
+            f"method: {body.method} over {sum(lengths)} tokens, {sum(map(len, queries))} query positions and "
+            f"{len(layers)} layers is {work / most:.1f} times the work that is accepted; send fewer {fewer}.",
+            param="method",
+            code="too_much_work",
+        )
+
+
+def _check_finite(look: Look, patterns: Sequence[NumpyArray]) -> None:
+    """Raise BadRequest for patterns [layer, query, key] that overflowed: nothing flows through them."""
+    for index, pattern in enumerate(patterns):
+        broken = np.flatnonzero(~np.isfinite(pattern).all((1, 2)))
+        if len(broken):
+            raise look.not_finite(f"the patterns of input {index} in layer {broken[0]}")
+
+
+def _entry(
+    look: Look, index: int, told: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
+) -> DescribedEntry:
+    """Of mean patterns [layer, query, key], the layers from the first on. `told`: what all entries tell."""
+    fields, layers = {**told, "query_positions": queries}, told["layers"]
+    axes = ("layer", "query", "key")
+    if told["method"] == "rollout":
+        rows = {}
+        for layer, rolled in enumerate(roll(patterns)):
+            look.check()
+            if layer in layers:
+                rows[layer] = rolled[list(queries)]
+        stacked = np.stack([rows[layer] for layer in layers])
+        return look.entry(index, "rollout", fields, {"rollout": described(stacked, *axes)})
+    flows = np.array([[flow(patterns[: layer + 1], query, look.check) for query in queries] for layer in layers])
+    shares = flows / flows.sum(-1, keepdims=True)
+    return look.entry(index, "flow", fields, {"flow": described(flows, *axes), "normalized": described(shares, *axes)})

@@ -1,0 +1,214 @@
+"""From what a user selects to what the engine captures: absolute indices, checked against the model and the input.
+
+Also says how large an answer will be, and what to ask for instead when it would be too large. Knows nothing of tensors'
+contents, of HTTP or of the engine's work.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from model.config import ModelConfig
+from server.engine.request import AttentionCapture, Part
+from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.tensor_formats import Wire
+from server.schemas import AttentionFields, AttentionRequest
+
+Selector = str | int | list[int]
+
+_ITEM_BYTES = {"float32": 4, "float16": 2, "uint8": 1}
+_INDEX_BYTES = 4
+_JSON_BYTES = {"float32": 14.0, "float16": 13.0, "uint8": 4.0}
+"""Characters of one number and its comma in JSON."""
+_JSON_INDEX_BYTES = 6.0
+
+
+def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int, ...]:
+    """ "all", an index or a list of them as absolute indices below `count`, in the order given.
+
+    Raises BadRequest naming the field, the value and the range when an index is out of it or is given twice.
+    """
+    if isinstance(selector, str):
+        return tuple(range(count))
+    indices = [selector] if isinstance(selector, int) else selector
+    absolute = tuple(_absolute(index, count, field, what) for index in indices)
+    if len(set(absolute)) != len(absolute):
+        twice = next(index for i, index in enumerate(absolute) if index in absolute[:i])
+        raise BadRequest(f"{field}: {what} {twice} is given twice in {shown(selector)}; once is accepted.", param=field)
+    return absolute
+
+
+def _absolute(index: int, count: int, field: str, what: str) -> int:
+    if not -count <= index < count:
+        raise BadRequest(
+            f"{field}: there is no {what} {index}; accepted are 0 to {count - 1}, and -{count} to -1 from the end.",
+            param=field,
+            code="out_of_range",
+        )
+    return index % count
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSelection:
+    """The (layer, head) pairs of an answer and how they lie on its first axes."""
+
+    pairs: tuple[tuple[int, int], ...]
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    is_grid: bool
+    """Every head of `heads` in every layer of `layers`, so that the answer has an axis for each."""
+    is_reduced: bool = False
+    """Over the heads of each layer: the first axis is the layers."""
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the leading axes."""
+        if self.is_reduced:
+            return ("layer",)
+        return ("layer", "head") if self.is_grid else ("pair",)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the leading axes."""
+        if self.is_reduced:
+            return (len(self.layers),)
+        return (len(self.layers), len(self.heads)) if self.is_grid else (len(self.pairs),)
+
+
+def select_heads(fields: AttentionFields, config: ModelConfig, prefix: str = "") -> HeadSelection:
+    """The pairs that `fields` asks for. Raises BadRequest; `prefix` stands before the names of the fields."""
+    is_reduced = getattr(fields, "reduce", None) is not None
+    if fields.pairs is None:
+        layers = resolve(fields.layers, config.num_layers, f"{prefix}layers", "layer")
+        heads = resolve(fields.heads, config.num_heads, f"{prefix}heads", "head")
+        pairs = tuple((layer, head) for layer in layers for head in heads)
+        return HeadSelection(pairs, layers, heads, True, is_reduced)
+    name = f"{prefix}pairs"
+    pairs = tuple(
+        (_absolute(layer, config.num_layers, name, "layer"), _absolute(head, config.num_heads, name, "head"))
+        for layer, head in fields.pairs
+    )
+    if len(set(pairs)) != len(pairs):
+        raise BadRequest(f"{name}: a pair is given twice in {shown(fields.pairs)}; once is accepted.", param=name)
+    layers = tuple(dict.fromkeys(layer for layer, _ in pairs))
+    heads = tuple(dict.fromkeys(head for _, head in pairs))
+    return HeadSelection(pairs, layers, heads, False, is_reduced)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """What one input's answer will hold."""
+
+    heads: HeadSelection
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    capture: AttentionCapture
+
+    @property
+    def row_width(self) -> int:
+        """Numbers of one row."""
+        if self.capture.resize is not None:
+            return self.capture.resize
+        return len(self.keys) if self.capture.top_k is None else self.capture.top_k
+
+    @property
+    def num_values(self) -> int:
+        """Numbers of the answer."""
+        rows = len(self.queries) if self.capture.resize is None else self.capture.resize
+        return math.prod(self.heads.shape) * rows * self.row_width
+
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes that the engine keeps and sends."""
+        return round(self.num_values * value_bytes(self.capture, "binary"))
+
+
+def plan_attention(
+    request: AttentionRequest, heads: HeadSelection, num_queries: int, num_keys: int, part: Part
+) -> AttentionPlan:
+    """The plan for an input of so many tokens; of cross attention the keys are the encoder's.
+
+    Raises BadRequest when a position is out of it.
+    """
+    queries = resolve(request.query_positions, num_queries, "query_positions", "position")
+    keys = resolve(request.key_positions, num_keys, "key_positions", "position")
+    capture = AttentionCapture(
+        pairs=heads.pairs,
+        queries=None if request.query_positions == "all" else queries,
+        keys=None if request.key_positions == "all" else keys,
+        kind=request.kind,
+        reduce=request.reduce,
+        top_k=request.top_k,
+        resize=request.resize,
+        dtype=request.dtype,
+        part=part,
+    )
+    return AttentionPlan(heads, queries, keys, capture)
+
+
+def value_bytes(capture: AttentionCapture, wire: Wire) -> float:
+    """Bytes of one number of the answer, with its index under top_k."""
+    if wire == "json":
+        return _JSON_BYTES[capture.dtype] + (_JSON_INDEX_BYTES if capture.top_k is not None else 0.0)
+    raw = _ITEM_BYTES[capture.dtype] + (_INDEX_BYTES if capture.top_k is not None else 0)
+    return raw * 4 / 3 if wire == "base64" else float(raw)
+
+
+def check_answer_size(plans: Sequence[AttentionPlan], wire: Wire, limit: int, token_bytes: int = 0) -> int:
+    """The estimate in bytes of the answer to `plans`. Raises PayloadTooLarge when it is over `limit`.
+
+    `token_bytes` of it are the inputs' tokens, which no selector makes fewer. The error tells the estimate and changes
+    that would make the answer fit, each of them enough by itself.
+    """
+    estimate = _estimate(plans, wire) + token_bytes
+    if estimate <= limit:
+        return estimate
+    room = max(0, limit - token_bytes)
+    ways = [way for way in (_fewer_heads(plans, wire, room), *_cheaper_forms(plans, wire, room)) if way]
+    fits = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer or shorter inputs."
+    raise PayloadTooLarge(
+        f"The answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes).{fits}",
+        code="answer_too_large",
+    )
+
+
+def _estimate(plans: Sequence[AttentionPlan], wire: Wire) -> int:
+    return math.ceil(sum(plan.num_values * value_bytes(plan.capture, wire) for plan in plans))
+
+
+def _cheaper_forms(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> list[str]:
+    """Other encodings of the same numbers that fit, then less of each row."""
+
+    def fits(change: Callable[[AttentionCapture], AttentionCapture], to: Wire) -> bool:
+        return _estimate([replace(plan, capture=change(plan.capture)) for plan in plans], to) <= limit
+
+    ways = []
+    if wire != "binary" and fits(lambda capture: capture, "binary"):
+        ways.append("Accept: application/vnd.safetensors")
+    capture = plans[0].capture
+    if capture.dtype == "float32" and fits(lambda c: replace(c, dtype="float16"), wire):
+        ways.append('"dtype": "float16"')
+    if capture.dtype != "uint8" and capture.kind == "pattern" and fits(lambda c: replace(c, dtype="uint8"), wire):
+        ways.append('"dtype": "uint8"')
+    if capture.top_k is None and capture.resize is None and fits(lambda c: replace(c, top_k=8), wire):
+        ways.append('"top_k": 8')
+    return ways
+
+
+def _fewer_heads(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> str:
+    """The largest selection of layers, else heads, else rows that fits, as JSON; empty when not even one row does."""
+    heads = plans[0].heads
+    per_pair = sum(plan.num_values * value_bytes(plan.capture, wire) for plan in plans) / math.prod(heads.shape)
+    pairs = int(limit // per_pair)
+    if not heads.is_grid:
+        return f'"pairs": the first {pairs} of them' if pairs else ""
+    per_layer = math.prod(heads.shape[1:])
+    if pairs >= per_layer:
+        return f'"layers": {shown(list(heads.layers[: pairs // per_layer]))}'
+    if pairs:
+        return f'"layers": {heads.layers[0]}, "heads": {shown(list(heads.heads[:pairs]))}'
+    if len(plans) > 1 or plans[0].capture.resize is not None:
+        return ""
+    rows = int(limit // (per_pair / len(plans[0].queries)))
+    positions = shown(list(plans[0].queries[-rows:])) if rows else ""
+    return f'"layers": {heads.layers[0]}, "heads": {heads.heads[0]}, "query_positions": {positions}' if rows else ""

@@ -1,0 +1,305 @@
+"""From the points a user names to what the engine captures of each input, and how large the answer will be.
+
+Knows names, selectors and sizes; knows nothing of HTTP or of the numbers. `plan_attention` of server.selectors does the
+same for attention alone.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from model.config import ModelConfig
+from model.hooks.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
+from model.hooks.points import Point, Stack, is_cross, reads_encoder
+from server.engine.request import PointCapture
+from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.tensor_formats import Wire
+from server.routes.inspect.selectors import resolve
+from server.schemas import TraceRequest
+
+_ITEM_BYTES = {"float32": 4, "float16": 2}
+_JSON_BYTES = {"float32": 14.0, "float16": 13.0}
+"""Characters of one number and its comma in JSON."""
+_Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPoint:
+    """One point of one layer, with its heads."""
+
+    name: str
+    stack: Stack
+    layer: int | None
+    point: Point
+    heads: tuple[int, ...] | None
+    """None is all, or a point without heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPoint:
+    """What one input's answer holds of one point."""
+
+    capture: PointCapture
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    described: dict[str, Any]
+    """Heads and positions, as the answer names them."""
+
+    @property
+    def num_values(self) -> int:
+        """Numbers of the answer."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the engine keeps and sends."""
+        return self.num_values * _ITEM_BYTES[self.capture.dtype]
+
+
+def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoint]:
+    """The points of a request, one for each layer of a short name, in the order asked for. Raises BadRequest.
+
+    A selector that no point takes is refused: it would be a wish that nothing answers.
+    """
+    chosen = [one for name in request.points for one in _layers_of(request, config, name)]
+    names = [one.name for one in chosen]
+    if len(set(names)) != len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise BadRequest(f"points: {twice!r} is asked for twice; once is accepted.", param="points")
+    written = [read_name(config, name) for name in request.points]
+    takes = {
+        "layers": any(one.layer is None and one.point.in_block for one in written),
+        "heads": any(head_axis(one.point) for one in written),
+        "key_positions": any("key" in one.point.axes for one in written),
+    }
+    for field, is_taken in takes.items():
+        value = getattr(request, field)
+        if value != "all" and not is_taken:
+            raise BadRequest(f"{field}: no point of this request takes it; leave out {shown(value)}.", param=field)
+    return chosen
+
+
+def head_axis(point: Point) -> str | None:
+    """The name of the point's head axis, None when it has none."""
+    return next((axis for axis in point.axes if axis in ("head", "kv_head")), None)
+
+
+def choose_heads(selector: Any, config: ModelConfig, point: Point, field: str) -> tuple[int, ...] | None:
+    """The heads of a point of this stack, None for all. Raises BadRequest."""
+    axis = head_axis(point)
+    if axis is None or selector == "all":
+        return None
+    is_shared = axis == "kv_head" and config.num_kv_heads != config.num_heads
+    count = config.num_heads if axis == "head" else config.num_kv_heads
+    return resolve(selector, count, field, "key head" if is_shared else "head")
+
+
+def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterator[ChosenPoint]:
+    """The point of a name, in each of the layers that the name or else the request tells."""
+    try:
+        written = read_name(config, name)
+    except UnknownPoint as error:
+        raise BadRequest(f"points: {error}.", param="points", code="unknown_point") from None
+    stack, point = written.stack, written.point
+    own = stack_config(config, stack)
+    heads = choose_heads(request.heads, own, point, "heads")
+    if not point.in_block:
+        yield ChosenPoint(full_name(config, stack, point.name, None), stack, None, point, heads)
+        return
+    is_named = written.layer is not None
+    selector = written.layer if written.layer is not None else request.layers
+    for layer in resolve(selector, own.num_layers, "points" if is_named else "layers", "layer"):
+        absent = why_absent(config, stack, point, layer)
+        if absent is None:
+            yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
+        elif selector != "all":
+            told = short_name(config, stack, point.name)
+            raise BadRequest(f"points: layer {layer} has no {told}: {absent}.", param="points")
+
+
+Lengths = tuple[int, int]
+"""Tokens of one input: those of the only stack or of the decoder, and those of an encoder before it."""
+
+
+def plan_inputs(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
+) -> list[list[PlannedPoint]]:
+    """The plan for each input; inputs of the same lengths share theirs. Raises BadRequest.
+
+    Takes some 10 microseconds for each point of each different length: many of both are for a thread.
+    """
+    plans = {each: [_plan(request, one, config, *each) for one in chosen] for each in dict.fromkeys(lengths)}
+    return [plans[each] for each in lengths]
+
+
+def _plan(
+    request: TraceRequest, one: ChosenPoint, config: ModelConfig, length: int, encoder_length: int
+) -> PlannedPoint:
+    own_length = encoder_length if _is_of_encoder(one, config) else length
+    num_rows = encoder_length if reads_encoder(one.point) else own_length
+    num_keys = encoder_length if is_cross(one.point) else own_length
+    positions = _positions(request.positions, num_rows, "positions")
+    keys = _positions(request.key_positions, num_keys, "key_positions") if "key" in one.point.axes else None
+    kept = {"position": positions, "query": positions, "key": keys, "head": one.heads, "kv_head": one.heads}
+    full = sizes(config, one.stack, one.point, own_length, encoder_length)
+    lengths = [
+        size if (chosen := kept.get(axis)) is None else len(chosen)
+        for axis, size in zip(one.point.axes, full, strict=True)
+    ]
+    capture = PointCapture(
+        name=one.name,
+        stack=one.stack,
+        layer=one.layer,
+        point=one.point.name,
+        heads=one.heads,
+        positions=positions,
+        keys=keys,
+        dtype=request.dtype,
+    )
+    described: dict[str, Any] = {"layer": one.layer}
+    if (axis := head_axis(one.point)) is not None:
+        described["heads"] = _named(one.heads, full[one.point.axes.index(axis)])
+    described["positions"] = _named(positions, num_rows)
+    if "key" in one.point.axes:
+        described["key_positions"] = _named(keys, num_keys)
+    return PlannedPoint(capture, one.point.axes, tuple(lengths), described)
+
+
+def _is_of_encoder(one: ChosenPoint, config: ModelConfig) -> bool:
+    """Whether the point's own positions are those of an encoder before a decoder."""
+    return one.stack == "encoder" and config.kind == "encoder-decoder"
+
+
+def _named(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
+    return _first(count) if indices is None else indices
+
+
+@lru_cache(maxsize=256)
+def _first(count: int) -> tuple[int, ...]:
+    """0 to count - 1: one object for all points of one length."""
+    return tuple(range(count))
+
+
+def _positions(selector: Any, count: int, field: str) -> tuple[int, ...] | None:
+    return None if selector == "all" else resolve(selector, count, field, "position")
+
+
+def value_bytes(dtype: str, wire: Wire) -> float:
+    """Bytes of one number of the answer."""
+    if wire == "json":
+        return _JSON_BYTES[dtype]
+    return _ITEM_BYTES[dtype] * (4 / 3 if wire == "base64" else 1.0)
+
+
+def check_trace_size(
+    request: TraceRequest,
+    chosen: Sequence[ChosenPoint],
+    config: ModelConfig,
+    lengths: Sequence[Lengths],
+    wire: Wire,
+    limit: int,
+    token_bytes: int,
+) -> None:
+    """Raise PayloadTooLarge, with selectors that fit, when the answer for inputs of these lengths is over `limit`.
+
+    `token_bytes` of it are the inputs' tokens, which no selector makes fewer.
+    """
+    size = _estimate(request, chosen, config, lengths, wire)
+    room = limit - token_bytes
+    if size <= room:
+        return
+
+    def fits(field: str, value: Any) -> bool:
+        changed = request.model_copy(update={field: value})
+        try:
+            return _estimate(changed, choose_points(changed, config), config, lengths, wire) <= room
+        except BadRequest:  # none of the points takes this selector
+            return False
+
+    ways = []
+    if _estimate(request, chosen, config, lengths, "binary") <= room:
+        ways.append("Accept: application/vnd.safetensors")
+    for field, values in _smaller(request, chosen, config, lengths):
+        value = next((value for value in values if fits(field, value)), None)
+        if value is not None:
+            ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
+    told = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
+    raise PayloadTooLarge(
+        f"The answer would be about {size + token_bytes} bytes; at most {limit} are sent (--max-response-bytes).{told}",
+        code="answer_too_large",
+    )
+
+
+def _estimate(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths], wire: Wire
+) -> int:
+    """Bytes of the numbers. Made without the plans: of many points and inputs those would take seconds."""
+    values = 0
+    alike = Counter(replace(one, name="", layer=None) for one in chosen)  # every layer's is as large
+    for one, number in alike.items():
+        rows, keys = _rows_and_keys(one, config, lengths)
+        counts = _count(request.positions, rows)
+        if "key" in one.point.axes:
+            counts = counts * _count(request.key_positions, keys)
+        one_position = math.prod(sizes(config, one.stack, one.point, 1, 1))
+        if one.heads is not None:
+            own = stack_config(config, one.stack)
+            one_position = one_position // (own.num_heads if "head" in one.point.axes else own.num_kv_heads)
+            one_position *= len(one.heads)
+        values += number * one_position * int(counts.sum())
+    return math.ceil(values * value_bytes(request.dtype, wire))
+
+
+def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths]) -> tuple[_Counts, _Counts]:
+    """Positions of the point, and keys where it has any, in each input."""
+    length, encoder_length = np.array(lengths, np.int64).T
+    own_length = encoder_length if _is_of_encoder(one, config) else length
+    return (
+        encoder_length if reads_encoder(one.point) else own_length,
+        encoder_length if is_cross(one.point) else own_length,
+    )
+
+
+def _count(selector: Any, lengths: _Counts) -> _Counts:
+    """How many of so many positions a selector takes."""
+    if selector == "all":
+        return lengths
+    return np.full_like(lengths, 1 if isinstance(selector, int) else len(selector))
+
+
+def _smaller(
+    request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Fields that make the answer smaller, with values from the mildest to the hardest."""
+    yield "dtype", ["float16"]
+    layers = dict.fromkeys(one.layer for one in chosen if one.layer is not None)
+    yield "layers", _halves(list(layers))
+    heads = [list(_heads(one, config)) for one in chosen if head_axis(one.point) is not None]
+    yield "heads", _halves(min(heads, key=len, default=[]))
+    if request.positions == "all":  # the last ones, in inputs of any length
+        shortest = min(int(_rows_and_keys(one, config, lengths)[0].min()) for one in chosen)
+        positions = list(range(-shortest, 0))
+    else:
+        positions = [request.positions] if isinstance(request.positions, int) else request.positions
+    yield "positions", [part[::-1] for part in _halves(positions[::-1])]
+
+
+def _heads(one: ChosenPoint, config: ModelConfig) -> tuple[int, ...]:
+    own = stack_config(config, one.stack)
+    return _named(one.heads, own.num_heads if head_axis(one.point) == "head" else own.num_kv_heads)
+
+
+def _halves(items: list[int]) -> list[list[int]]:
+    """Shorter and shorter beginnings."""
+    parts = []
+    while len(items) > 1:
+        items = items[: len(items) // 2]
+        parts.append(items)
+    return parts

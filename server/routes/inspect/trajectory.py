@@ -1,0 +1,99 @@
+"""POST /v1/trajectory: how positions' vectors move through the layers."""
+
+from typing import Any
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.analysis.trajectory import trajectory as measure
+from model.hooks.point_names import stack_config
+from server.engine.request import PointCapture, TraceTask
+from server.http.tensor_formats import NumpyArray
+from server.routes.context import AppContext
+from server.routes.inspect.attention import rows_of
+from server.routes.inspect.inspection import Look, begin, capture, described, stack_of
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedEntry
+from server.routes.responses import TENSOR_CONTENT
+from server.routes.supported_routes import check_part
+from server.schemas import TrajectoryAnswer, TrajectoryRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/trajectory",
+        tags=["inside"],
+        summary="A position's way through the layers",
+        response_model=TrajectoryAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
+        """Length of each position's vector in every state, and its cosines to the start, to the state before, and to
+        other positions' vectors. State 0 is the embedding, state i the stream after block i."""
+        part = check_part(context, body.part)
+        look = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
+        own = stack_config(context.config, stack_of(part))
+        lengths = [len(rows_of(prompt, part).ids) for prompt in look.inputs]
+        chosen = [resolve(body.positions, length, "positions", "position") for length in lengths]
+        others = [
+            () if body.compare_positions is None
+            else resolve(body.compare_positions, length, "compare_positions", "position")
+            for length in lengths
+        ]  # fmt: skip
+        states = own.num_layers + 1
+        look.check_size(
+            sum(states * len(p) * (4 + len(o)) for p, o in zip(chosen, others, strict=True)),
+            "fewer positions or compare_positions",
+        )
+        rows = [tuple(dict.fromkeys(p + o)) for p, o in zip(chosen, others, strict=True)]
+        points = [_points(context, body, kept) for kept in rows]
+        asked = [
+            (TraceTask(points=states_of), 4 * states * len(kept) * own.hidden_size)
+            for states_of, kept in zip(points, rows, strict=True)
+        ]
+        found = await look.run(asked)
+
+        def tell() -> list[DescribedEntry]:
+            entries = []
+            for index, tensors in enumerate(found):
+                streams = np.stack([tensors[point.name] for point in points[index]])
+                place = {position: i for i, position in enumerate(rows[index])}
+                entries.append(_entry(look, index, streams, place, chosen[index], others[index]))
+            return entries
+
+        return look.answer(await look.compute(tell))
+
+
+def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
+    stack = stack_of(check_part(context, body.part))
+    num_layers = stack_config(context.config, stack).num_layers
+    return (
+        capture(context, stack, "hook_resid_pre", 0, positions=positions),
+        *(capture(context, stack, "hook_resid_post", layer, positions=positions) for layer in range(num_layers)),
+    )
+
+
+def _entry(
+    look: Look,
+    index: int,
+    streams: NumpyArray,
+    place: dict[int, int],
+    chosen: tuple[int, ...],
+    others: tuple[int, ...],
+) -> DescribedEntry:
+    """Of streams [state, row, d], where `place` tells the row of a position."""
+    found = measure(streams[:, [place[p] for p in chosen]], streams[:, [place[p] for p in others]])
+    body = look.body
+    assert isinstance(body, TrajectoryRequest)
+    fields: dict[str, Any] = {"part": check_part(look.context, body.part), "positions": chosen}
+    arrays = {
+        name: described(getattr(found, name), "position", "state")
+        for name in ("norms", "steps", "cosine_to_start", "cosine_to_previous")
+    }
+    if body.compare_positions is not None:
+        fields["compare_positions"] = others
+        arrays["cosine_to_others"] = described(found.cosine_to_others, "position", "state", "other")
+    return look.entry(index, "trajectory", fields, arrays)

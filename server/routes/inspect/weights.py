@@ -1,0 +1,304 @@
+"""What the weights alone say: GET /v1/models/{id}/parameters and /geometry, and POST /v1/circuits."""
+
+import time
+from typing import Annotated, Any
+
+import numpy as np
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from model.analysis import spectra
+from model.analysis.census import take_census
+from model.analysis.census_report import as_json
+from model.analysis.matrices import Place, UnknownMatrix, find_matrix
+from model.hooks.point_names import stack_config
+from server.engine.request import WeightsTask
+from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.sse import unless_disconnected
+from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
+from server.routes.context import AppContext
+from server.routes.inspect.inspection import described, stack_of
+from server.routes.inspect.selectors import resolve
+from server.routes.inspect.trace_body import DescribedArray, DescribedEntry, described_body
+from server.routes.prompts import Prompt, check_model
+from server.routes.request_context import accept
+from server.routes.responses import TENSOR_CONTENT, counted_refusals, head_of, tensor_response, wire_of
+from server.routes.supported_routes import check_part
+from server.routes.tasks import Work, run_all
+from server.schemas import CircuitsAnswer, CircuitsRequest, GeometryAnswer, GeometryQuery, ParametersAnswer
+
+MAX_COMPOSED_HEADS = 256
+"""Heads whose composition scores are computed at once: their number is the square, some 10 seconds of one core."""
+_QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""Those that the worker answers, in its order."""
+_GEOMETRY_VALUES = 20_000
+"""Numbers of a geometry's answer, but for the singular values: a bound."""
+_VALUE_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router: before that of one model, whose id may hold slashes."""
+    _add_parameters(router, context)
+    _add_geometry(router, context)
+    _add_circuits(router, context)
+
+
+def _add_parameters(router: APIRouter, context: AppContext) -> None:
+    @router.get(
+        "/v1/models/{model_id:path}/parameters",
+        tags=["models"],
+        summary="Where the parameters are",
+        response_model=ParametersAnswer,
+    )
+    async def parameters(model_id: str) -> dict[str, Any]:
+        """The census by component, shared storage counted once, and beside it the matrices counted as textbooks do.
+        `lightwell census` does the same for any configuration."""
+        check_model(context, model_id)
+        head = {"object": "parameters", "model": context.model_id, "architecture": context.config.architecture}
+        return {**head, **as_json(take_census(context.config))}
+
+
+def _add_geometry(router: APIRouter, context: AppContext) -> None:
+    @router.get(
+        "/v1/models/{model_id:path}/geometry",
+        tags=["inside"],
+        summary="How the rows or columns of a weight matrix stand to each other",
+        response_model=GeometryAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def geometry(request: Request, model_id: str, query: Annotated[GeometryQuery, Query()]) -> Response:
+        """Cosines of all pairs of rows or columns against those of random directions, and the singular values. It is
+        computed beside the running requests, at low priority: a large matrix takes seconds to minutes."""
+        arrival = time.monotonic()
+        check_model(context, model_id)
+        _check_once(request)
+        wanted = negotiate(request.headers.get("accept"))
+        place, head = _place(context, query)
+        if wanted is Format.NPY:
+            check_npy(4 if query.spectrum else 3)
+        _check_size(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
+        found = await _ask(
+            context,
+            request,
+            arrival,
+            "geometry",
+            matrix=place.name,
+            axis=query.axis,
+            head=head,
+            max_pairs=query.pairs,
+            seed=query.seed,
+            spectrum=int(query.spectrum),
+        )
+        return _answer(context, wanted, _geometry_entry(place, head, query, found), query.encoding_format)
+
+
+def _add_circuits(router: APIRouter, context: AppContext) -> None:
+    @router.post(
+        "/v1/circuits",
+        tags=["inside"],
+        summary="What heads move and what they look for: spectra of W_V W_O and W_Q W_K^T",
+        response_model=CircuitsAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def circuits(request: Request, body: CircuitsRequest) -> Response:
+        """The low-rank matrices of heads, of the weights alone: singular values, effective rank, eigenvalues of OV, and
+        how much of what each head writes later heads read."""
+        arrival = time.monotonic()
+        accept(context, body)
+        wanted = negotiate(request.headers.get("accept"))
+        part = check_part(context, body.part)
+        own = stack_config(context.config, stack_of(part))
+        layers = resolve(body.layers, own.num_layers, "layers", "layer")
+        heads = resolve(body.heads, own.num_heads, "heads", "head")
+        pairs = tuple((layer, head) for layer in layers for head in heads)
+        _check_composition(body, part, len(pairs))
+        if wanted is Format.NPY:
+            check_npy(8)
+        composed = 3 * len(pairs) ** 2 if body.compose else 0
+        num_values = len(pairs) * (4 * own.head_dim + 10) + composed
+        _check_size(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
+        found = await _ask(
+            context,
+            request,
+            arrival,
+            "circuits",
+            2 * num_values,
+            part=part,
+            pairs=pairs,
+            compose=int(body.compose),
+        )
+        group = own.num_heads // own.num_kv_heads
+        fields: dict[str, Any] = {
+            "object": "circuits",
+            "index": 0,
+            "part": part,
+            "layers": layers,
+            "heads": heads,
+            "kv_heads": [head // group for head in heads],
+        }
+        if body.compose:
+            fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
+        arrays = _circuit_arrays(found, len(layers), len(heads))
+        return _answer(context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format)
+
+
+async def _ask(
+    context: AppContext,
+    request: Request,
+    arrival: float,
+    question: str,
+    num_values: int = _GEOMETRY_VALUES,
+    **options: Any,
+) -> dict[str, NumpyArray]:
+    """The worker's answer to a question about the weights."""
+    work = Work(WeightsTask(question=question, options=options), Prompt(()), 4 * num_values)
+    (result,) = await unless_disconnected(request, run_all(context, [work], arrival))
+    return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
+
+
+def _answer(context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat) -> Response:
+    pieces = described_body(wanted, head_of(context), [entry], encoding_format)
+    return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
+
+
+def _check_size(
+    context: AppContext, num_values: int, wanted: Format, encoding_format: EncodingFormat, advice: str
+) -> None:
+    """Raise PayloadTooLarge for an answer over the limit."""
+    size = round(num_values * _VALUE_BYTES[wire_of(wanted, encoding_format)])
+    limit = context.settings.max_response_bytes
+    with counted_refusals(context):
+        if size > limit:
+            raise PayloadTooLarge(
+                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
+                f"{advice}, or Accept: application/vnd.safetensors.",
+                code="answer_too_large",
+            )
+
+
+# ---- geometry
+
+
+def _check_once(request: Request) -> None:
+    """Raise BadRequest for a name that the query gives twice: only one of its values would count."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if names.count(name) > 1:
+            values = request.query_params.getlist(name)
+            raise BadRequest(f"{name}: given {len(values)} times, {shown(values)}; once is accepted.", param=name)
+
+
+def _place(context: AppContext, query: GeometryQuery) -> tuple[Place, int | None]:
+    """The matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
+    layer = query.layer
+    if layer is not None:
+        stack = "encoder" if query.matrix.startswith("encoder.") else stack_of(check_part(context, None))
+        (layer,) = resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")
+    try:
+        place = find_matrix(context.config, query.matrix, layer)
+    except UnknownMatrix as error:
+        raise BadRequest(f"matrix: {error}.", param="matrix", code="unknown_matrix") from None
+    if query.head is None:
+        return place, None
+    if place.num_heads is None:
+        raise BadRequest(
+            f"head: {place.name} has no heads; leave out {query.head}, or ask for W_Q, W_K, W_V or W_O.", param="head"
+        )
+    (head,) = resolve(query.head, place.num_heads, "head", "head")
+    return place, head
+
+
+def _geometry_entry(
+    place: Place, head: int | None, query: GeometryQuery, found: dict[str, NumpyArray]
+) -> DescribedEntry:
+    count, dimension, num_zero, num_pairs, num_compared, is_drawn = (int(n) for n in found["counts"])
+    moments = [float(x) if num_compared else None for x in found["moments"]]
+    closest = found["closest"]
+    told = zip(_QUANTILES, found["quantiles"], strict=True) if num_compared else ()
+    fields = {
+        "object": "geometry",
+        "index": 0,
+        "matrix": place.name,
+        "axes": place.axes,
+        "shape": (count, dimension) if query.axis == "rows" else (dimension, count),
+        "axis": query.axis,
+        "head": head,
+        "num_vectors": count,
+        "dimension": dimension,
+        "num_zero_vectors": num_zero,
+        "num_pairs": num_pairs,
+        "num_compared": num_compared,
+        "sampled": bool(is_drawn),
+        "seed": query.seed if is_drawn else None,
+        "norms": dict(zip(("smallest", "mean", "largest"), found["norms"].tolist(), strict=True)),
+        "cosines": {
+            **dict(zip(("mean", "std", "smallest", "largest"), moments, strict=True)),
+            "quantiles": {str(share): float(value) for share, value in told},
+        },
+        "max_deviation_from_identity": float(np.abs(closest).max()) if len(closest) else None,
+        "baseline": {
+            "mean": 0.0,
+            "std": spectra.random_cosine_std(dimension),
+            "largest": spectra.random_largest_cosine(num_compared, dimension),
+            "welch_bound": spectra.welch_bound(count - num_zero, dimension),
+        },
+        "spectrum": None,
+    }
+    arrays = {
+        "histogram": described(found["histogram"].astype(np.int64), "bin"),
+        "closest": described(closest, "pair"),
+        "closest_pairs": described(found["closest_pairs"], "pair", "member"),
+    }
+    values = found.get("singular_values")
+    if values is not None:
+        fields["spectrum"] = {
+            "effective_rank": spectra.effective_rank(values),
+            "stable_rank": spectra.stable_rank(values),
+            "largest_singular_value": float(values[0]),
+            "frobenius_norm": float(np.linalg.norm(values)),
+        }
+        arrays["singular_values"] = described(values, "index")
+    return DescribedEntry(0, fields, arrays, key="arrays")
+
+
+# ---- circuits
+
+
+def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None:
+    if not body.compose:
+        return
+    if part == "cross":
+        raise BadRequest(
+            "compose: what the encoder's heads write is read by the decoder through a norm of its own; compose is "
+            "accepted for part 'encoder' and 'decoder'.",
+            param="compose",
+        )
+    if num_heads > MAX_COMPOSED_HEADS:
+        raise BadRequest(
+            f"compose: {num_heads} heads are over the {MAX_COMPOSED_HEADS} that are accepted at once; choose layers "
+            "and heads.",
+            param="compose",
+        )
+
+
+def _circuit_arrays(found: dict[str, NumpyArray], num_layers: int, num_heads: int) -> dict[str, DescribedArray]:
+    arrays: dict[str, DescribedArray] = {}
+    grid = (num_layers, num_heads)
+
+    def per_head(name: str, values: list[float]) -> None:
+        arrays[name] = described(np.array(values).reshape(grid), "layer", "head")
+
+    for circuit in ("ov", "qk"):
+        values = found[f"{circuit}.singular_values"]
+        arrays[f"{circuit}.singular_values"] = described(values.reshape(*grid, -1), "layer", "head", "index")
+        per_head(f"{circuit}.effective_rank", [spectra.effective_rank(row) for row in values])
+        per_head(f"{circuit}.stable_rank", [spectra.stable_rank(row) for row in values])
+        per_head(f"{circuit}.norm", [float(np.linalg.norm(row)) for row in values])
+    if "ov.eigenvalues" in found:
+        parts = found["ov.eigenvalues"]
+        arrays["ov.eigenvalues"] = described(parts.reshape(*grid, -1, 2), "layer", "head", "index", "part")
+        per_head("ov.trace", [float(row[:, 0].sum()) for row in parts])
+        per_head("ov.positivity", [spectra.positivity(row[:, 0] + 1j * row[:, 1]) for row in parts])
+    if "composition" in found:
+        arrays["composition"] = described(found["composition"], "earlier", "later", "kind")
+    return arrays

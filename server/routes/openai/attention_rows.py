@@ -1,0 +1,131 @@
+"""Attention that comes with generated tokens: for each token the row that chose it, for the prompt its rows, once.
+
+The row of a token belongs to the position before it, and its keys are all positions up to that one;
+of cross attention they are the encoder's positions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from server.engine.outputs import Array
+from server.engine.request import AttentionCapture
+from server.http.errors import PayloadTooLarge
+from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
+from server.routes.context import AppContext
+from server.routes.inspect.selectors import HeadSelection, select_heads, value_bytes
+from server.routes.prompts import Prompt
+from server.routes.supported_routes import check_part
+from server.schemas import GenerationAttention
+
+_STREAMED_ROWS = 16
+"""Rows of a stream that may wait for a slow reader, for the budget of captured bytes."""
+
+
+@dataclass(frozen=True)
+class RowWriter:
+    """What one request asked to see of its tokens, and how it is written."""
+
+    heads: HeadSelection
+    capture: AttentionCapture
+    with_prompt: bool
+    encoding_format: EncodingFormat
+
+    def piece(self, tensors: dict[str, Array], query: int) -> dict[str, Any]:
+        """One token's row, whose query is at position `query`, and the prompt's rows if they came with it."""
+        value = self._object([tensors], [query]) if "attention" in tensors else {}
+        return {**value, **self._prompt(tensors)}
+
+    def whole(self, pieces: Sequence[dict[str, Array]], first_query: int) -> dict[str, Any]:
+        """The rows of all tokens as one array, keys zero-padded to the longest row."""
+        rows = [tensors for tensors in pieces if "attention" in tensors]
+        value = self._object(rows, list(range(first_query, first_query + len(rows)))) if rows else {}
+        return {**value, **(self._prompt(pieces[0]) if pieces else {})}
+
+    def _prompt(self, tensors: dict[str, Array]) -> dict[str, Any]:
+        if "attention.prompt" not in tensors:
+            return {}
+        arrays = {"attention": as_numpy(tensors["attention.prompt"])}
+        if "attention.prompt.indices" in tensors:
+            arrays["attention.indices"] = as_numpy(tensors["attention.prompt.indices"])
+        num_queries = arrays["attention"].shape[-2]
+        return {"prompt": self._described(arrays, list(range(num_queries)))}
+
+    def _object(self, rows: Sequence[dict[str, Array]], queries: list[int]) -> dict[str, Any]:
+        arrays = {
+            name: _stacked([as_numpy(tensors[name]) for tensors in rows], padding)
+            for name, padding in (("attention", 0), ("attention.indices", -1))
+            if name in rows[0]
+        }
+        return self._described(arrays, queries)
+
+    def _described(self, arrays: dict[str, NumpyArray], queries: list[int]) -> dict[str, Any]:
+        """Arrays [first axis, query, key] with the names of their axes."""
+        shaped = {name: value.reshape(*self.heads.shape, *value.shape[-2:]) for name, value in arrays.items()}
+        is_sparse = "attention.indices" in shaped
+        names = {"attention": "values" if is_sparse else "attention", "attention.indices": "indices"}
+        pairs = {} if self.heads.is_grid else {"pairs": self.heads.pairs}
+        return {
+            "object": "attention",
+            "part": self.capture.part,
+            "layers": self.heads.layers,
+            "heads": self.heads.heads,
+            **pairs,
+            "query_positions": queries,
+            "axes": [*self.heads.axes, "query", "k" if is_sparse else "key"],
+            "shape": shaped["attention"].shape,
+            "dtype": self.capture.dtype,
+            "kind": self.capture.kind,
+            **{names[name]: json_value(value, self.encoding_format) for name, value in shaped.items()},
+        }
+
+
+def prompt_rows(tensors: dict[str, Array]) -> dict[str, Array]:
+    """What came for the prompt, without the row of the token: for a token that is not shown."""
+    return {name: value for name, value in tensors.items() if name.startswith("attention.prompt")}
+
+
+def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
+    """Rows [first axis, key] of growing length as [first axis, query, key]."""
+    width = max(row.shape[-1] for row in rows)
+    stacked = np.full((rows[0].shape[0], len(rows), width), padding, rows[0].dtype)
+    for i, row in enumerate(rows):
+        stacked[:, i, : row.shape[-1]] = row
+    return stacked
+
+
+def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
+    """The writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model lacks."""
+    part = check_part(context, fields.part, "attention.part")
+    heads = select_heads(fields, context.config, "attention.")
+    capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype, part=part)
+    return RowWriter(heads, capture, fields.prompt, fields.encoding_format)
+
+
+def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int, streams: bool, limit: int) -> int:
+    """Bytes that one choice will capture at most. Raises PayloadTooLarge when the answer would be over `limit`.
+
+    A stream holds one row at a time; an answer in one piece holds all rows, each as long as the longest.
+    """
+    num_prompt = len(prompt.ids)
+    is_cross = writer.capture.part == "cross"
+    longest = len(prompt.encoder_ids) if is_cross else num_prompt + max_tokens
+
+    def numbers(rows: int, keys: int) -> int:
+        return len(writer.heads.pairs) * rows * (keys if writer.capture.top_k is None else writer.capture.top_k)
+
+    wire: Wire = "base64" if writer.encoding_format == "base64" else "json"
+    prompt_numbers = numbers(num_prompt, longest if is_cross else num_prompt) if writer.with_prompt else 0
+    row_numbers = numbers(1 if streams else max_tokens, longest)
+    estimate = round((prompt_numbers + row_numbers) * value_bytes(writer.capture, wire) * (1 if streams else choices))
+    if estimate > limit:
+        raise PayloadTooLarge(
+            f"attention: the answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes). "
+            'Ask for fewer layers or heads, a smaller max_tokens, "dtype": "uint8", "top_k": 8, or stream.',
+            param="attention",
+            code="answer_too_large",
+        )
+    kept = min(max_tokens, _STREAMED_ROWS) if streams else max_tokens
+    return round((prompt_numbers + numbers(kept, longest)) * value_bytes(writer.capture, "binary"))

@@ -1,0 +1,189 @@
+"""POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.engine.outputs import TokenLogprobs
+from server.http.sse import DONE, EventStream, event, unless_disconnected
+from server.routes.context import AppContext
+from server.routes.inputs import between_stacks
+from server.routes.openai.choices import Piece
+from server.routes.openai.generation import (
+    Arrived,
+    Collected,
+    Job,
+    Started,
+    collect,
+    from_first,
+    merged,
+    start,
+    token_writer,
+    usage,
+)
+from server.routes.openai.logprobs import chat_entries, prompt_entries
+from server.routes.openai.sampling import sampling_params
+from server.routes.prompts import fit_generation, keep_end, read_chat
+from server.routes.request_context import accept
+from server.routes.responses import new_answer_id
+from server.routes.supported_routes import check_route
+from server.schemas import ChatCompletionAnswer, ChatCompletionRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/chat/completions",
+        tags=["generation"],
+        summary="Answer a conversation",
+        response_model=ChatCompletionAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
+        """The assistant's next message. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
+        arrival = time.monotonic()
+        accept(context, body)
+        check_route(context, "/v1/chat/completions")
+        job = await _job(context, body)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, job, arrival))
+        started, arrivals = await unless_disconnected(request, _begin(context, body, job, arrival))
+        writer = _Writer(context, body, job, started)
+        direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
+        return EventStream(_events(writer, arrivals), started.close, direct)
+
+
+async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
+    conversation = await read_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+    conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
+    (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
+    limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
+    prompt, max_tokens = fit_generation(context, prompt, limit, limit is not None, body.truncate, "messages")
+    sampling = sampling_params(
+        context, body, max_tokens=max_tokens, logprobs=body.num_logprobs, prompt_logprobs=body.prompt_logprobs
+    )
+    return Job(prompt, sampling)
+
+
+async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float) -> Response:
+    started = await start(context, body, [job], arrival)
+    choices = await collect(started)
+    writer = _Writer(context, body, job, started)
+    answer = writer.head("chat.completion")
+    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["usage"] = usage([job], sum(len(choice.token_ids) for choice in choices), started.runs)
+    if body.prompt_logprobs is not None:
+        answer["prompt_logprobs"] = await writer.prompt_logprobs(choices[0].prompt_logprobs)
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _begin(
+    context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float
+) -> tuple[Started, AsyncIterator[Arrived]]:
+    started = await start(context, body, [job], arrival)
+    try:
+        return started, await from_first(merged(started.runs))
+    except BaseException:
+        started.close()
+        raise
+
+
+async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+    for run in writer.started.runs:
+        yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
+    num_tokens = 0
+    async for arrived in arrivals:
+        num_tokens += len(arrived.piece.token_ids)
+        chunk = writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])
+        if writer.body.prompt_logprobs is not None and arrived.piece.prompt_logprobs is not None:
+            chunk["prompt_logprobs"] = await writer.prompt_logprobs(arrived.piece.prompt_logprobs)
+        yield event(orjson.dumps(chunk))
+    last = DONE
+    if writer.body.include_usage:
+        total = usage([writer.job], num_tokens, writer.started.runs)
+        last = event(orjson.dumps({**writer.stream_chunk([]), "usage": total})) + DONE
+    yield last
+
+
+class _Writer:
+    """Writes the choices of one request; remembers how far each has come."""
+
+    def __init__(self, context: AppContext, body: ChatCompletionRequest, job: Job, started: Started) -> None:
+        self.context = context
+        self.body = body
+        self.job = job
+        self.started = started
+        self._id = new_answer_id("chatcmpl")
+        self._created = int(time.time())
+        self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """The fields before the choices."""
+        return {"id": self._id, "object": kind, "created": self._created, "model": self.context.model_id}
+
+    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """One chunk of a stream."""
+        return {**self.head("chat.completion.chunk"), **self._usage_so_far(), "choices": choices}
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        if self.body.counts_as_it_goes:
+            return {"usage": usage([self.job], sum(self._num_tokens.values()), self.started.runs)}
+        return {"usage": None} if self.body.include_usage else {}  # until the last one
+
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        """The fields that every chunk of a choice has."""
+        return {
+            "index": index,
+            "delta": {"content": piece.text},
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
+
+    def opening(self, index: int) -> dict[str, Any]:
+        """The first chunk of a choice, which says who speaks."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        """A choice in one piece."""
+        written: dict[str, Any] = {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text},
+            "logprobs": await self._logprobs(choice.logprobs),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if self.body.return_token_ids:
+            written["token_ids"] = choice.token_ids
+        if self.started.rows is not None and choice.tensors:
+            written["attention"] = self.started.rows.whole(choice.tensors, len(self.job.prompt.ids) - 1)
+        return written
+
+    async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a piece adds to a choice."""
+        query = len(self.job.prompt.ids) - 1 + self._num_tokens[index]
+        self._num_tokens[index] += len(piece.token_ids)
+        choice = self.choice(index, piece)
+        choice["logprobs"] = await self._logprobs(piece.logprobs)
+        if self.body.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+        if self.started.rows is not None and piece.tensors:
+            choice["attention"] = self.started.rows.piece(piece.tensors, query)
+        return choice
+
+    async def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if self.body.num_logprobs is None:
+            return None
+        return {"content": await chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
+
+    async def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
+        """vLLM's `prompt_logprobs`, which in chats stands beside the choices."""
+        if logprobs is None:
+            return None
+        return await prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)

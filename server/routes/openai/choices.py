@@ -1,0 +1,177 @@
+"""One choice of a generation: from the engine's outputs to pieces of final text, with what came beside them.
+
+Watches stop strings, which only exist where text exists, and the times that clients feel. Knows no JSON.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from model.tokenization.detokenizer import Detokenizer, StopMatcher
+from model.tokenization.tokenizer import Tokenizer
+from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
+from server.http.connection import BodyWriter
+from server.http.errors import ApiError
+from server.http.sse import TokenEvent
+from server.observability.metrics import Metrics
+from server.routes.context import Handle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What one output of the engine added to a choice."""
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    tensors: dict[str, Array] = field(default_factory=dict)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    """The stop string or stop token that ended it; None for the end of text and for length."""
+
+
+class ChoiceText:
+    """Text of one choice as it grows. Ends it at a stop string or token, neither of which it shows unless asked to.
+
+    As in vLLM, the first `min_tokens` tokens complete no stop string.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        *,
+        stop_strings: Sequence[str],
+        include_stop: bool,
+        min_tokens: int,
+        skip_special_tokens: bool,
+        end_of_text_ids: frozenset[int],
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, prompt_ids, skip_special_tokens)
+        self._stops = StopMatcher(stop_strings, include_stop)
+        self._include_stop = include_stop
+        self._min_tokens = min_tokens
+        self._num_tokens = 0
+        self._end_of_text_ids = end_of_text_ids
+
+    def take_token(self, token_id: int) -> str:
+        """What a token adds that ends nothing: of a choice without stop strings."""
+        self._num_tokens += 1
+        return self._detokenizer.push(token_id)
+
+    def take(self, output: RequestOutput) -> Piece:
+        """The piece that an output adds; its finish_reason is set when the choice is over."""
+        self._num_tokens += output.token_id is not None
+        finish_reason: str | None = output.finish_reason
+        stop_reason: str | int | None = None
+        shows_token = output.token_id is not None
+        if finish_reason == "stop" and output.stop_token_id is not None:
+            shows_token = shows_token and self._include_stop
+            if output.stop_token_id not in self._end_of_text_ids:
+                stop_reason = output.stop_token_id
+        raw = self._detokenizer.push(output.token_id) if shows_token and output.token_id is not None else ""
+        if finish_reason is not None:
+            raw += self._detokenizer.flush()
+        found = self._stops.push(raw, may_stop=self._num_tokens > self._min_tokens)
+        text = found.text
+        if found.stopped_by is not None:
+            finish_reason, stop_reason = "stop", found.stopped_by
+        elif finish_reason is not None:
+            text += self._stops.flush()
+        return Piece(
+            text=text,
+            token_ids=() if output.token_id is None else (output.token_id,),
+            logprobs=() if output.logprobs is None else (output.logprobs,),
+            prompt_logprobs=output.prompt_logprobs,
+            tensors=output.tensors,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+        )
+
+
+class Run:
+    """One choice in flight. Iterate for its pieces; `close` frees its place in the engine (idempotent)."""
+
+    def __init__(
+        self,
+        index: int,
+        num_prompt_tokens: int,
+        handle: Handle,
+        text: ChoiceText,
+        metrics: Metrics,
+        arrival: float,
+        keep_rows: Callable[[], None],
+    ) -> None:
+        """`keep_rows` is called when the engine has no more to say and the client may have yet to take it."""
+        self.index = index
+        self.num_prompt_tokens = num_prompt_tokens
+        self.num_cached_tokens = 0
+        self.num_written = 0
+        """Tokens that are in no piece: `write_tokens` wrote them."""
+        self._handle = handle
+        self._text = text
+        self._metrics = metrics
+        self._arrival = arrival
+        self._keep_rows = keep_rows
+        self._last_token: float | None = None
+        self._timing: Timing | None = None
+        self._is_over = False
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Every piece; the one with a finish_reason is the last. Raises the engine's ApiError."""
+        try:
+            async for output in self._handle:
+                self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
+                if output.token_id is not None:
+                    self._see_token()
+                self._timing = output.timing or self._timing
+                piece = self._text.take(output)
+                if piece.finish_reason is not None:
+                    self._end(piece.finish_reason)
+                    self._handle.close()  # now: the client may be long in taking what ends it
+                    self._keep_rows()
+                yield piece
+                if piece.finish_reason is not None:
+                    return
+        except ApiError:
+            self._is_over = True  # it failed: not an abort by the client
+            raise
+        finally:
+            self.close()
+
+    def write_tokens(self, writer: BodyWriter, event: TokenEvent) -> None:
+        """Write tokens that come with nothing else as soon as they come, past whoever iterates: what a token costs
+        beside the network is mostly tasks that wake for it. For choices without stop strings.
+        """
+
+        def write(token_id: int) -> bool:
+            if not writer.is_ready:
+                return False
+            self._see_token()
+            self.num_written += 1
+            writer.write(event.of(self._text.take_token(token_id)))
+            return True
+
+        self._handle.on_token = write
+
+    def _see_token(self) -> None:
+        now = time.monotonic()
+        if self._last_token is None:
+            self._metrics.time_to_first_token.observe(now - self._arrival)
+        else:
+            self._metrics.inter_token_latency.observe(now - self._last_token)
+        self._last_token = now
+
+    def _end(self, finish_reason: str) -> None:
+        self._is_over = True
+        now, timing = time.monotonic(), self._timing
+        if timing is not None and timing.finished is None:  # a stop string or the client ended it, not the engine
+            timing = replace(timing, finished=now)
+        self._metrics.observe_end(finish_reason, now - self._arrival, timing)
+
+    def close(self) -> None:
+        """Abort the choice if it is unfinished."""
+        if not self._is_over:
+            self._end("abort")
+        self._handle.close()

@@ -1,0 +1,232 @@
+"""POST /v1/completions: text that continues a prompt, whole or as a stream, with log-probabilities and attention."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.tokenization.detokenizer import Detokenizer
+from server.http.sse import DONE, EventStream, event, unless_disconnected
+from server.routes.context import AppContext
+from server.routes.inputs import between_stacks
+from server.routes.openai.attention_rows import prompt_rows
+from server.routes.openai.choices import Piece
+from server.routes.openai.generation import (
+    Arrived,
+    Collected,
+    Job,
+    Started,
+    collect,
+    from_first,
+    merged,
+    start,
+    token_writer,
+    usage,
+)
+from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
+from server.routes.openai.sampling import sampling_params
+from server.routes.prompts import Keep, Prompt, encoder_limit, fit_generation, keep_end, read_prompts
+from server.routes.request_context import accept
+from server.routes.responses import new_answer_id
+from server.routes.supported_routes import check_route
+from server.schemas import CompletionAnswer, CompletionRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/completions",
+        tags=["generation"],
+        summary="Continue a prompt",
+        response_model=CompletionAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def completions(request: Request, body: CompletionRequest) -> Response:
+        """Text that continues each prompt. With `stream`, server-sent events, one a token, ending in `[DONE]`."""
+        arrival = time.monotonic()
+        accept(context, body)
+        check_route(context, "/v1/completions")
+        jobs = await _jobs(context, body)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, jobs, arrival))
+        started, arrivals = await unless_disconnected(request, _begin(context, body, jobs, arrival))
+        writer = _Writer(context, body, jobs, started)
+        direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
+        return EventStream(_events(writer, arrivals), started.close, direct)
+
+
+async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
+    keep: Keep = "start" if context.config.kind == "encoder-decoder" else "end"
+    prompts = await read_prompts(
+        context, body.prompt, "prompt", body.add_special_tokens, keep if body.truncate else None
+    )
+    most = encoder_limit(context) if keep == "start" else context.context_limit - 1
+    prompts = [keep_end(prompt, body.truncate_prompt_tokens, most) for prompt in prompts]
+    prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
+    field = "prompt" if context.config.kind == "decoder" else "decoder_input"
+    is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
+    asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
+    jobs = []
+    for prompt in prompts:
+        # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
+        limit = None if body.max_tokens is None else max(body.max_tokens, 1)
+        drops_token = body.max_tokens == 0
+        fitted, max_tokens = fit_generation(
+            context, prompt, limit, is_explicit, body.truncate, field, drops_token=drops_token
+        )
+        sampling = sampling_params(
+            context,
+            body,
+            max_tokens=max_tokens,
+            logprobs=body.num_logprobs,
+            prompt_logprobs=max(asked) if asked else None,
+        )
+        jobs.append(Job(fitted, sampling))
+    return jobs
+
+
+async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float) -> Response:
+    started = await start(context, body, jobs, arrival)
+    choices = await collect(started)
+    writer = _Writer(context, body, jobs, started)
+    answer = writer.head()
+    answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
+    answer["usage"] = usage(jobs, writer.num_completion_tokens, started.runs)
+    return Response(orjson.dumps(answer), media_type="application/json")
+
+
+async def _begin(
+    context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float
+) -> tuple[Started, AsyncIterator[Arrived]]:
+    started = await start(context, body, jobs, arrival)
+    try:
+        return started, await from_first(merged(started.runs))
+    except BaseException:
+        started.close()
+        raise
+
+
+async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+    async for arrived in arrivals:
+        yield event(orjson.dumps(writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])))
+    last = DONE
+    if writer.body.include_usage:
+        total = usage(writer.jobs, writer.num_completion_tokens, writer.started.runs)
+        last = event(orjson.dumps({**writer.stream_chunk([]), "usage": total})) + DONE
+    yield last
+
+
+class _Writer:
+    """Writes the choices of one request; remembers how far each has come."""
+
+    def __init__(self, context: AppContext, body: CompletionRequest, jobs: list[Job], started: Started) -> None:
+        self.context = context
+        self.body = body
+        self.jobs = jobs
+        self.started = started
+        self.num_completion_tokens = 0
+        self._id = new_answer_id("cmpl")
+        self._created = int(time.time())
+        self._legacy: dict[int, LegacyLogprobs] = {}
+        self._begun: set[int] = set()
+        self._num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
+
+    def head(self) -> dict[str, Any]:
+        """The fields before the choices."""
+        return {"id": self._id, "object": "text_completion", "created": self._created, "model": self.context.model_id}
+
+    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """One chunk of a stream."""
+        return {**self.head(), **self._usage_so_far(), "choices": choices}
+
+    def _usage_so_far(self) -> dict[str, Any]:
+        if self.body.counts_as_it_goes:
+            return {"usage": usage(self.jobs, self.num_completion_tokens, self.started.runs)}
+        return {"usage": None} if self.body.include_usage else {}  # until the last one
+
+    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+        """The fields that every chunk of a choice has."""
+        return {
+            "index": index,
+            "text": piece.text,
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.stop_reason,
+        }
+
+    def _prompt(self, index: int) -> Prompt:
+        return self.jobs[index // (self.body.n or 1)].prompt
+
+    def _echo(self, index: int) -> str:
+        prompt = self._prompt(index)
+        if prompt.text is not None:
+            return prompt.text
+        known = [i for i in prompt.ids if i < self.context.tokenizer.vocab_size]
+        return self.context.tokenizer.decode(known, self.body.skip_special_tokens)
+
+    async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
+        """A choice in one piece."""
+        piece = Piece(
+            text=choice.text,
+            token_ids=tuple(choice.token_ids),
+            logprobs=tuple(choice.logprobs),
+            prompt_logprobs=choice.prompt_logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+        )
+        written = await self.chunk(index, piece)
+        tensors = choice.tensors
+        if self.body.max_tokens == 0:
+            tensors = [kept for kept in map(prompt_rows, tensors) if kept]
+        if self.started.rows is not None and tensors:
+            written["attention"] = self.started.rows.whole(tensors, len(self._prompt(index).ids) - 1)
+        return written
+
+    async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        """What a piece adds to a choice; the first brings the prompt, if that is echoed."""
+        is_first = index not in self._begun
+        self._begun.add(index)
+        if self.body.max_tokens == 0:
+            piece = Piece(
+                prompt_logprobs=piece.prompt_logprobs,
+                tensors=prompt_rows(piece.tensors),
+                finish_reason=piece.finish_reason and "length",
+            )
+        query = len(self._prompt(index).ids) - 1 + self._num_tokens[index]
+        self._num_tokens[index] += len(piece.token_ids)
+        self.num_completion_tokens += len(piece.token_ids)
+        echoes = bool(self.body.echo) and is_first
+        choice = self.choice(index, piece)
+        if echoes:
+            choice["text"] = self._echo(index) + piece.text
+        choice["logprobs"] = await self._logprobs(index, piece, echoes)
+        if self.body.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+        if self.body.prompt_logprobs is not None and piece.prompt_logprobs is not None:
+            entries = await prompt_entries(self.context.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
+            choice["prompt_logprobs"] = entries
+        if self.started.rows is not None and piece.tensors:
+            choice["attention"] = self.started.rows.piece(piece.tensors, query)
+        return choice
+
+    async def _logprobs(self, index: int, piece: Piece, echoes: bool) -> dict[str, Any] | None:
+        if self.body.logprobs is None:
+            return None
+        prompt = self._prompt(index)
+        if index not in self._legacy:
+            self._legacy[index] = self._written(prompt.ids, len(self._echo(index)) if echoes else 0)
+        generated = await self._legacy[index].entries(piece.token_ids, piece.logprobs)
+        if not echoes or piece.prompt_logprobs is None:
+            return generated
+        echoed = await self._written().entries(prompt.ids, piece.prompt_logprobs)
+        return {name: [*echoed[name], *generated[name]] for name in echoed}
+
+    def _written(self, before: Sequence[int] = (), offset: int = 0) -> LegacyLogprobs:
+        """Log-probabilities of tokens that are written behind others, at this offset of the choice's text."""
+        tokenizer = self.context.tokenizer
+        text = Detokenizer(tokenizer, before, self.body.skip_special_tokens)
+        return LegacyLogprobs(tokenizer, self.body.logprobs or 0, text, offset)

@@ -1,0 +1,164 @@
+"""POST /v1/embeddings: vectors of inputs, from any layer of the network."""
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.hooks.point_names import stack_config
+from model.network.sentence_transformers import EmbeddingDefaults
+from server.engine.request import EmbedTask
+from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.sse import unless_disconnected
+from server.http.tensor_formats import Entry, Format, as_numpy, body_pieces, check_npy, negotiate
+from server.routes.context import AppContext
+from server.routes.inputs import between_stacks
+from server.routes.inspect.selectors import resolve
+from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
+from server.routes.request_context import accept
+from server.routes.responses import TENSOR_CONTENT, head_of, input_usage, tensor_response, token_bytes, wire_of
+from server.routes.tasks import Result, Work, run_all
+from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
+
+_BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
+"""Of one float32 on the wire."""
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.post(
+        "/v1/embeddings",
+        tags=["inside"],
+        summary="Vectors of a text",
+        response_model=EmbeddingAnswer,
+        responses={200: {"content": TENSOR_CONTENT}},
+    )
+    async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
+        """The vector of each input, or with pooling none one vector a token. `Accept` chooses the format."""
+        arrival = time.monotonic()
+        accept(context, body)
+        wanted = negotiate(request.headers.get("accept"))
+        task = embed_task(context, body)
+        inputs = await embed_inputs(context, body)
+        if wanted is Format.NPY:
+            check_npy(len(inputs))
+        encoding_format = body.encoding_format or "float"
+        _check_size(context, task, inputs, _BYTES[wire_of(wanted, encoding_format)])
+        works = [embedding_work(context, task, prompt) for prompt in inputs]
+        results = await unless_disconnected(request, run_all(context, works, arrival))
+        entries = [
+            embedding_entry(context, task, index, *parts)
+            for index, parts in enumerate(zip(inputs, results, strict=True))
+        ]
+        head = head_of(context, input_usage(inputs, results))
+        pieces = body_pieces(wanted, head, entries, encoding_format)
+        return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
+
+
+def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
+    """What is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks, and when the
+    model's own way of pooling is asked for and cannot be had."""
+    config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
+    if body.dimensions is not None and body.dimensions > config.hidden_size:
+        raise BadRequest(
+            f"dimensions: {body.dimensions} is over the model's {config.hidden_size}; 1 to {config.hidden_size} are "
+            "accepted.",
+            param="dimensions",
+        )
+    if body.pooling is None and defaults.refusal is not None:
+        raise BadRequest(
+            f"pooling: the vectors that this model's files describe cannot be made here ({defaults.refusal}); mean, "
+            "last, cls and none are accepted.",
+            param="pooling",
+            code="not_supported_by_model",
+        )
+    layer = None
+    if body.layer is not None:
+        (layer,) = resolve(body.layer, config.num_layers + 1, "layer", "layer")
+    return EmbedTask(
+        layer=layer,
+        pooling=body.pooling or defaults.pooling,
+        normalize=defaults.normalize if body.normalize is None else body.normalize,
+        dimensions=body.dimensions,
+    )
+
+
+async def embed_inputs(context: AppContext, body: EmbeddingRequest) -> list[Prompt]:
+    """The inputs as sentence-transformers would read them where the model's files say so. Raises BadRequest."""
+    defaults = context.embedding_defaults
+    truncate = defaults.truncate if body.truncate is None else body.truncate
+    keep: Keep | None = "start" if truncate else None
+    value = _prepared(body, defaults)
+    prompts = await read_prompts(context, value, "input", body.add_special_tokens, keep)
+    limit = encoder_limit(context)
+    if defaults.max_length is not None:
+        limit = min(limit, defaults.max_length)
+    prompts = [keep_end(prompt, body.truncate_prompt_tokens, limit) for prompt in prompts]
+    fitted = [fit_input(context, prompt, truncate, "input", limit) for prompt in prompts]
+    return await between_stacks(context, fitted, None, truncate, "input")
+
+
+def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInput:
+    """Texts with the prompt that is asked for before them, lower-cased where the model wants it; ids as they are."""
+    name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
+    if name is not None and name not in defaults.prompts:
+        known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
+        raise BadRequest(f"prompt_name: there is no prompt {shown(name)}; accepted: {known}.", param="prompt_name")
+    before = "" if name is None else defaults.prompts[name]
+
+    def prepared(text: str) -> str:
+        return (before + text).lower() if defaults.lowercase else before + text
+
+    if isinstance(body.input, str):
+        return prepared(body.input)
+    if not body.input or not isinstance(body.input[0], str):  # of ids nobody looks at each: there may be a million
+        return body.input
+    return [prepared(item) for item in body.input if isinstance(item, str)]
+
+
+def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:
+    return len(read_by_encoder(prompt).ids) if task.pooling == "none" else 1
+
+
+def read_by_encoder(prompt: Prompt) -> Prompt:
+    """What the vectors are of: the encoder's side where there are two."""
+    return prompt.encoder or prompt
+
+
+def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work:
+    """What the engine is asked about one input."""
+    return Work(task, prompt, 4 * _width(context, task) * _num_vectors(task, prompt))
+
+
+def _width(context: AppContext, task: EmbedTask) -> int:
+    return task.dimensions or stack_config(context.config, "encoder").hidden_size
+
+
+def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], bytes_each: float) -> None:
+    estimate = round(sum(_num_vectors(task, prompt) for prompt in inputs) * _width(context, task) * bytes_each)
+    tokens = token_bytes([read_by_encoder(prompt) for prompt in inputs]) if task.pooling == "none" else 0
+    limit = context.settings.max_response_bytes
+    if estimate + tokens > limit:
+        dimensions = int(_width(context, task) * (limit - tokens) / estimate)
+        fewer = f'"dimensions": {dimensions}, ' if dimensions > 0 else ""
+        context.metrics.capture_rejections.labels("answer_too_large").inc()
+        raise PayloadTooLarge(
+            f"The answer would be about {estimate + tokens} bytes; at most {limit} are sent (--max-response-bytes). "
+            f"Ask for fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors.",
+            code="answer_too_large",
+        )
+
+
+def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: Result) -> Entry:
+    """The answer for one input: its vector, or with pooling none its vectors and tokens."""
+    vectors = as_numpy(result.tensors["embedding"])
+    fields: dict[str, Any] = {"object": "embedding", "index": index}
+    if task.pooling == "none":
+        ids = read_by_encoder(prompt).ids
+        fields["tokens"] = context.tokenizer.token_strings(ids)
+        fields["token_ids"] = ids
+    fields["axes"] = ["token", "dimension"] if vectors.ndim == 2 else ["dimension"]
+    fields["shape"] = vectors.shape
+    return Entry(index, fields, {"embedding": vectors})

@@ -1,0 +1,263 @@
+"""What both generation routes share: n choices for each prompt, submitted together, merged, collected or streamed.
+
+The routes say how a choice is written; this file sees to it that every choice ends in an answer, an error or an abort.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from server.engine.outputs import Array, TokenLogprobs
+from server.engine.request import GenerateTask
+from server.engine.sampling_params import SamplingParams
+from server.http.connection import BodyWriter
+from server.http.errors import ApiError, BadRequest, PayloadTooLarge
+from server.http.sse import TokenEvent
+from server.routes.context import AppContext
+from server.routes.inspect.interventions import read_all_interventions
+from server.routes.openai.attention_rows import RowWriter, check_rows, row_writer
+from server.routes.openai.choices import ChoiceText, Piece, Run
+from server.routes.openai.sampling import seed_of_choice
+from server.routes.prompts import Prompt
+from server.routes.request_context import deadline, priority
+from server.routes.responses import counted_refusals
+from server.routes.tasks import check_capture, count_rejection, value_bytes
+from server.schemas import GenerationFields
+
+_LOGPROB_BYTES = 75
+"""Of one alternative of a prompt's token in an answer, about: its id, text, rank and number."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One prompt of a request with what all its choices share."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+
+
+@dataclass
+class Started:
+    """The choices of a request, in flight."""
+
+    runs: list[Run]
+    rows: RowWriter | None
+
+    def close(self) -> None:
+        """Abort what is unfinished."""
+        for run in self.runs:
+            run.close()
+
+
+async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float) -> Started:
+    """Submit every choice of every job. Raises ApiError; then none is left running."""
+    num_choices = body.n or 1
+    _check_number(context, len(jobs), num_choices)
+    writer = None if body.attention is None else row_writer(context, body.attention)
+    with counted_refusals(context):
+        _check_prompt_logprobs(context, jobs, num_choices)
+        row_bytes = [_row_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
+    changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
+    capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
+    check_capture(context, num_choices * sum(capture_bytes))
+    # All or none: those that are refused later would have made the others' work vain.
+    context.engine.check_room(len(jobs) * num_choices, waits=priority() >= 0)
+    started = Started([], writer)
+    try:
+        for number, job in enumerate(jobs):
+            for choice in range(num_choices):
+                sampling = replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
+                task = GenerateTask(
+                    sampling=sampling,
+                    attention=None if writer is None else writer.capture,
+                    attention_prompt=writer is not None and writer.with_prompt,
+                )
+                text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
+                handle = await context.engine.submit(
+                    task,
+                    job.prompt.ids,
+                    encoder_token_ids=job.prompt.encoder_ids,
+                    interventions=changes[number],
+                    deadline=deadline(),
+                    capture_bytes=capture_bytes[number],
+                    priority=priority(),
+                )
+                index = number * num_choices + choice
+                keep_rows = partial(context.engine.hold_capture, row_bytes[number])
+                run = Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
+                started.runs.append(run)
+    except BaseException as error:
+        started.close()
+        if writer is not None and isinstance(error, ApiError):
+            count_rejection(context, error)
+        raise
+    return started
+
+
+def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> None:
+    """Raise BadRequest for more choices than the server would ever take at once: 429 would promise a later try."""
+    limit = context.settings.max_num_seqs + context.settings.max_num_queued_requests
+    if num_prompts * num_choices > limit:
+        raise BadRequest(
+            f"n: {num_choices} for each of {num_prompts} prompts is {num_prompts * num_choices} choices; at most "
+            f"{limit} are accepted (--max-num-seqs and --max-num-queued-requests). Send fewer prompts, or a smaller n.",
+            param="n",
+            code="too_many_choices",
+        )
+
+
+def _check_prompt_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> None:
+    """Raise PayloadTooLarge for more alternatives of the prompts' tokens than an answer may hold: each choice has its
+    own, all in memory at once.
+    """
+    asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
+    num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
+    size, limit = num_entries * _LOGPROB_BYTES, context.settings.max_response_bytes
+    if size > limit:
+        raise PayloadTooLarge(
+            f"The log-probabilities of the prompts would be about {size} bytes; at most {limit} are sent "
+            "(--max-response-bytes). Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n.",
+            code="answer_too_large",
+        )
+
+
+def _row_bytes(
+    context: AppContext, body: GenerationFields, job: Job, writer: RowWriter | None, num_choices: int
+) -> int:
+    if writer is None:
+        return 0
+    limit = context.settings.max_response_bytes
+    return check_rows(writer, job.prompt, job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit)
+
+
+def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> ChoiceText:
+    return ChoiceText(
+        context.tokenizer,
+        job.prompt.ids,
+        stop_strings=body.stop_strings,
+        include_stop=body.include_stop_str_in_output,
+        min_tokens=job.sampling.min_tokens,
+        skip_special_tokens=body.skip_special_tokens,
+        end_of_text_ids=frozenset(job.sampling.eos_token_ids),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A piece and the choice it belongs to."""
+
+    run: Run
+    piece: Piece
+
+
+async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
+    """The pieces of all runs as they come. The first failure ends the iteration."""
+    if len(runs) == 1:
+        async for piece in runs[0].pieces():
+            yield Arrived(runs[0], piece)
+        return
+    queue: asyncio.Queue[Arrived | Exception | None] = asyncio.Queue()
+
+    async def pump(run: Run) -> None:
+        try:
+            async for piece in run.pieces():
+                queue.put_nowait(Arrived(run, piece))
+        except Exception as error:
+            queue.put_nowait(error)
+        else:
+            queue.put_nowait(None)
+
+    pumps = [asyncio.create_task(pump(run)) for run in runs]
+    try:
+        remaining = len(pumps)
+        while remaining:
+            item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                remaining -= 1
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+
+
+async def from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived]:
+    """The same pieces, the first of them awaited now: until then an error still has its own HTTP status."""
+    first = await anext(arrivals, None)
+
+    async def rest() -> AsyncIterator[Arrived]:
+        if first is not None:
+            yield first
+            async for arrived in arrivals:
+                yield arrived
+
+    return rest()
+
+
+def token_writer(
+    started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]]
+) -> Callable[[BodyWriter], None] | None:
+    """For `EventStream`, where each token of the only choice brings text and nothing else: `chunk` of it, as JSON.
+
+    Tokens with log-probabilities never come alone.
+    """
+    if len(started.runs) > 1 or started.rows is not None or body.return_token_ids or body.stop_strings:
+        return None
+    if body.counts_as_it_goes:
+        return None
+    return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT)))
+
+
+@dataclass
+class Collected:
+    """All pieces of one choice, joined."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    tensors: list[dict[str, Array]] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+async def collect(started: Started) -> list[Collected]:
+    """Every choice to its end, in their order. Whatever happens, none is left running."""
+    choices = {run.index: Collected() for run in started.runs}
+    texts: dict[int, list[str]] = {index: [] for index in choices}
+    try:
+        async for arrived in merged(started.runs):
+            piece, choice = arrived.piece, choices[arrived.run.index]
+            texts[arrived.run.index].append(piece.text)
+            choice.token_ids += piece.token_ids
+            choice.logprobs += piece.logprobs
+            choice.prompt_logprobs = piece.prompt_logprobs or choice.prompt_logprobs
+            if piece.tensors:
+                choice.tensors.append(piece.tensors)
+            choice.finish_reason, choice.stop_reason = piece.finish_reason, piece.stop_reason
+    finally:
+        started.close()
+    for index, choice in choices.items():
+        choice.text = "".join(texts[index])
+    return [choices[run.index] for run in started.runs]
+
+
+def usage(jobs: Iterable[Job], num_completion_tokens: int, runs: Iterable[Run]) -> dict[str, Any]:
+    """Tokens of the whole request; a prompt counts once, however many choices it has. `num_completion_tokens` are those
+    of the pieces.
+    """
+    jobs, runs = list(jobs), list(runs)
+    num_completion_tokens += sum(run.num_written for run in runs)
+    num_prompt_tokens = sum(job.prompt.num_tokens for job in jobs)
+    each = len(runs) // len(jobs)
+    num_cached_tokens = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
+    return {
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": num_prompt_tokens + num_completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": num_cached_tokens},
+    }

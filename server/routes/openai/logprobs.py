@@ -1,0 +1,132 @@
+"""Log-probabilities in the three forms clients know: OpenAI's legacy lists, its chat entries, vLLM's prompt_logprobs.
+
+Natural logarithms of the model's own distribution, before temperature. Those of a long prompt are hundreds of thousands
+of numbers: they become JSON in pieces of a few milliseconds, between which the event loop serves others.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+
+from model.tokenization.detokenizer import Detokenizer
+from model.tokenization.tokenizer import Tokenizer
+from server.engine.outputs import TokenLogprobs
+from server.ipc.messages import LOGPROBS_PIECE
+
+LEAST_LOGPROB = -9999.0
+"""What vLLM writes for a probability of zero: JSON has no minus infinity."""
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
+
+
+async def _pieces(length: int) -> AsyncIterator[slice]:
+    """Where each piece of so many positions is; everything else that is ready to run does so between two."""
+    for begin in range(0, length, LOGPROBS_PIECE):
+        if begin:
+            await asyncio.sleep(0)
+        yield slice(begin, min(begin + LOGPROBS_PIECE, length))
+
+
+def _items(values: list[Any]) -> orjson.Fragment:
+    """Neighbours in a list, as JSON: orjson writes a fragment as it is, so one stands for all of them. Not for none."""
+    return orjson.Fragment(orjson.dumps(values)[1:-1])
+
+
+class LegacyLogprobs:
+    """The `logprobs` object of completions."""
+
+    def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer, offset: int = 0) -> None:
+        """`text` writes the tokens as the choice's text does, whose first of them stands at `offset`, in characters."""
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._text = text
+        self._offset = offset
+
+    async def entries(
+        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
+    ) -> dict[str, list[orjson.Fragment]]:
+        """The next tokens, one list a field. A missing entry (a prompt's first token) is null."""
+        fields: dict[str, list[orjson.Fragment]] = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
+        }
+        async for piece in _pieces(len(token_ids)):
+            for name, values in self._piece(token_ids[piece], logprobs[piece]).items():
+                fields[name].append(_items(values))
+        return fields
+
+    def _piece(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
+        strings = self._tokenizer.token_strings(token_ids)
+        offsets = []
+        for token_id in token_ids:  # one within a character stands where that begins
+            offsets.append(self._offset)
+            self._offset += len(self._text.push(token_id))
+        return {
+            "tokens": strings,
+            "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in logprobs],
+            "top_logprobs": [
+                None if entry is None else self._top(entry, string)
+                for entry, string in zip(logprobs, strings, strict=True)
+            ],
+            "text_offset": offsets,
+        }
+
+    def _top(self, entry: TokenLogprobs, string: str) -> dict[str, float]:
+        """Alternatives by their text, most likely first; the chosen token is always among them.
+
+        Another token of a text that is taken, as parts of characters all have U+FFFD, stands under "token_id:N", as
+        vLLM writes tokens where their texts would not do.
+        """
+        top = entry.top[: self._num_top]
+        names = self._tokenizer.token_strings([token_id for token_id, _ in top])
+        named: dict[str, float] = {}
+        for name, (token_id, logprob) in zip(names, top, strict=True):
+            is_taken = name in named or (name == string and token_id != entry.token_id)
+            named[f"token_id:{token_id}" if is_taken else name] = _finite(logprob)
+        named.setdefault(string, _finite(entry.logprob))
+        return named
+
+
+async def chat_entries(tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], num_top: int) -> list[orjson.Fragment]:
+    """The `content` list of a chat choice's logprobs."""
+    return [
+        _items([_chat_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
+        async for piece in _pieces(len(logprobs))
+    ]
+
+
+def _chat_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
+    def one(token_id: int, logprob: float) -> dict[str, Any]:
+        (string,) = tokenizer.token_strings([token_id])
+        return {"token": string, "logprob": _finite(logprob), "bytes": tokenizer.token_bytes(token_id)}
+
+    return {
+        **one(entry.token_id, entry.logprob),
+        "top_logprobs": [one(token_id, logprob) for token_id, logprob in entry.top[:num_top]],
+    }
+
+
+async def prompt_entries(
+    tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs | None], num_top: int
+) -> list[orjson.Fragment]:
+    """vLLM's `prompt_logprobs`: by token id, with rank and text; null for the first token."""
+    return [
+        _items([None if entry is None else _prompt_entry(tokenizer, entry, num_top) for entry in logprobs[piece]])
+        async for piece in _pieces(len(logprobs))
+    ]
+
+
+def _prompt_entry(tokenizer: Tokenizer, entry: TokenLogprobs, num_top: int) -> dict[str, Any]:
+    ranked = {token_id: (logprob, rank) for rank, (token_id, logprob) in enumerate(entry.top[:num_top], 1)}
+    ranked[entry.token_id] = (entry.logprob, entry.rank)
+    strings = tokenizer.token_strings(list(ranked))
+    return {
+        str(token_id): {"logprob": _finite(logprob), "rank": rank, "decoded_token": string}
+        for (token_id, (logprob, rank)), string in zip(ranked.items(), strings, strict=True)
+    }

@@ -1,0 +1,66 @@
+"""POST /tokenize and POST /detokenize, as vLLM has them. They need no engine: they answer while the model loads."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from server.http.errors import BadRequest
+from server.routes.context import AppContext
+from server.routes.prompts import Prompt, check_ids, check_model, encode, render_chat
+from server.schemas import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+
+_THREAD_TOKENS = 10_000
+"""More are written, or read, in a thread: some microseconds each would hold up running streams."""
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add both routes to the router."""
+
+    @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model=TokenizeAnswer)
+    async def tokenize(body: TokenizeRequest) -> Response:
+        """The token ids of a prompt, or of a conversation as the chat template writes it."""
+        check_model(context, body.model)
+        if body.messages is not None:
+            text = render_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+        else:
+            text = body.prompt or ""
+        adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
+        prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages")
+        return await _answer(len(prompt.ids), lambda: _tokenized(context, body, prompt))
+
+    @router.post("/detokenize", tags=["tokens"], summary="Token ids to text", response_model=DetokenizeAnswer)
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        """The text of token ids."""
+        check_model(context, body.model)
+        ids = check_ids(context, body.tokens, "tokens") if body.tokens else ()
+        try:
+            return await _answer(len(ids), lambda: {"prompt": context.tokenizer.decode(ids, body.skip_special_tokens)})
+        except ValueError as error:  # ids that pad the network's vocabulary and have no text
+            raise BadRequest(f"tokens: {error}", param="tokens", code="invalid_token_id") from error
+
+
+async def _answer(num_tokens: int, make: Callable[[], dict[str, Any]]) -> Response:
+    """What `make` returns, as JSON."""
+    content = await asyncio.to_thread(_json, make) if num_tokens > _THREAD_TOKENS else _json(make)
+    return Response(content, media_type="application/json")
+
+
+def _json(make: Callable[[], dict[str, Any]]) -> bytes:
+    return orjson.dumps(make())
+
+
+def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> dict[str, Any]:
+    """As vLLM answers, which knows no offsets: they are there where they were asked for."""
+    answer: dict[str, Any] = {
+        "count": len(prompt.ids),
+        "max_model_len": context.context_limit,
+        "tokens": prompt.ids,
+        "token_strs": context.tokenizer.token_strings(prompt.ids) if body.return_token_strs else None,
+    }
+    if body.return_offsets:
+        answer["offsets"] = prompt.offsets or ()
+    return answer

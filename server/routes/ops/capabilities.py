@@ -1,0 +1,173 @@
+"""GET /v1/capabilities: what the loaded model is made of, what can be asked of it, and what cannot, with the reason."""
+
+from dataclasses import asdict
+from typing import Any, get_args
+
+from fastapi import APIRouter
+
+from model.config import ModelConfig
+from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
+from model.hooks.points import Point, Stack
+from server.engine.request import AttentionKind, CaptureDtype, Pooling
+from server.routes.context import AppContext
+from server.routes.inspect.interventions import MAX_VALUE_BYTES
+from server.routes.prompts import encoder_limit
+from server.routes.supported_routes import ROUTES_OF_A_HEAD, ROUTES_OF_ANY_MODEL, parts_of, why_not
+from server.schemas.base import MAX_PROMPTS
+from server.schemas.interventions import MAX_INTERVENTIONS
+from server.schemas.trace import MAX_POINTS
+
+_OPS = {
+    "zero": "0",
+    "mean": "the mean over positions, of other inputs or of this one",
+    "scale": "times a value",
+    "add": "plus a value",
+    "patch": "a value, or the numbers of another input",
+    "temperature": "attention scores divided by a value before the softmax; hook_attn_scores only",
+}
+
+_SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same_level"}
+"""Levels of CPU between which an answer has the same bits, by how products are made."""
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route to the router."""
+
+    @router.get("/v1/capabilities", tags=["models"], summary="What the model can show")
+    async def capabilities() -> dict[str, Any]:
+        """Shapes of each stack, every point with its axes, and which routes answer: those that do not say why."""
+        config = context.config
+        return {
+            "model": context.model_id,
+            "architecture": config.architecture,
+            "family": config.family,
+            "kind": config.kind,
+            **_sizes(config),
+            "vocab_size": config.vocab_size,
+            "max_model_len": context.context_limit,
+            "compute_dtype": context.compute_dtype,
+            "batch_invariant": context.batch_invariant,
+            **_kernels(context),
+            "quantize": context.settings.quantize,
+            "chat": context.chat_template is not None,
+            "default_sampling_params": asdict(context.sampling_defaults),
+            "stacks": {stack: _stack(context, stack) for stack in stacks(config)},
+            "attention": {
+                "parts": parts_of(config),
+                "kinds": get_args(AttentionKind),
+                "dtypes": get_args(CaptureDtype),
+                "with_generation": config.has_head,
+            },
+            "embeddings": _embeddings(context),
+            "points": [_point(config, stack, point) for stack in stacks(config) for point in points_of(config, stack)],
+            "interventions": {
+                "ops": _OPS,
+                "max_interventions": MAX_INTERVENTIONS,
+                "max_value_bytes": MAX_VALUE_BYTES,
+            },
+            "routes": {route: _route(context, route) for route in (*ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL)},
+            "limits": {
+                "max_response_bytes": context.settings.max_response_bytes,
+                "max_capture_bytes": context.capture_limit,
+                "max_body_bytes": context.settings.max_body_bytes,
+                "max_inputs": MAX_PROMPTS,
+                "max_points": MAX_POINTS,
+            },
+        }
+
+
+def _sizes(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "num_layers": config.num_layers,
+        "num_heads": config.num_heads,
+        "num_kv_heads": config.num_kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+    }
+
+
+def _kernels(context: AppContext) -> dict[str, str | None]:
+    """What computes, and between which levels of CPU whole answers have the same bits; null while no worker has said
+    so. Of ranks that hold a model together nothing is promised.
+    """
+    info = context.engine_info
+    told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
+    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if context.settings.tensor_parallel == 1 else None
+    return {**told, "same_bits_across": promised}
+
+
+def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
+    """What one stack is built of, in the words of its configuration."""
+    own = stack_config(context.config, stack)
+    positions = {
+        "learned": own.learned_positions,
+        "sinusoidal": own.sinusoidal_positions,
+        "rotary": own.rope is not None,
+        "relative": own.position_bias is not None,
+    }
+    return {
+        **_sizes(own),
+        "max_model_len": encoder_limit(context) if stack == "encoder" else context.context_limit,
+        "positions": [name for name, is_used in positions.items() if is_used],
+        "norm": own.norm,
+        "norm_placement": own.norm_placement,
+        "activation": own.activation,
+        "gated_mlp": own.gated_mlp,
+        "parallel_blocks": own.parallel_blocks,
+        "qk_norm": own.qk_norm,
+        "attention_scale": own.attention_scale,
+        "attn_logit_softcap": own.attn_logit_softcap,
+        "final_logit_softcap": own.final_logit_softcap,
+        "causal": own.causal,
+        "cross_attention": own.cross_attention,
+        "sliding_windows": own.sliding_windows or None,
+    }
+
+
+def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
+    """One point: its names and axes, their lengths where the model fixes them, and the layers that have it."""
+    fixed = sizes(config, stack, point, 0)
+    layers = range(stack_config(config, stack).num_layers) if point.in_block else ()
+    name = full_name(config, stack, point.name, None)
+    prefix = name.removesuffix(point.name)
+    return {
+        "name": f"{prefix}blocks.{{layer}}.{point.name}" if point.in_block else name,
+        "short": point.name if stack == "decoder" or config.kind == "encoder" else name,
+        "stack": stack,
+        "axes": point.axes,
+        "shape": [
+            None if axis in ("position", "query", "key") else n for axis, n in zip(point.axes, fixed, strict=True)
+        ],
+        "layers": [layer for layer in layers if why_absent(config, stack, point, layer) is None],
+        "formula": point.formula,
+        "about": point.about,
+        "other_names": [written for written, meant in version_4_names(config, stack).items() if meant == point.name],
+        "changeable": point.changeable,
+    }
+
+
+def _embeddings(context: AppContext) -> dict[str, Any]:
+    defaults = context.embedding_defaults
+    own = stack_config(context.config, "encoder")
+    return {
+        "layers": own.num_layers + 1,
+        "dimensions": own.hidden_size,
+        "poolings": get_args(Pooling),
+        "defaults": {
+            "pooling": defaults.pooling if defaults.refusal is None else None,
+            "normalize": defaults.normalize,
+            "max_length": defaults.max_length,
+            "truncate": defaults.truncate,
+            "lowercase": defaults.lowercase,
+            "prompt_name": defaults.default_prompt_name,
+            "is_declared": defaults.is_declared,
+            "refusal": defaults.refusal,
+        },
+        "prompts": dict(defaults.prompts),
+    }
+
+
+def _route(context: AppContext, route: str) -> dict[str, Any]:
+    refusal = why_not(context, route)
+    return {"works": refusal is None, "reason": None if refusal is None else refusal.reason}

@@ -1,0 +1,51 @@
+"""Health, metrics and version: open to all, so that probes and scrapers need no key."""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from server.observability.metrics import CONTENT_TYPE
+from server.routes.context import AppContext
+from server.version import lightwell_version
+
+_RETRY_AFTER = "1"
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes to the router."""
+
+    def readiness() -> Response:
+        ready = context.engine.ready()
+        body = orjson.dumps({"ready": ready, "reason": context.engine.reason() if not ready else "ready"})
+        headers = {} if ready else {"Retry-After": _RETRY_AFTER}
+        return Response(body, 200 if ready else 503, headers=headers, media_type="application/json")
+
+    unready: dict[int | str, dict[str, Any]] = {503: {"description": "Loading, draining, or a worker is lost or hung."}}
+
+    @router.get("/health/live", tags=["operation"], summary="The process runs", responses=unready)
+    async def live() -> Response:
+        """200 while the process can recover by itself; 503 once it should be started anew."""
+        alive = context.engine.live
+        return Response(orjson.dumps({"live": alive}), 200 if alive else 503, media_type="application/json")
+
+    @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
+    async def ready() -> Response:
+        """200 when every worker has shown lately that it works and the server is not draining."""
+        return readiness()
+
+    @router.get("/health", tags=["operation"], summary="The same as /health/ready", responses=unready)
+    async def health() -> Response:
+        """200 when requests are accepted."""
+        return readiness()
+
+    @router.get("/metrics", tags=["operation"], summary="Prometheus metrics", response_class=Response)
+    async def metrics() -> Response:
+        """All metrics in the Prometheus text format."""
+        return Response(context.metrics.render(), media_type=CONTENT_TYPE)
+
+    @router.get("/version", tags=["operation"], summary="Version of the server")
+    async def get_version() -> dict[str, str | None]:
+        """The version, and the dtype in which the model computes, null while it loads."""
+        return {"version": lightwell_version(), "compute_dtype": context.compute_dtype}

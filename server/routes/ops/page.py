@@ -1,0 +1,94 @@
+"""GET /, the page, and GET /docs, with their files: they need no network, under whatever path a proxy puts them."""
+
+import html
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse, HTMLResponse, Response
+
+from server.http.errors import NotFound, shown
+from server.routes.context import AppContext
+from server.routes.ops.web_assets import WebAssets
+
+_WEB = Path(__file__).parent.parent.parent / "web"
+_ASSETS = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "start.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon.png": "image/png",
+}
+
+_DOCS = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>Lightwell API</title>
+<link rel="icon" href="{root}/docs/favicon.png">
+<link rel="stylesheet" href="{root}/docs/swagger-ui.css">
+</head>
+<body>
+<div id="api"></div>
+<script src="{root}/docs/swagger-ui-bundle.js"></script>
+<script src="{root}/docs/start.js"></script>
+</body>
+</html>
+"""
+
+# Nothing but this server's own files runs or is asked; pictures may also come from the page's own memory.
+_CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_PAGE_HEADERS = {"Content-Security-Policy": _CONTENT_SECURITY_POLICY}  # the rest is told with every answer
+# Swagger UI writes its styles into the document.
+_DOCS_HEADERS = {
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'"),
+}
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the pages to the router; they are no part of the API's description."""
+
+    def root(request: Request) -> str:
+        return html.escape(str(request.scope.get("root_path") or context.settings.root_path).rstrip("/"))
+
+    assets = WebAssets(_WEB / "page")
+
+    @router.get("/", include_in_schema=False)
+    async def index(request: Request) -> Response:
+        assets.refresh()
+        # Without a known root the addresses are relative, which suits any path that ends in a slash.
+        prefix = f"{root(request)}/" if root(request) else ""
+        folder = f"{prefix}web/{assets.digest}"
+        preload = (f'<link rel="modulepreload" href="{folder}/{name}">' for name in assets.files if _is_shared(name))
+        page = assets.files["index.html"].content.decode()
+        page = page.replace("{folder}", folder).replace("{preload}", "\n".join(preload))
+        return HTMLResponse(page, headers={**_PAGE_HEADERS, "Cache-Control": "no-cache"})
+
+    @router.get("/web/{digest}/{name:path}", include_in_schema=False)
+    async def file(request: Request, digest: str, name: str) -> Response:
+        asset = assets.find(digest, name)
+        if asset is None:
+            raise NotFound(
+                f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"
+            )
+        headers = {**_PAGE_HEADERS, "Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            headers["Content-Encoding"] = "gzip"
+            return Response(asset.compressed, media_type=asset.media_type, headers=headers)
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+    @router.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(_DOCS.format(root=root(request)), headers=_DOCS_HEADERS)
+
+    @router.get("/docs/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        if name not in _ASSETS:
+            raise NotFound(f"No asset {shown(name)}; accepted: {', '.join(_ASSETS)}.", code="route_not_found")
+        return FileResponse(_WEB / "docs" / name, media_type=_ASSETS[name], headers={"Cache-Control": "max-age=86400"})
+
+
+def _is_shared(name: str) -> bool:
+    """Whether every view needs the module; the views themselves come when they are opened."""
+    return name.endswith(".js") and not name.startswith("views/")

@@ -1,0 +1,166 @@
+"""On what terms a request runs the model: until when, and before whom. And whether it may come in at all, asked before
+its body is read.
+
+A client says how long it waits with the header `X-Request-Timeout` or the field `timeout`, in seconds; the least of
+these and `--request-timeout` counts, from the arrival of the request's head to the head of its answer, or to the end of
+a stream. The engine ends what is late (`server.dispatch.engine_client`); this file ends what it does not see: reading,
+and writing the answer.
+"""
+
+import asyncio
+import math
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from server.auth.keys import ApiKey
+from server.auth.quotas import PRIORITIES
+from server.http.errors import BadRequest, DeadlineExceeded, not_in_time, shown
+from server.observability.access_log import current_record
+from server.routes.auth_route import KEY_IN_SCOPE, Handler
+from server.routes.context import AppContext
+from server.routes.prompts import check_model
+from server.schemas import RunFields
+
+HEADER = "X-Request-Timeout"
+_BACKSTOP = 0.5
+"""Seconds after the deadline in which the engine may still say how far it came."""
+
+
+@dataclass(slots=True)
+class Terms:
+    """Of one HTTP request. Times are CLOCK_MONOTONIC, seconds."""
+
+    arrival: float
+    deadline: float | None = None
+    key: ApiKey | None = None
+    """None while the server is open to all."""
+    priority: int = 0
+    backstop: asyncio.Timeout = field(default_factory=lambda: asyncio.Timeout(None))
+
+    def shorten(self, seconds: float) -> None:
+        """The client waits for no longer than this."""
+        end = self.arrival + seconds
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
+            self.backstop.reschedule(end + _BACKSTOP)
+
+    def late(self, reached: str = "its answer was not ready to be sent") -> DeadlineExceeded:
+        """The error of a request whose answer did not begin in time; it says how far it came."""
+        return not_in_time(None if self.deadline is None else self.deadline - self.arrival, reached)
+
+
+_current: ContextVar[Terms | None] = ContextVar("terms", default=None)
+"""Of the HTTP request that the running task belongs to."""
+
+
+def running_route(base: type[APIRoute], context: AppContext, *, is_look: bool = False) -> type[APIRoute]:
+    """A route that runs the model: behind what `base` checks of the key, and before what it does with the body, a
+    request is turned away if there is no room for any, and its time begins to run.
+
+    `is_look`: it generates and embeds nothing, and finds room beside a flood of what does.
+    """
+
+    class RunningRoute(base):  # type: ignore[valid-type,misc]  # a class made for these keys
+        def get_route_handler(self) -> Handler:
+            handle = super().get_route_handler()
+
+            async def timed(request: Request) -> Response:
+                key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
+                context.engine.check_room(waits=_min_priority(context, key) >= 0, is_look=is_look)
+                record = current_record.get()
+                terms = Terms(time.monotonic() if record is None else record.started, key=key)
+                try:
+                    async with asyncio.timeout(None) as terms.backstop:
+                        for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
+                            if seconds:
+                                terms.shorten(seconds)
+                        _current.set(terms)
+                        response: Response = await handle(request)
+                except TimeoutError:
+                    if terms.backstop.expired():
+                        raise terms.late() from None
+                    raise
+                return response
+
+            return timed
+
+    return RunningRoute
+
+
+def accept(context: AppContext, body: RunFields) -> None:
+    """Check the model that a body names, and take its terms.
+
+    Raises NotFound, and BadRequest for a priority that clients may not set.
+    """
+    check_model(context, body.model)
+    terms = _current.get()
+    wanted = _wanted_priority(context, body, None if terms is None else terms.key)
+    if terms is not None:
+        terms.priority = wanted
+        if body.timeout is not None:
+            terms.shorten(body.timeout)
+
+
+def _min_priority(context: AppContext, key: ApiKey | None) -> int:
+    """The earliest that requests with this key may ask for."""
+    if key is not None and key.limits.min_priority is not None:
+        return key.limits.min_priority
+    return min(PRIORITIES) if context.settings.allow_priority else 0
+
+
+def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -> int:
+    """What the body asks for. A key that must yield need not say so. Raises BadRequest."""
+    least = _min_priority(context, key)
+    if "priority" not in body.model_fields_set:
+        return max(body.priority, least)
+    if body.priority >= least:
+        return body.priority
+    if key is not None and key.limits.min_priority is not None:
+        why = (
+            f"is earlier than the API key {key.name!r} may go; at least {least} is accepted (min_priority of the key)."
+        )
+    else:
+        why = (
+            "would go before everybody else's requests; at least 0 is accepted (or start the server with "
+            "--allow-priority, or give its API key a min_priority)."
+        )
+    raise BadRequest(f"priority: {body.priority} {why}", param="priority", code="priority_not_allowed")
+
+
+def deadline() -> float | None:
+    """When the running request must have ended, on CLOCK_MONOTONIC; None is never. Raises DeadlineExceeded when it is
+    over already: then the engine need not hear of it.
+    """
+    terms = _current.get()
+    if terms is None or terms.deadline is None:
+        return None
+    if terms.deadline <= time.monotonic():
+        raise terms.late("it was still being read")
+    return terms.deadline
+
+
+def priority() -> int:
+    """Of the running request; lower is earlier."""
+    terms = _current.get()
+    return 0 if terms is None else terms.priority
+
+
+def _wish(value: str | None) -> float | None:
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise BadRequest(
+            f"{HEADER}: {shown(value)} is no time; a number of seconds above 0 is accepted.",
+            param=HEADER,
+            code="invalid_value",
+        )
+    return seconds

@@ -1,0 +1,117 @@
+"""What the answers of all routes that look inside have in common: formats, tokens, usage, the limit of their size."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+
+from model.hooks.point_names import stack_config, stacks
+from server.http.errors import PayloadTooLarge
+from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, paced
+from server.observability.access_log import current_record
+from server.routes.context import AppContext
+from server.routes.prompts import Prompt
+from server.routes.tasks import Result, count_rejection
+
+TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
+"""For the OpenAPI page: the other media types of an answer."""
+
+
+def wire_of(wanted: Format, encoding_format: str) -> Wire:
+    """How numbers are written in an answer of this format."""
+    if wanted in (Format.SAFETENSORS, Format.NPY):
+        return "binary"
+    return "base64" if encoding_format == "base64" else "json"
+
+
+def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
+    """The pieces of a body that holds these arrays: at once where they are worth one write, else as a stream.
+
+    A binary stream says how long it is too: then nothing is put between its pieces, which need not be copied.
+    """
+    begin: list[Piece] = []
+    num_bytes = 0
+    for piece in pieces:
+        begin.append(piece)
+        num_bytes += len(piece)
+        if num_bytes >= WRITE_BYTES:
+            break
+    else:  # the task that watches a stream's client costs more than writing so little
+        return Response(b"".join(begin), media_type=wanted.value)
+    headers = {}
+    if wire_of(wanted, "") == "binary":
+        headers["content-length"] = str(len(begin[0]) + sum(array.nbytes for array in arrays))
+    return StreamingResponse(paced(chain(begin, pieces)), media_type=wanted.value, headers=headers)
+
+
+def new_answer_id(kind: str) -> str:
+    """An id for the body of a completion; the request's log line names it too."""
+    answer_id = f"{kind}-{uuid.uuid4().hex}"
+    record = current_record.get()
+    if record is not None:
+        record.answer_id = answer_id
+    return answer_id
+
+
+@contextmanager
+def counted_refusals(context: AppContext) -> Iterator[None]:
+    """Counts a refusal of an answer that would be too large."""
+    try:
+        yield
+    except PayloadTooLarge as error:
+        count_rejection(context, error)
+        raise
+
+
+def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
+    head = {"object": "list", "model": context.model_id, "compute_dtype": context.compute_dtype}
+    return head if usage is None else {**head, "usage": usage}
+
+
+def look_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
+    """Make the same for an answer whose layers and heads are chosen: it tells how many there are, so that a reader can
+    count from the end too."""
+    sizes = {
+        stack: {"num_layers": own.num_layers, "num_heads": own.num_heads, "num_kv_heads": own.num_kv_heads}
+        for stack in stacks(context.config)
+        for own in [stack_config(context.config, stack)]
+    }
+    return {**head_of(context), "stacks": sizes, "usage": usage}
+
+
+def input_usage(inputs: Sequence[Prompt], results: Sequence[Result]) -> dict[str, Any]:
+    """Tokens of requests that generate none."""
+    num_tokens = sum(prompt.num_tokens for prompt in inputs)
+    return {
+        "prompt_tokens": num_tokens,
+        "total_tokens": num_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(result.num_cached_tokens for result in results)},
+    }
+
+
+_TOKEN_BYTES = 26
+"""Of one token in an answer, about: its text, its id, its span in the input."""
+
+
+def token_bytes(inputs: Sequence[Prompt]) -> int:
+    """About what the tokens of all inputs take in an answer."""
+    return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
+
+
+def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
+    """The tokens that one stack read, as every answer names them."""
+    return {
+        f"{prefix}tokens": context.tokenizer.token_strings(prompt.ids),
+        f"{prefix}token_ids": prompt.ids,
+        f"{prefix}offsets": prompt.offsets,
+    }
+
+
+def both_stacks_fields(context: AppContext, prompt: Prompt) -> dict[str, Any]:
+    """The tokens of an input: of an encoder-decoder those of the decoder, and those of the encoder by their prefix."""
+    encoder = {} if prompt.encoder is None else token_fields(context, prompt.encoder, "encoder_")
+    return {**token_fields(context, prompt), **encoder}

@@ -1,0 +1,70 @@
+"""Which routes the loaded model can answer, and why not the others. What capabilities tells is what routes refuse."""
+
+from dataclasses import dataclass
+
+from model.config import ModelConfig
+from server.engine.request import Part
+from server.http.errors import BadRequest
+from server.routes.context import AppContext
+
+ROUTES_OF_A_HEAD = ("/v1/completions", "/v1/chat/completions", "/v1/next", "/v1/lens")
+"""Routes that need logits."""
+ROUTES_OF_ANY_MODEL = (
+    "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
+    "/v1/rollout", "/v1/geometry", "/v1/circuits",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a route cannot be answered."""
+
+    reason: str
+    code: str = "not_supported_by_model"
+    param: str | None = None
+
+
+def why_not(context: AppContext, route: str) -> Refusal | None:
+    """Why this model cannot answer this route; None when it can."""
+    config = context.config
+    if route in ROUTES_OF_A_HEAD and not config.has_head:
+        others = ", ".join(ROUTES_OF_ANY_MODEL)
+        return Refusal(
+            f"this model is an encoder ({config.architecture}): it has no language-model head and predicts no next "
+            f"token; {others} are accepted"
+        )
+    if route == "/v1/chat/completions" and context.chat_template is None:
+        return Refusal(
+            f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
+            "server with --chat-template",
+            "no_chat_template",
+            "messages",
+        )
+    return None
+
+
+def check_route(context: AppContext, route: str) -> None:
+    """Raise BadRequest when this model cannot answer this route."""
+    refusal = why_not(context, route)
+    if refusal is not None:
+        raise BadRequest(f"{route}: {refusal.reason}.", param=refusal.param, code=refusal.code)
+
+
+def parts_of(config: ModelConfig) -> tuple[Part, ...]:
+    """The attentions that the model has."""
+    return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
+
+
+def check_part(context: AppContext, part: Part | None, field: str = "part") -> Part:
+    """The part of a request, or the one that stands for null. Raises BadRequest for one that the model lacks."""
+    config = context.config
+    has = parts_of(config)
+    if part is None:
+        return "encoder" if config.kind == "encoder" else "decoder"
+    if part not in has:
+        raise BadRequest(
+            f"{field}: {part!r} is not in this model, which is of kind {config.kind!r} ({config.architecture}); "
+            f"accepted: {', '.join(map(repr, has))}.",
+            param=field,
+        )
+    return part

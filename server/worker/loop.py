@@ -1,0 +1,185 @@
+"""The worker's main loop: take what came, run one engine step, send one message. Then again.
+
+A step that raises ends the worker loudly: what the engine holds can no longer be trusted, and the API process fails
+the requests and starts another worker. Knows nothing of HTTP, and of the engine only its few calls.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from litserve.loops import LitLoop
+
+from server.engine.failure import failure_of
+from server.engine.memory.memory_limit import give_back_memory
+from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
+from server.engine.request import EngineRequest
+from server.ipc import messages
+from server.ipc.link import WorkerLink
+
+logger = logging.getLogger(__name__)
+
+IDLE_INTERVAL = 0.5
+"""Seconds between two heartbeats of an idle worker."""
+IDLE_BEFORE_CHECK = 2.0
+"""Seconds of idleness before the engine's books are checked and the memory that its steps have freed is given back:
+whoever comes next should not wait for that."""
+CHECK_INTERVAL = 10.0
+"""Seconds between two checks, at least."""
+_LAST_WORDS = 1.0
+_MOST_ABORT_BYTES = 64
+"""Of the header of an Abort: what is longer need not be decoded twice."""
+_BEAT = messages.encode(messages.Heartbeat())
+
+
+class EngineLike(Protocol):
+    """What the loop needs of an engine."""
+
+    @property
+    def info(self) -> EngineInfo: ...
+    @property
+    def has_work(self) -> bool: ...
+    def call_when_ready(self, wake: Callable[[], None]) -> Any: ...
+    def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> Any: ...
+    def call_when_short(self, let_answers_go: Callable[[], object]) -> Any: ...
+    def add_request(self, request: EngineRequest) -> Any: ...
+    def abort(self, uid: int) -> Any: ...
+    def step(self) -> StepOutput: ...
+    def stats(self) -> EngineStats: ...
+    def state(self) -> dict[str, Any]: ...
+    def check_integrity(self) -> None: ...
+
+
+class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
+    """LitServe's entry into the loop; it ends with the process."""
+
+    def __call__(self, lit_api: Any, device: str, worker_id: int, *unused: object) -> None:
+        try:
+            run_engine(lit_api.engine, lit_api.link)
+        except ConnectionError:
+            lit_api.leave()  # the API process is gone, and with it everyone who waits
+        except BaseException:
+            logger.exception("worker %d ends: its engine failed", worker_id)
+            logging.shutdown()
+            os._exit(1)
+
+
+def run_engine(engine: EngineLike, link: WorkerLink) -> None:
+    """Until the link ends (ConnectionError) or the engine raises."""
+    engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
+    engine.watch_aborts(lambda: _new_aborts(link))
+    engine.call_when_short(lambda: link.flush(_LAST_WORDS))
+    watch = StepWatch()
+    while True:
+        taken = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
+        for number in taken.questions:
+            link.send(messages.encode(messages.Described(number, engine.state() | watch.state())))
+        if engine.has_work:
+            watch.begin()
+            step, stepped = engine.step(), True
+            watch.end()
+        elif taken.is_any:  # an abort freed something: the gauges must not wait for the next request
+            step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
+        else:
+            link.send(_BEAT)
+            if watch.should_check():
+                _check(engine, link)
+                give_back_memory()
+            continue
+        step = replace(step, outputs=(*taken.failures, *step.outputs))
+        message, buffers = messages.step_message(step, taken.refusals, stepped=stepped)
+        link.send(messages.encode(message), buffers)
+        del step, message, buffers, taken  # or the next step would have this one's answers beside its own
+
+
+def _check(engine: EngineLike, link: WorkerLink) -> None:
+    """Compare the engine's books. Raises AssertionError where they disagree: nothing it holds can be trusted then."""
+    try:
+        engine.check_integrity()
+    except AssertionError as error:
+        link.send(messages.encode(messages.IntegrityFailed(" ".join(str(error).split()))))
+        link.flush(_LAST_WORDS)
+        raise
+
+
+class StepWatch:
+    """When the engine last stepped, how long that took, and so when its books should be checked."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begun = self._ended = clock()
+        self._checked = -CHECK_INTERVAL
+        self._num_steps = self._num_checked_steps = 0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._begun = self._clock()
+
+    def end(self) -> None:
+        """It ended."""
+        self._ended = self._clock()
+        self._num_steps += 1
+
+    def should_check(self) -> bool:
+        """Once for each time of idleness, after some seconds of it. Asked while idle."""
+        now = self._clock()
+        is_due = now - self._ended >= IDLE_BEFORE_CHECK and now - self._checked >= CHECK_INTERVAL
+        if self._num_steps == self._num_checked_steps or not is_due:
+            return False
+        self._checked, self._num_checked_steps = now, self._num_steps
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """For a debug dump: seconds."""
+        if not self._num_steps:
+            return {"num_steps": 0}
+        since, took = self._clock() - self._ended, self._ended - self._begun
+        return {"num_steps": self._num_steps, "last_step_took": round(took, 6), "since_last_step": round(since, 3)}
+
+
+def _new_aborts(link: WorkerLink) -> list[int]:
+    """Uids of the Aborts that came since the last look. They keep their places in the queue, so that none overtakes the
+    request it ends: for one that the engine does not know yet, this look is too early.
+    """
+    short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
+    decoded = (messages.decode_to_worker(frame.header) for frame in short)
+    return [message.uid for message in decoded if isinstance(message, messages.Abort)]
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What became of the messages that came between two steps."""
+
+    is_any: bool
+    refusals: list[messages.Refusal] = field(default_factory=list)
+    failures: list[RequestOutput] = field(default_factory=list)
+    """Of requests that the engine could not even begin."""
+    questions: list[int] = field(default_factory=list)
+    """Numbers of those who ask what the engine is doing."""
+
+
+def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Taken:
+    """Give the engine all that has come. What it fails to take in must not cost the others their worker."""
+    frames = link.poll(timeout)
+    taken = _Taken(bool(frames))
+    for frame in frames:
+        message = messages.decode_to_worker(frame.header)
+        if isinstance(message, messages.Abort):
+            engine.abort(message.uid)
+            continue
+        if isinstance(message, messages.Describe):
+            taken.questions.append(message.number)
+            continue
+        try:
+            engine.add_request(messages.engine_request(message, frame.buffers))
+        except ValueError as error:
+            taken.refusals.append(messages.Refusal(message.uid, str(error)))
+        except Exception as error:
+            named = {"request_id": message.request_id}
+            logger.exception("request %d could not be begun", message.uid, extra={"fields": named})
+            failure = failure_of(error)
+            taken.failures.append(RequestOutput(uid=message.uid, finish_reason=failure.reason, error=failure.message))
+    return taken
