@@ -33,6 +33,9 @@ LONGEST = (
     "tests/e2e/",
     "tests/soak/",
     "tests/server/test_",
+    "tests/server/lifecycle/",
+    "tests/server/worker/",
+    "tests/server/http/",
     "tests/client/",
     "tests/test_types",
 )

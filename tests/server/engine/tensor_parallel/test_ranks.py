@@ -27,7 +27,7 @@ from server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
 from tests.server.engine.driving import CPU, build, generate, request, run
-from tests.server.engine.test_tensor_parallel import load_shared
+from tests.server.engine.tensor_parallel.test_tensor_parallel import load_shared
 from tests.server.running import ROOT, wait_for
 
 

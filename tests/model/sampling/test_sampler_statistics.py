@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from model.sampling.sampler import Sampler, SamplerRow, random_unit
-from tests.model import sampling_reference as reference
-from tests.model.sampling_reference import Params
+from tests.model.sampling import sampling_reference as reference
+from tests.model.sampling.sampling_reference import Params
 
 P_VALUE = 1e-9
 NUM_DRAWS = 20_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
-from tests.model import tokenizer_folders as folders
+from tests.model.tokenization import tokenizer_folders as folders
 
 many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 places = st.lists(st.floats(0, 1, exclude_max=True), max_size=24)

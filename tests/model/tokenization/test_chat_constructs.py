@@ -12,7 +12,7 @@ import transformers
 
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from tests.model import tokenizer_folders as folders
+from tests.model.tokenization import tokenizer_folders as folders
 
 SCHEMA = {
     "type": "object",

@@ -15,7 +15,7 @@ from tests import tiny
 from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
 
 ROPES = {f"llama-{name}" for name in tiny.ROPE_VARIANTS} - {"llama-longrope"}
-"""One stands for all: a row's own tables do the rest, and tests/model/test_every_family.py has the others."""
+"""One stands for all: a row's own tables do the rest, and tests/model/checkpoint/test_every_family.py has others."""
 
 
 @pytest.fixture(scope="module", params=[name for name in tiny.VARIANTS if name not in ROPES])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.sampling.sampler import Sampler, SamplerRow, TokenLogprob, logprob_rows, prompt_logprobs
-from tests.model.sampling_reference import Params
+from tests.model.sampling.sampling_reference import Params
 
 
 def make_logits(rows: int, vocab_size: int, seed: int) -> torch.Tensor:

@@ -19,8 +19,8 @@ from transformers.generation.logits_process import (
 )
 
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow, philox2x64, random_unit
-from tests.model import sampling_reference as reference
-from tests.model.sampling_reference import Params
+from tests.model.sampling import sampling_reference as reference
+from tests.model.sampling.sampling_reference import Params
 
 seeds = st.integers(0, 2**63 - 1)
 

@@ -17,7 +17,7 @@ from model.tokenization.chat_template import (
     read_template_option,
 )
 from model.tokenization.tokenizer import Tokenizer
-from tests.model import tokenizer_folders as folders
+from tests.model.tokenization import tokenizer_folders as folders
 
 LLAMA_3 = """{{- bos_token }}
 {%- for message in messages %}

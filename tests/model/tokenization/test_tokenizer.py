@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from model.checkpoint.folder import ModelLoadError, resolve
 from model.tokenization.tokenizer import Tokenizer, TokenizerError
-from tests.model import tokenizer_folders as folders
+from tests.model.tokenization import tokenizer_folders as folders
 
 SPECIAL = [
     "<s>",
