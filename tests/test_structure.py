@@ -90,7 +90,12 @@ PAGE_LAYERS = ("vendor", "core", "parts", "views")
 
 def python_files(*tops: str) -> list[Path]:
     # model/fables/recipe.py is kept as it was when it made the weights, and is imported by nothing.
-    return sorted(path for top in tops for path in (ROOT / top).rglob("*.py") if "fables" not in path.parts)
+    return sorted(
+        path
+        for top in tops
+        for path in (ROOT / top).rglob("*.py")
+        if not {"fables", ".cache"} & set(path.relative_to(ROOT).parts)
+    )
 
 
 def module_name(path: Path) -> str:

@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 
 from model.kernels import choice
-from model.loader import load_model
-from model.registry import read_config
+from model.loading.loader import load_model
+from model.checkpoint.registry import read_config
 from tests.network import CPU, look_at_everything
 
 choice.choose("native", "float32")

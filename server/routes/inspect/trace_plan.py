@@ -1,6 +1,6 @@
 """From the points a user names to what the engine captures of each input, and how large the answer will be.
 
-Knows names, selectors and sizes; knows nothing of HTTP or of the numbers. `plan_attention` of server.selectors does the
+Knows names, selectors and sizes; knows nothing of HTTP or of the numbers. `plan_attention` of selectors.py does the
 same for attention alone.
 """
 

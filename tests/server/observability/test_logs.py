@@ -16,7 +16,7 @@ from tests.server.running import ROOT, running_server, wait_for
 
 SET_UP = """
 import asyncio, gc, logging, os, sys, threading, time, warnings
-from server.logs import configure_logging, flush, num_dropped_lines
+from server.observability.logs import configure_logging, flush, num_dropped_lines
 log = logging.getLogger("test")
 """
 
@@ -97,7 +97,7 @@ log.warning("after it")
 
 def test_in_text_a_line_names_its_request_once_however_short_the_id_is() -> None:
     code = """
-from server.request_log import RequestRecord, current_record
+from server.observability.access_log import RequestRecord, current_record
 current_record.set(RequestRecord("a"))
 log.info("a GET /x 200")
 log.info("what happened")

@@ -88,7 +88,7 @@ def test_a_worker_is_bounded_unless_told_otherwise() -> None:
 
 BEYOND_THE_LIMIT = """
 import mmap
-from server.engine.memory_limit import data_bytes, limit_memory, reserve
+from server.engine.memory.memory_limit import data_bytes, limit_memory, reserve
 
 room = limit_memory(data_bytes() + (64 << 20))
 held = mmap.mmap(-1, room - (1 << 20), flags=mmap.MAP_PRIVATE)

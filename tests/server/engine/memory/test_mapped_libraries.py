@@ -8,7 +8,7 @@ import pytest
 PROGRAM = """
 import re
 import numpy as np
-from server.engine.mapped_libraries import let_go_of_libraries
+from server.engine.memory.mapped_libraries import let_go_of_libraries
 
 def resident():
     # kB of numpy's own library

@@ -200,7 +200,7 @@ def ranks_of(server: RunningServer) -> list[int]:
     found = []
     for pid in group_members(server.process.pid):
         with contextlib.suppress(OSError):  # it has ended since
-            if b"server.engine.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"server.engine.tensor_parallel.rank\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(pid)
     return found
 
@@ -224,7 +224,7 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
     expected = expected_text(server)
     assert text_of(server) == expected
     (lost,) = ranks_of(server)
-    assert "worker-0-rank-1 server.engine.memory_limit: the worker has taken" in server.output
+    assert "worker-0-rank-1 server.engine.memory.memory_limit: the worker has taken" in server.output
     limits = [resource.prlimit(pid, resource.RLIMIT_DATA)[0] for pid in (worker_of(lost), lost)]
     assert 0 < max(limits) < 1.5 * min(limits), "what is free is shared out"
     long = {**BODY, "max_tokens": 480, "stream": True}
