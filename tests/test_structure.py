@@ -192,10 +192,9 @@ def test_rooms_import_what_they_may_and_no_more() -> None:
     imported: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
     for module, names in IMPORTS.items():
         here = room_of(module, module.split(".")[0])
-        for name in names if here else ():
-            there = room_of(name, name.split(".")[0])
-            if there not in (None, here):
-                imported.setdefault(here, set()).add(there)
+        if here is not None:
+            rooms = {there for name in names if (there := room_of(name, name.split(".")[0])) not in (None, here)}
+            imported.setdefault(here, set()).update(filter(None, rooms))
     assert imported == {room: set(allowed.split()) for room, allowed in MAY_IMPORT.items()}
 
 
