@@ -57,7 +57,7 @@ def test_a_containers_cpu_quota_bounds_the_threads_and_is_told(
     """A quota hides no cores: with as many threads as cores, all waited for the one whose time was used up."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    for module in ("cgroups", "threads"):
+    for module in ("memory.cgroups", "execution.threads"):
         monkeypatch.setattr(f"server.engine.{module}.cpu_quota", lambda *_: 4.5)
     with caplog.at_level(logging.INFO):
         use_threads(None, SMALL_MODEL)
