@@ -18,7 +18,7 @@ from model.hooks.hooks import Looks
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
-from model.ranks.looks import Wishes
+from model.ranks.hooks import Wishes
 from model.sharding.group import Group
 from model.sharding.shares import shares_of
 

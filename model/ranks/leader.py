@@ -19,7 +19,7 @@ from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from model.ranks.commands import Command, DropCache, Encode, EnterCross, Forward, Kind, Load, Logits, NewCache
-from model.ranks.looks import Leading, Wishes
+from model.ranks.hooks import Leading, Wishes
 from model.ranks.whole_weights import WholeWeights
 from model.sampling.row_search import largest
 from model.sharding.group import Group

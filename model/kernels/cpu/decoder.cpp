@@ -4,7 +4,7 @@
 
 #include "int8.h"
 #include "rows.h"
-#include "turns.h"
+#include "work_queue.h"
 
 namespace LEVEL {
 namespace {

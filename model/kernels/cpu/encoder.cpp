@@ -9,7 +9,7 @@
 // numbers, float or bfloat16.
 #include "rows.h"
 #include "text_attention.h"
-#include "turns.h"
+#include "work_queue.h"
 #include "whole_products.h"
 
 namespace LEVEL {
