@@ -6,25 +6,25 @@ Each stands in for `server.dispatch.routing.Router.route`.
 import random
 from collections.abc import Callable, Sequence
 
-from server.dispatch.routing import Candidate, Prompt, Route, Router
+from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
 
-Policy = Callable[[Router, Sequence[Candidate], Prompt], Route]
+Policy = Callable[[Router, Sequence[Candidate], RoutedPrompt], Route]
 
 _own = Router.route
 _draw = random.Random(0)
 
 
-def least_loaded(router: Router, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+def least_loaded(router: Router, candidates: Sequence[Candidate], prompt: RoutedPrompt) -> Route:
     """The server's own without the prefixes: nothing is expected to lie anywhere."""
-    return _own(router, candidates, Prompt(prompt.token_ids, prompt.encoder_token_ids, takes=False, leaves=False))
+    return _own(router, candidates, RoutedPrompt(prompt.token_ids, prompt.encoder_token_ids, takes=False, leaves=False))
 
 
-def fewest_requests(router: Router, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+def fewest_requests(router: Router, candidates: Sequence[Candidate], prompt: RoutedPrompt) -> Route:
     """Whoever has the fewest unfinished requests, as many proxies do it."""
     return Route(min(candidates, key=lambda each: (each.num_requests, each.worker_id)).worker_id, 0)
 
 
-def any_worker(router: Router, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+def any_worker(router: Router, candidates: Sequence[Candidate], prompt: RoutedPrompt) -> Route:
     """One at random."""
     return Route(_draw.choice(candidates).worker_id, 0)
 

@@ -18,7 +18,7 @@ from benchmarks.timed_server import FIRST_TOKEN, STEP_TIMES
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
-from server.engine.captures.request_captures import Findings
+from server.engine.captures.request_captures import RequestCaptures
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.model_runner import ModelRunner, StepResult
@@ -39,7 +39,7 @@ class TimedRunner(ModelRunner):
     def run(
         self,
         chunks: ReadOnlySequence[Chunk],
-        findings: Mapping[int, Findings],
+        captures: Mapping[int, RequestCaptures],
         encodes: ReadOnlySequence[Sequence] = (),
         check: Callable[[], None] = lambda: None,
     ) -> StepResult:

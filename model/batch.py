@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from model.kernels.attention import AttentionItems, SeenKeys
+from model.kernels.attention import AttentionItems, VisibleKeys
 
 Check = Callable[[], None]
 """Called between pieces of a pass; what it raises ends the pass."""
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class KeyRange:
     """Which cached keys each row of a batch sees: those of its own span at positions first <= k < last.
 
     Within a span, first and last never fall from one row to the next.
@@ -73,10 +73,10 @@ class Sight:
         return int(self.lengths_array[span])
 
     @cached_property
-    def seen(self) -> SeenKeys:
+    def seen(self) -> VisibleKeys:
         """The same, as our kernels take it."""
         arrays = self.positions_array, self.first_array, self.last_array
-        return SeenKeys(self.tables_array, *arrays, self.block_size)
+        return VisibleKeys(self.tables_array, *arrays, self.block_size)
 
     @property
     def longest(self) -> int:
@@ -103,7 +103,7 @@ class Batch:
         self.first_rows = [0, *accumulate(len(span.token_ids) for span in spans)]
         """Row where each span begins, and the total."""
         self.tables_array = _as_array([span.block_table for span in spans])
-        self._sights: dict[tuple[bool, int | None], Sight] = {}
+        self._key_ranges: dict[tuple[bool, int | None], KeyRange] = {}
         self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
         lines = self._single_rows() if self.num_rows == len(spans) else self._rows()
         self.positions_array, self.slots_array = lines[1], lines[2]
@@ -227,31 +227,33 @@ class Batch:
         split[:, 4] = (num_key_heads // counts).repeat(counts)
         return split
 
-    def sight(self, causal: bool = True, window: int | None = None) -> Sight:
+    def key_range(self, causal: bool = True, window: int | None = None) -> KeyRange:
         """What the rows see of their own sequences.
 
         causal: a row at p sees keys p - window < k <= p; otherwise all keys with |p - k| < window. None is no window.
         """
-        if (causal, window) not in self._sights:
+        if (causal, window) not in self._key_ranges:
             positions = self.positions_array
             lengths = np.array([span.num_keys for span in self.spans], np.int64)
             first = np.zeros_like(positions) if window is None else np.maximum(positions - (window - 1), 0)
             last = positions + 1 if causal else lengths[self._owners]
             if window is not None and not causal:
                 last = np.minimum(last, positions + window)
-            self._sights[causal, window] = Sight(self.block_size, self.tables_array, lengths, positions, first, last)
-        return self._sights[causal, window]
+            self._key_ranges[causal, window] = KeyRange(
+                self.block_size, self.tables_array, lengths, positions, first, last
+            )
+        return self._key_ranges[causal, window]
 
-    def cross_sight(self) -> Sight:
+    def cross_key_range(self) -> KeyRange:
         """What the rows see in cross attention: all of their span's encoder positions."""
-        return self._cross_sight
+        return self._cross_key_range
 
     @cached_property
-    def _cross_sight(self) -> Sight:
+    def _cross_key_range(self) -> KeyRange:
         lengths = np.array([span.num_cross_keys for span in self.spans], np.int64)
         tables = _as_array([span.cross_block_table for span in self.spans])
         last = lengths[self._owners]
-        return Sight(self.block_size, tables, lengths, self.positions_array, np.zeros_like(last), last)
+        return KeyRange(self.block_size, tables, lengths, self.positions_array, np.zeros_like(last), last)
 
 
 def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int) -> list[np.ndarray]:

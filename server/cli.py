@@ -131,8 +131,8 @@ def census(name: str, *, as_json: bool) -> int:
     counted = take_census(config)
     if as_json:
         told = {"architecture": config.architecture, **census_report.as_json(counted)}
-        return tell(json.dumps(told, indent=2))
-    return tell(census_report.as_table(counted, config))
+        return print_text(json.dumps(told, indent=2))
+    return print_text(census_report.as_table(counted, config))
 
 
 def size(settings: Settings) -> int:
@@ -147,7 +147,7 @@ def size(settings: Settings) -> int:
         return fail(str(error), 1)
     except SettingsError as error:
         return fail(str(error), 2)
-    return tell(memory_estimate.as_table(found, settings))
+    return print_text(memory_estimate.as_table(found, settings))
 
 
 def kernels(arguments: argparse.Namespace) -> int:
@@ -160,8 +160,8 @@ def kernels(arguments: argparse.Namespace) -> int:
     except SettingsError as error:
         return fail(str(error), 2)
     if arguments.json:
-        return tell(json.dumps(kernel_report.as_json(report), indent=2))
-    return tell(kernel_report.as_table(report))
+        return print_text(json.dumps(kernel_report.as_json(report), indent=2))
+    return print_text(kernel_report.as_table(report))
 
 
 def make_key(name: str, *, is_admin: bool) -> int:
@@ -172,7 +172,7 @@ def make_key(name: str, *, is_admin: bool) -> int:
     except KeyFileError as error:
         return fail(str(error), 2)
     print(f"The key of {name}, shown this once:\n{key}", file=sys.stderr, flush=True)
-    return tell(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
+    return print_text(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
 
 
 def health() -> int:
@@ -194,7 +194,7 @@ def forget_keys() -> None:
             sys.argv[i] = "..."
 
 
-def tell(text: str) -> int:
+def print_text(text: str) -> int:
     """Text on stdout; the exit status. A reader that leaves early, as `head` does, has what it wanted."""
     try:
         print(text, flush=True)

@@ -11,7 +11,7 @@ import torch
 
 from model.batch import Batch, Span
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionTap, Looks, Read
+from model.hooks.hooks import AttentionTap, Hooks, Read
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, why_absent
 from model.hooks.points import Point, Stack, reads_encoder
 from model.kv_cache import KVCache
@@ -66,25 +66,25 @@ class _Looked:
         where = _Sequence(blocks[:needed], blocks[needed : needed - (-len(encoder_ids) // BLOCK_SIZE)])
         cache = KVCache(model.cache_config, NUM_BLOCKS, BLOCK_SIZE, model.dtype, CPU)
         if self.config.encoder is not None:
-            self.enter(self.encode(encoder_ids), cache, where)
+            self.write_kv(self.encode(encoder_ids), cache, where)
         steps = range(0, len(token_ids), chunk)
         self.output = torch.cat([self.decode(token_ids[i : i + chunk], i, cache, where) for i in steps])
 
     def encode(self, ids: list[int]) -> torch.Tensor:
         own = stack_config(self.config, "encoder")
-        looks = self.looks("encoder", 0, len(ids))
-        return self.model.encode(Batch.unchunked([ids], BLOCK_SIZE, CPU, [own.num_layers]), looks)
+        hooks = self.hooks("encoder", 0, len(ids))
+        return self.model.encode(Batch.unchunked([ids], BLOCK_SIZE, CPU, [own.num_layers]), hooks)
 
-    def enter(self, hidden: torch.Tensor, cache: KVCache, where: _Sequence) -> None:
+    def write_kv(self, hidden: torch.Tensor, cache: KVCache, where: _Sequence) -> None:
         positions = np.arange(len(hidden))
         slots = np.array(where.cross_table)[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
         reads = [self.read("decoder", p, i, 0, len(hidden)) for p, i in self.places("decoder") if reads_encoder(p)]
-        self.model.enter_cross(hidden, cache, slots, Looks(reads) if self.looking else None)
+        self.model.write_cross_kv(hidden, cache, slots, Hooks(reads) if self.looking else None)
 
     def decode(self, ids: list[int], start: int, cache: KVCache, where: _Sequence) -> torch.Tensor:
         cross = {"cross_block_table": where.cross_table, "num_cross_keys": self.lengths["encoder"]}
         span = Span(ids, start, where.table, self.config.num_layers, **cross)  # type: ignore[arg-type]
-        hidden = self.model.forward(Batch([span], BLOCK_SIZE, CPU), cache, self.looks("decoder", start, len(ids)))
+        hidden = self.model.forward(Batch([span], BLOCK_SIZE, CPU), cache, self.hooks("decoder", start, len(ids)))
         logits = self.model.logits(hidden)
         if self.looking:
             self.keep(full_name(self.config, "decoder", "logits", None), (self.lengths["decoder"],), start, logits)
@@ -98,7 +98,7 @@ class _Looked:
                 if why_absent(self.config, stack, point, layer) is None:
                     yield point, layer
 
-    def looks(self, stack: Stack, start: int, rows: int) -> Looks | None:
+    def hooks(self, stack: Stack, start: int, rows: int) -> Hooks | None:
         if not self.looking:
             return None
         reads, taps = [], []
@@ -108,7 +108,7 @@ class _Looked:
                 taps.append(self.tap(stack, point, layer, start, rows))
             elif point.name != "logits" and not reads_encoder(point):
                 reads.append(self.read(stack, point, layer, start, rows))
-        return Looks(reads, attention=taps)
+        return Hooks(reads, attention=taps)
 
     def read(self, stack: Stack, point: Point, layer: int | None, start: int, rows: int) -> Read:
         name = full_name(self.config, stack, point.name, layer)

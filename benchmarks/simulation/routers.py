@@ -11,7 +11,7 @@ from typing import Protocol
 
 from benchmarks.simulation.job import Job
 from benchmarks.simulation.member import Member
-from server.dispatch.routing import Candidate, Prompt, Router
+from server.dispatch.routing import Candidate, RoutedPrompt, Router
 
 FEW = 16
 """Of so many members each one's tokens are counted up to the last step, and all are weighed against each other. Of more
@@ -141,7 +141,7 @@ class Ours:
         return slots
 
 
-class KnownPrompt(Prompt):
+class KnownPrompt(RoutedPrompt):
     """A prompt whose blocks have names instead of tokens: those of its group's prefix, and others that are its own."""
 
     def __init__(self, job: Job, *, takes: bool) -> None:

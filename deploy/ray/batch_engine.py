@@ -22,7 +22,7 @@ from server.config.settings import Settings
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput
 from server.http.errors import ApiError
-from server.routes.tasks import Result
+from server.routes.tasks import TaskResult
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4
@@ -208,7 +208,7 @@ def _answer(held: _Held, output: RequestOutput) -> RowAnswer:
         )
     if output.finish_reason != "done":
         return _error(row, output.error or f"the engine ended it: {output.finish_reason}")
-    answered = planned.describe(Result(held.tensors))
+    answered = planned.describe(TaskResult(held.tensors))
     return RowAnswer(
         id=row.id,
         key=row.key,

@@ -19,7 +19,7 @@ from server.engine.request import AttentionTask, EngineRequest
 from server.http.errors import BadRequest, PayloadTooLarge, Unavailable, validation_error
 from server.http.tensor_formats import Entry, NumpyArray
 from server.observability.metrics import Metrics
-from server.routes.context import AppContext, Engine
+from server.routes.context import AppContext, EngineProtocol
 from server.routes.inputs import read_inputs
 from server.routes.inspect.attention import attention_entry, plan_of
 from server.routes.inspect.interventions import read_all_interventions
@@ -30,7 +30,7 @@ from server.routes.inspect.trace_plan import choose_points, plan_inputs
 from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
-from server.routes.tasks import Result, Work
+from server.routes.tasks import TaskResult, Work
 from server.schemas import AttentionRequest, EmbeddingRequest, TraceRequest
 
 TaskName = Literal["embedding", "attention", "trace"]
@@ -61,7 +61,7 @@ class Planned:
     """What one text asks, before the engine has seen it."""
 
     work: Work
-    describe: Callable[[Result], Answered]
+    describe: Callable[[TaskResult], Answered]
 
     def request(self, uid: int) -> EngineRequest:
         """The engine's request. A batch job has all the time there is."""
@@ -85,7 +85,7 @@ def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -
         chat_template=files.chat_template,
         embedding_defaults=files.embedding_defaults,
         sampling_defaults=files.sampling_defaults,
-        engine=cast("Engine", _NoEngine(info)),
+        engine=cast("EngineProtocol", _NoEngine(info)),
         metrics=Metrics(),
         model_id=files.model_id,
         model_root=str(files.folder),

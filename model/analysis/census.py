@@ -40,7 +40,7 @@ _WHOLE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WeightGroup:
     """Matrices or vectors of one kind and one shape."""
 
     stack: str
@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    rows: tuple[Row, ...]
+    rows: tuple[WeightGroup, ...]
     tied: bool
     """Whether the unembedding shares the token table's storage."""
 
@@ -85,7 +85,7 @@ class Census:
         """How many make up `matrices_untied`."""
         return sum(row.count for row in self.rows if row.is_matrix)
 
-    def component(self, name: str) -> tuple[Row, ...]:
+    def component(self, name: str) -> tuple[WeightGroup, ...]:
         """Its rows, which may be none."""
         return tuple(row for row in self.rows if row.component == name)
 
@@ -94,20 +94,20 @@ def take_census(config: ModelConfig) -> Census:
     """Count a network's parameters."""
     found: dict[tuple[str, str, str, tuple[int, ...]], int] = {}
     for weight in weights_of(config):
-        stack, name = _place(config, weight.name)
+        stack, name = _locate(config, weight.name)
         own = config.encoder if stack == "encoder" and config.encoder is not None else config
         for component, shape, count in _parts(own, name, weight.shape):
             key = (stack, component, name, shape)
             found[key] = found.get(key, 0) + count
-    rows = [Row(*key, count) for key, count in found.items()]
+    rows = [WeightGroup(*key, count) for key, count in found.items()]
     is_tied = config.has_head and config.tie_word_embeddings
     if is_tied:
         shape = (config.vocab_size, config.embedding_size or config.hidden_size)
-        rows.append(Row(config.kind.rpartition("-")[2], "unembedding", "head.weight", shape, 1, "embed.weight"))
+        rows.append(WeightGroup(config.kind.rpartition("-")[2], "unembedding", "head.weight", shape, 1, "embed.weight"))
     return Census(tuple(sorted(rows, key=lambda row: COMPONENTS.index(row.component))), is_tied)
 
 
-def _place(config: ModelConfig, name: str) -> tuple[str, str]:
+def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
     """The stack of a weight, and its name without stack and layer."""
     short = re.sub(r"^layers\.\d+\.", "", name.removeprefix("encoder."))
     if config.encoder is None:

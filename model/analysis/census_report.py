@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from model.analysis.census import COMPONENTS, Census, Row
+from model.analysis.census import COMPONENTS, Census, WeightGroup
 from model.config import ModelConfig
 
 
@@ -44,11 +44,11 @@ def as_json(census: Census) -> dict[str, Any]:
     }
 
 
-def _share(census: Census, row: Row) -> float:
+def _share(census: Census, row: WeightGroup) -> float:
     return 0.0 if row.tied_to else row.parameters / census.total
 
 
-def _share_of_matrices(census: Census, row: Row) -> float | None:
+def _share_of_matrices(census: Census, row: WeightGroup) -> float | None:
     return row.parameters / census.matrices_untied if row.is_matrix else None
 
 

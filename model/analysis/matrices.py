@@ -19,7 +19,7 @@ class UnknownMatrix(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MatrixLocation:
     """Where a matrix lies: rows `first` to `last` of one of our weights."""
 
     name: str
@@ -47,7 +47,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
     )
 
 
-def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Place:
+def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> MatrixLocation:
     """The matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
 
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
@@ -119,43 +119,43 @@ def _spelt(config: ModelConfig, stack: Stack, name: str) -> str | None:
     return next((short for short in known if name in (short, short.rpartition(".")[2])), None)
 
 
-def _outside(config: ModelConfig, stack: Stack, short: str) -> Place:
+def _outside(config: ModelConfig, stack: Stack, short: str) -> MatrixLocation:
     own = stack_config(config, stack)
     d, narrow = own.hidden_size, config.embedding_size or config.hidden_size
     full = _prefix(config, stack, short) + short
     ours = "encoder." if stack == "encoder" and config.encoder is not None else ""
     if short == "embed.W_E":
         axes, shape = ("d_vocab", "d_model"), (config.vocab_size, narrow)
-        return Place(full, "embed.weight", 0, config.vocab_size, False, axes, shape)
+        return MatrixLocation(full, "embed.weight", 0, config.vocab_size, False, axes, shape)
     if short == "unembed.W_U":
         weight = "embed.weight" if config.tie_word_embeddings else "head.weight"
         axes, shape = ("d_model", "d_vocab"), (narrow, config.vocab_size)
-        return Place(full, weight, 0, config.vocab_size, True, axes, shape)
+        return MatrixLocation(full, weight, 0, config.vocab_size, True, axes, shape)
     count = own.max_model_len
-    return Place(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), (count, d))
+    return MatrixLocation(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), (count, d))
 
 
-def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> Place:
+def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> MatrixLocation:
     name = f"{_prefix(config, stack, short)}blocks.{layer}.{short}"
     ours = f"{'encoder.' if stack == 'encoder' and config.encoder is not None else ''}layers.{layer}."
     module, _, matrix = short.rpartition(".")
     d, ff = own.hidden_size, own.intermediate_size
     if module == "mlp":
         if matrix == "W_out":
-            return Place(name, f"{ours}down.weight", 0, d, True, ("d_mlp", "d_model"), (ff, d))
+            return MatrixLocation(name, f"{ours}down.weight", 0, d, True, ("d_mlp", "d_model"), (ff, d))
         part = "gate" if matrix == "W_gate" else "up"
-        return Place(name, f"{ours}{part}.weight", 0, ff, True, ("d_model", "d_mlp"), (d, ff))
+        return MatrixLocation(name, f"{ours}{part}.weight", 0, ff, True, ("d_model", "d_mlp"), (d, ff))
     is_cross = module == "cross_attn"
     heads, kv_heads = own.num_heads, own.num_kv_heads
     q, kv = heads * own.head_dim, kv_heads * own.head_dim
     if matrix == "W_O":
         weight = "cross_out" if is_cross else "attn_out"
-        return Place(name, f"{ours}{weight}.weight", 0, d, True, ("head d_head", "d_model"), (q, d), heads)
+        return MatrixLocation(name, f"{ours}{weight}.weight", 0, d, True, ("head d_head", "d_model"), (q, d), heads)
     axes = ("d_model", "head d_head")
     if matrix == "W_Q":
         weight = "cross_q" if is_cross else "qkv"
-        return Place(name, f"{ours}{weight}.weight", 0, q, True, axes, (d, q), heads)
+        return MatrixLocation(name, f"{ours}{weight}.weight", 0, q, True, axes, (d, q), heads)
     first = (0 if is_cross else q) + (kv if matrix == "W_V" else 0)
     width = config.encoder.hidden_size if is_cross and config.encoder is not None else d
     weight = "cross_kv" if is_cross else "qkv"
-    return Place(name, f"{ours}{weight}.weight", first, first + kv, True, axes, (width, kv), kv_heads)
+    return MatrixLocation(name, f"{ours}{weight}.weight", first, first + kv, True, axes, (width, kv), kv_heads)

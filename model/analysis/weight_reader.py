@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from model.analysis.circuits import Head
-from model.analysis.matrices import Place
+from model.analysis.matrices import MatrixLocation
 from model.config import ModelConfig
 
 Lookup = Callable[[str], torch.Tensor | None]
@@ -47,7 +47,7 @@ class WeightReader:
         weight = self.need(name)
         return weight.T.reshape(-1, head_dim, weight.shape[0])
 
-    def matrix(self, place: Place, head: int | None = None) -> torch.Tensor:
+    def matrix(self, place: MatrixLocation, head: int | None = None) -> torch.Tensor:
         """A matrix with TransformerLens's axes, or one head's part of it; a view where the network's own is no copy."""
         part = self.need(place.weight.removeprefix(self._prefix))[place.first : place.last]
         if head is not None:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from model.checkpoint import anonymous_memory
 from model.checkpoint.families.weight_table import WeightMap
 from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.weight_maps import Source, Weight, table_of, weights_of
+from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
 
 Progress = Callable[[int, int], None]
@@ -187,7 +187,7 @@ def _find(source: Source, table: WeightMap, names: Mapping[str, str]) -> str:
     return next((names[table.short(name)] for name in source.names if table.short(name) in names), source.names[0])
 
 
-def _arranged(tensor: torch.Tensor, weight: Weight) -> torch.Tensor:
+def _arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
     """The tensor with its axes and rows where ours are."""
     if weight.arrange == "transpose":
         return tensor.T
@@ -226,7 +226,7 @@ def _shards(index: Path) -> list[Path]:
 def _check(
     folder: Path,
     config: ModelConfig,
-    weights: Iterable[Weight],
+    weights: Iterable[MappedWeight],
     entries: Mapping[str, _Entry],
     names: Mapping[str, str],
 ) -> None:

@@ -11,7 +11,7 @@ is [out, in], every table [entries, width].
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from model.checkpoint.families.weight_table import Arrange, Row, WeightMap
+from model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow
 from model.checkpoint.registry import family_of
 from model.config import ModelConfig
 
@@ -25,7 +25,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class MappedWeight:
     """One of our weights: its sources, each rearranged as `arrange` says, stacked along the first axis."""
 
     name: str
@@ -52,7 +52,7 @@ def table_of(config: ModelConfig) -> WeightMap:
     return family_of(config).weights
 
 
-def weights_of(config: ModelConfig) -> Iterator[Weight]:
+def weights_of(config: ModelConfig) -> Iterator[MappedWeight]:
     """Every weight that the network of `config` needs, in the order of the forward pass, the encoder's first."""
     table = table_of(config)
     if config.encoder is not None:
@@ -60,10 +60,10 @@ def weights_of(config: ModelConfig) -> Iterator[Weight]:
     yield from _stack(config, table.rows, "")
 
 
-def _stack(config: ModelConfig, rows: Sequence[Row], prefix: str) -> Iterator[Weight]:
+def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Iterator[MappedWeight]:
     lengths = _lengths(config)
 
-    def fill(row: Row, layer: int) -> Weight:
+    def fill(row: WeightRow, layer: int) -> MappedWeight:
         sources = (
             Source(
                 tuple(name.replace("{i}", str(layer)) for name in names.split("|")),
@@ -71,7 +71,7 @@ def _stack(config: ModelConfig, rows: Sequence[Row], prefix: str) -> Iterator[We
             )
             for names, shape in zip(row.sources, row.shapes, strict=True)
         )
-        return Weight(prefix + row.name.replace("{i}", str(layer)), tuple(sources), row.arrange, config.num_heads)
+        return MappedWeight(prefix + row.name.replace("{i}", str(layer)), tuple(sources), row.arrange, config.num_heads)
 
     rows = [row for row in rows if row.when(config)]
     layered = ["{i}" in row.name for row in rows]

@@ -15,9 +15,9 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from model.batch import Batch, Check, Sight
-from model.hooks.hooks import AttentionChange, AttentionTap, LayerLooks, Place, corner, index_of
-from model.kernels.attention import ToldTable
+from model.batch import Batch, Check, KeyRange
+from model.hooks.hooks import AttentionChange, AttentionTap, LayerHooks, TensorRegion, corner, index_of
+from model.kernels.attention import PatternOutput
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, NativeAttention
 
@@ -37,18 +37,18 @@ class Attended:
     q: torch.Tensor
     """[T, H, D], turned."""
     cache: LayerCache
-    sight: Sight
+    key_range: KeyRange
     cross: bool
     check: Check
     """Between the wishes of two sequences."""
 
     def rows(self, rows: Sequence[int], heads: Sequence[int], span: int, kind: str) -> torch.Tensor:
         """[heads, rows, S] of one span: pattern, scores or dots."""
-        return self.attention.rows(self.q, rows, heads, self.cache, self.sight, span, self.rule, kind)
+        return self.attention.rows(self.q, rows, heads, self.cache, self.key_range, span, self.rule, kind)
 
     def piece(self, span: int, num_heads: int) -> int:
         """How many rows of one span are looked at together."""
-        return max(1, TAP_BYTES // (4 * num_heads * max(1, self.sight.num_keys(span))))
+        return max(1, TAP_BYTES // (4 * num_heads * max(1, self.key_range.num_keys(span))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,84 +75,86 @@ def _places(
     has_rows: Sequence[int], rows: Sequence[int], has_heads: Sequence[int], heads: Sequence[int]
 ) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
     """Index of rows and heads in a tensor [heads, rows, S] that has these rows and heads, ascending."""
-    at = Place(has_rows, has_heads).of(rows, heads)
+    at = TensorRegion(has_rows, has_heads).of(rows, heads)
     assert at.rows is not None
     assert at.heads is not None
     return corner(index_of(at.heads), index_of(at.rows))
 
 
-def attend_and_look(attended: Attended, batch: Batch, look: LayerLooks) -> torch.Tensor:
+def attend_with_hooks(attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> torch.Tensor:
     """What attention makes of a batch, [T, H, D], changed as wished; the rows asked for are handed out."""
-    attention, told = attended.attention, _told(attended, batch, look)
-    arguments = attended.q, attended.cache, batch, attended.sight, attended.rule
-    if told is not None:
+    attention, written = attended.attention, _written_patterns(attended, batch, layer_hooks)
+    arguments = attended.q, attended.cache, batch, attended.key_range, attended.rule
+    if written is not None:
         assert isinstance(attention, NativeAttention)
-        z = attention.attend_and_tell(*arguments, told.table)
+        z = attention.attend_with_pattern_output(*arguments, written.table)
     else:
         z = attention.attend(*arguments)
-    return look_into(attended, z, look, () if told is None else told.taps)
+    return apply_hooks(attended, z, layer_hooks, () if written is None else written.taps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Told:
+class _WrittenPatterns:
     """Whose patterns attention itself can write where they are wanted."""
 
     taps: Sequence[AttentionTap]
-    table: ToldTable
+    table: PatternOutput
     """The taps keep alive what it points to."""
 
 
-def _told(attended: Attended, batch: Batch, look: LayerLooks) -> _Told | None:
+def _written_patterns(attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> _WrittenPatterns | None:
     """Of one layer; None where it is nobody's."""
-    if not isinstance(attended.attention, NativeAttention) or look.attention_changes:
+    if not isinstance(attended.attention, NativeAttention) or layer_hooks.attention_changes:
         return None
-    assert look.layer is not None
+    assert layer_hooks.layer is not None
     taps: list[AttentionTap] = []
-    table = ToldTable(len(batch.spans), attended.q.shape[1])
-    for tap in look.attention:
+    table = PatternOutput(len(batch.spans), attended.q.shape[1])
+    for tap in layer_hooks.attention:
         if tap.room is None or tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
             continue
         every_row = range(batch.first_rows[tap.span], batch.first_rows[tap.span + 1])
         if list(tap.rows) != list(every_row):
             continue
-        room = tap.room(look.layer, attended.sight.num_keys(tap.span))
+        room = tap.room(layer_hooks.layer, attended.key_range.num_keys(tap.span))
         if room is not None:
-            table.add(tap.span, every_row[0], tap.heads[look.layer], room)
+            table.add(tap.span, every_row[0], tap.heads[layer_hooks.layer], room)
             taps.append(tap)
-    return _Told(taps, table) if taps else None
+    return _WrittenPatterns(taps, table) if taps else None
 
 
-def look_into(attended: Attended, z: torch.Tensor, look: LayerLooks, told: Sequence[AttentionTap] = ()) -> torch.Tensor:
+def apply_hooks(
+    attended: Attended, z: torch.Tensor, layer_hooks: LayerHooks, written: Sequence[AttentionTap] = ()
+) -> torch.Tensor:
     """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for and not told yet, and return
     what z is now.
     """
     began = time.perf_counter()
-    all_changes = [change for change in look.attention_changes if change.cross == attended.cross]
+    all_changes = [change for change in layer_hooks.attention_changes if change.cross == attended.cross]
     z = z.clone() if all_changes else z
     changed: dict[int, list[_Changed]] = {}
     for span in dict.fromkeys(change.span for change in all_changes):
         changes = [change for change in all_changes if change.span == span]
         pieces = _change(attended, span, changes, z)
-        changed[span] = [piece for piece in pieces if any(tap.span == span for tap in look.attention)]
-    look.attention_seconds += time.perf_counter() - began
-    look_at_rows(attended, look, changed, told)
+        changed[span] = [piece for piece in pieces if any(tap.span == span for tap in layer_hooks.attention)]
+    layer_hooks.attention_seconds += time.perf_counter() - began
+    deliver_rows(attended, layer_hooks, changed, written)
     return z
 
 
-def look_at_rows(
+def deliver_rows(
     attended: Attended,
-    look: LayerLooks,
+    layer_hooks: LayerHooks,
     changed: Mapping[int, Sequence[_Changed]] = MappingProxyType({}),
-    told: Sequence[AttentionTap] = (),
+    written: Sequence[AttentionTap] = (),
 ) -> None:
     """Hand out the rows asked for and not told yet, with what was changed in them: by span."""
     began = time.perf_counter()
-    assert look.layer is not None
-    for tap in look.attention:
-        if tap.cross == attended.cross and tap not in told:
+    assert layer_hooks.layer is not None
+    for tap in layer_hooks.attention:
+        if tap.cross == attended.cross and tap not in written:
             attended.check()
-            _serve(attended, tap, look.layer, changed.get(tap.span, ()))
-    look.attention_seconds += time.perf_counter() - began
+            _serve(attended, tap, layer_hooks.layer, changed.get(tap.span, ()))
+    layer_hooks.attention_seconds += time.perf_counter() - began
 
 
 def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z: torch.Tensor) -> Iterator[_Changed]:
@@ -185,7 +187,7 @@ def _apply(
 def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> None:
     """Write to z [T, H, D] the values of the changed rows and heads, mixed by their changed pattern."""
     pattern, num_heads = changed.numbers["pattern"], z.shape[1]
-    mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.sight, span)
+    mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.key_range, span)
     z[corner(index_of(changed.rows), index_of(changed.heads))] = mixed.transpose(0, 1).to(z.dtype)
 
 
@@ -203,23 +205,23 @@ def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[
         tap.deliver(layer, i, found)
 
 
-def look_at_results(
-    point: str, project: Projection, z: torch.Tensor, out: torch.Tensor, look: LayerLooks
+def deliver_results(
+    point: str, project: Projection, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks
 ) -> torch.Tensor:
     """Each head's part of the attention's output, z_h W_O,h, without the bias.
 
     project: by W_O; z [T, H, D]; out [T, d] what W_O made of z. Returns `out`, moved by what was changed.
     """
-    place = look.place(point)
-    if place is None:
+    region = layer_hooks.region(point)
+    if region is None:
         return out
-    assert place.rows is not None
-    found = _results(project, z, place.rows, range(z.shape[1]) if place.heads is None else place.heads)
-    wanted = look(point, found, place)  # [n, heads, d]
-    changes = look.changes.get(point, ())
+    assert region.rows is not None
+    found = _results(project, z, region.rows, range(z.shape[1]) if region.heads is None else region.heads)
+    wanted = layer_hooks(point, found, region)  # [n, heads, d]
+    changes = layer_hooks.changes.get(point, ())
     out = out.clone() if changes else out
     for change in changes:
-        own = place.of(change.rows, change.heads)
+        own = region.of(change.rows, change.heads)
         assert own.rows is not None
         difference = wanted[index_of(own.rows)] - found[index_of(own.rows)]
         for head in range(found.shape[1]) if own.heads is None else own.heads:  # in order: the same sum in any batch
@@ -238,8 +240,8 @@ def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: S
     pieces = []
     for piece in torch.split(own, size):
         alone = piece.new_zeros(len(piece), len(heads), *piece.shape[1:])  # [m, heads, H, D]
-        for place, head in enumerate(heads):
-            alone[:, place, head] = piece[:, head]
+        for region, head in enumerate(heads):
+            alone[:, region, head] = piece[:, head]
         alone = alone.flatten(0, 1).flatten(1)  # [m * heads, H D]
         results = project(alone)
         pieces.append(results.view(len(piece), len(heads), -1))

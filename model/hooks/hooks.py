@@ -1,7 +1,7 @@
 """Looking inside while a batch runs: which numbers of a forward pass are handed out or changed, and for whom.
 
-A `Read` or a `Change` is one sequence's wish about one point in one step. The network calls `LayerLooks` where the
-point's numbers stand; what is kept, in which type and order, is the wish's affair. With nothing wished for, `Looks.at`
+A `Read` or a `Change` is one sequence's wish about one point in one step. The network calls `LayerHooks` where the
+point's numbers stand; what is kept, in which type and order, is the wish's affair. With nothing wished for, `Hooks.at`
 gives None and nothing here runs. Rows of other sequences are never touched: they stay bit-identical.
 
 Axes: T rows of the step.
@@ -84,7 +84,7 @@ class AttentionChange:
     cross: bool = False
 
 
-class LayerLooks:
+class LayerHooks:
     """The wishes about one layer (or about what stands outside the blocks) in one step."""
 
     def __init__(self, layer: int | None) -> None:
@@ -99,32 +99,32 @@ class LayerLooks:
         """Whether anybody reads or changes any of these points."""
         return any(point in self.reads or point in self.changes for point in points)
 
-    def place(self, *points: str) -> "Place | None":
+    def region(self, *points: str) -> "TensorRegion | None":
         """The rows and heads of all wishes about these points together; None when there are none."""
-        wishes: list[Read | Change] = []
+        requested: list[Read | Change] = []
         for point in points:
-            wishes += [*self.reads.get(point, ()), *self.changes.get(point, ())]
-        if not wishes:
+            requested += [*self.reads.get(point, ()), *self.changes.get(point, ())]
+        if not requested:
             return None
-        rows = sorted({row for wish in wishes for row in wish.rows})
-        if any(wish.heads is None for wish in wishes):
-            return Place(rows, None)
-        return Place(rows, sorted({head for wish in wishes for head in wish.heads or ()}))
+        rows = sorted({row for request in requested for row in request.rows})
+        if any(request.heads is None for request in requested):
+            return TensorRegion(rows, None)
+        return TensorRegion(rows, sorted({head for request in requested for head in request.heads or ()}))
 
-    def __call__(self, point: str, x: torch.Tensor, place: "Place | None" = None) -> torch.Tensor:
+    def __call__(self, point: str, x: torch.Tensor, region: "TensorRegion | None" = None) -> torch.Tensor:
         """The numbers x [T, ...] of `point` stand here: change them, hand them out, and return what goes on.
 
-        `place`: x [n, ...] holds these rows and heads only, in order; among them must be all that anybody wishes.
+        `region`: x [n, ...] holds these rows and heads only, in order; among them must be all that anybody wishes.
         x itself is not written to. A row that nobody changes keeps its bits.
         """
-        place = place or EVERYWHERE
+        region = region or WHOLE_TENSOR
         changes = self.changes.get(point)
         if changes:
             x = x.clone()
             for change in changes:
-                _write(x, place.of(change.rows, change.heads), change.apply)
+                _write(x, region.of(change.rows, change.heads), change.apply)
         for read in self.reads.get(point, ()):
-            read.deliver(_taken(x, place.of(read.rows, read.heads)))
+            read.deliver(_taken(x, region.of(read.rows, read.heads)))
         return x
 
     def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -143,7 +143,7 @@ class LayerLooks:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorRegion:
     """Which rows and heads of a batch a tensor holds, or a wish is about."""
 
     rows: Sequence[int] | None
@@ -151,16 +151,16 @@ class Place:
     heads: Sequence[int] | None
     """Ascending; None is all of the point's, or a point that has none."""
 
-    def of(self, rows: Sequence[int], heads: Sequence[int] | None) -> "Place":
+    def of(self, rows: Sequence[int], heads: Sequence[int] | None) -> "TensorRegion":
         """Where these rows and heads lie in a tensor that holds this place's."""
         if self.rows is not None:
             rows = np.searchsorted(self.rows, rows).tolist()
         if heads is not None and self.heads is not None:
             heads = np.searchsorted(self.heads, heads).tolist()
-        return Place(rows, heads)
+        return TensorRegion(rows, heads)
 
 
-EVERYWHERE = Place(None, None)
+WHOLE_TENSOR = TensorRegion(None, None)
 
 
 def index_of(numbers: Sequence[int]) -> slice | torch.Tensor:
@@ -180,32 +180,32 @@ def corner(
     return first, second
 
 
-def _where(place: Place) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
-    assert place.rows is not None
-    return corner(index_of(place.rows), slice(None) if place.heads is None else index_of(place.heads))
+def _where(region: TensorRegion) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
+    assert region.rows is not None
+    return corner(index_of(region.rows), slice(None) if region.heads is None else index_of(region.heads))
 
 
-def _taken(x: torch.Tensor, place: Place) -> torch.Tensor:
+def _taken(x: torch.Tensor, region: TensorRegion) -> torch.Tensor:
     """A copy of rows (and heads) of x."""
-    where = _where(place)
+    where = _where(region)
     block = x[where]
     return block.clone() if all(isinstance(each, slice) for each in where) else block
 
 
-def _write(x: torch.Tensor, place: Place, apply: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    where = _where(place)
+def _write(x: torch.Tensor, region: TensorRegion, apply: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    where = _where(region)
     x[where] = apply(x[where]).to(x.dtype)
 
 
 @dataclass(slots=True)
-class Looks:
+class Hooks:
     """All wishes of one step about one stack."""
 
     reads: Sequence[Read] = ()
     changes: Sequence[Change] = ()
     attention: Sequence[AttentionTap] = ()
     attention_changes: Sequence[AttentionChange] = ()
-    _by_layer: dict[int | None, LayerLooks] = field(init=False, default_factory=dict)
+    _by_layer: dict[int | None, LayerHooks] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         for read in self.reads:
@@ -218,18 +218,18 @@ class Looks:
         for attention_change in self.attention_changes:
             self._of(attention_change.layer).attention_changes.append(attention_change)
 
-    def _of(self, layer: int | None) -> LayerLooks:
-        return self._by_layer.setdefault(layer, LayerLooks(layer))
+    def _of(self, layer: int | None) -> LayerHooks:
+        return self._by_layer.setdefault(layer, LayerHooks(layer))
 
     @property
     def attention_seconds(self) -> float:
         """Time the network spent on the attention taps."""
-        return sum(look.attention_seconds for look in self._by_layer.values())
+        return sum(layer_hooks.attention_seconds for layer_hooks in self._by_layer.values())
 
-    def serve_by(self, make: Callable[[LayerLooks], LayerLooks]) -> None:
+    def serve_by(self, make: Callable[[LayerHooks], LayerHooks]) -> None:
         """Have what `make` gives for each layer's wishes serve them, before the step runs."""
-        self._by_layer = {layer: make(look) for layer, look in self._by_layer.items()}
+        self._by_layer = {layer: make(layer_hooks) for layer, layer_hooks in self._by_layer.items()}
 
-    def at(self, layer: int | None) -> LayerLooks | None:
+    def at(self, layer: int | None) -> LayerHooks | None:
         """The wishes about block `layer`, or about the points outside the blocks; None when there are none."""
         return self._by_layer.get(layer)

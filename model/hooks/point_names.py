@@ -169,8 +169,8 @@ def read_name(config: ModelConfig, name: str) -> Written:
         raise UnknownPoint(f"there is no point {name[:80]!r}; near ones are {near_names(config, name)}")
     point = BY_NAME[known]
     if layer is not None and not point.in_block:
-        told = short_name(config, stack, point.name)
-        raise UnknownPoint(f"{told!r} stands outside the blocks and has no layer; {told!r} is accepted")
+        shown = short_name(config, stack, point.name)
+        raise UnknownPoint(f"{shown!r} stands outside the blocks and has no layer; {shown!r} is accepted")
     absent_at = layer if layer is None or layer >= 0 else layer + stack_config(config, stack).num_layers
     reason = why_absent(config, stack, point, absent_at)
     if reason is not None:

@@ -23,14 +23,14 @@ class AttentionArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "out", "tables", "positions")),
-        *((name, ctypes.c_void_p) for name in ("first", "last", "bias", "told")),
+        *((name, ctypes.c_void_p) for name in ("first", "last", "bias", "pattern_output")),
         *((name, ctypes.c_long) for name in ("num_heads", "num_key_heads", "dim", "block_size")),
         *((name, ctypes.c_long) for name in ("table_width", "bias_width")),
         *((name, ctypes.c_float) for name in ("scale", "softcap")),
     )
 
 
-class ToldTable:
+class PatternOutput:
     """The places to which attention writes the patterns of a step and layer while it computes them. The tensors that it
     points to must outlive it.
     """
@@ -70,7 +70,7 @@ class ToldTable:
             self._maps[span, head] = numbers, first_row, room.stride(1) * room.itemsize, room.itemsize
 
 
-class SeenKeys:
+class VisibleKeys:
     """The cached keys that each row of a step sees. They are checked once, for all layers; the arrays must not
     change.
     """
@@ -134,13 +134,13 @@ def attend(
     q: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    seen: SeenKeys,
+    seen: VisibleKeys,
     items: AttentionItems,
     *,
     scale: float,
     softcap: float | None = None,
     bias: torch.Tensor | None = None,
-    told: ToldTable | None = None,
+    pattern_output: PatternOutput | None = None,
     out: torch.Tensor,
 ) -> None:
     """Write softmax(scores) V of the items' rows and heads to out [T, H, D], of the cache's dtype.
@@ -152,8 +152,10 @@ def attend(
     arguments = _arguments(q, keys, seen, scale, softcap, bias)
     _check("values", values, keys.dtype, (keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2]))
     _check("out", out, keys.dtype, tuple(q.shape))
-    if told is not None and told.shape != (len(seen.tables), q.shape[1]):
-        raise ValueError(f"told is for {told.shape} spans and heads; there are {(len(seen.tables), q.shape[1])}")
+    if pattern_output is not None and pattern_output.shape != (len(seen.tables), q.shape[1]):
+        raise ValueError(
+            f"pattern_output is for {pattern_output.shape} spans and heads; there are {(len(seen.tables), q.shape[1])}"
+        )
     for size, needed in zip((len(seen.tables), q.shape[0], keys.shape[1]), items.sizes, strict=True):
         if needed > size:
             raise ValueError(
@@ -161,7 +163,7 @@ def attend(
                 f"they need {items.sizes}"
             )
     arguments.values, arguments.out = values.data_ptr(), out.data_ptr()
-    arguments.told = None if told is None else told.address
+    arguments.pattern_output = None if pattern_output is None else pattern_output.address
     name = f"attend_{SUFFIXES[keys.dtype]}"
     kernels().call(name, "ppl", ctypes.addressof(arguments), items.address, len(items.array))
 
@@ -171,7 +173,7 @@ def attention_rows(
     rows: Sequence[int],
     heads: Sequence[int],
     keys: torch.Tensor,
-    seen: SeenKeys,
+    seen: VisibleKeys,
     sequence: int,
     num_keys: int,
     kind: str,
@@ -217,7 +219,7 @@ def softmax_rows(scores: torch.Tensor) -> torch.Tensor:
 
 
 def mix_rows(
-    pattern: torch.Tensor, key_heads: Sequence[int], values: torch.Tensor, seen: SeenKeys, sequence: int
+    pattern: torch.Tensor, key_heads: Sequence[int], values: torch.Tensor, seen: VisibleKeys, sequence: int
 ) -> torch.Tensor:
     """Return pattern [n, rows, S] float32 times the values of one sequence, by the steps of `attend`: [n, rows, D] in
     the cache's dtype. key_heads [n]: the key head whose values each part of the pattern takes.
@@ -246,7 +248,7 @@ def mix_rows(
 def _arguments(
     q: torch.Tensor,
     keys: torch.Tensor,
-    seen: SeenKeys,
+    seen: VisibleKeys,
     scale: float,
     softcap: float | None,
     bias: torch.Tensor | None,

@@ -81,8 +81,8 @@ def find_compiler(target: str | None = None) -> tuple[str, ...] | None:
     """The command of a C++20 compiler: the environment's CXX, one of the machine's, PyPI's `ziglang`, or None. For a
     target: `ziglang` or None.
     """
-    told = os.environ.get("CXX")
-    commands = [tuple(shlex.split(told))] if told else [(name,) for name in _CANDIDATES if shutil.which(name)]
+    named = os.environ.get("CXX")
+    commands = [tuple(shlex.split(named))] if named else [(name,) for name in _CANDIDATES if shutil.which(name)]
     here = f"{architecture()}-{'macos.' if sys.platform == 'darwin' else 'linux-gnu.'}"
     # Named also for this machine: or zig would use whatever this CPU has, at every level.
     triple = TARGETS[target] if target else next((each for each in TARGETS.values() if each.startswith(here)), "native")

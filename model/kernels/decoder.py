@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels.attention import AttentionArguments, AttentionItems, SeenKeys
+from model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
 from model.kernels.checks import SUFFIXES, check_tensor
 from model.kernels.library import kernels
 from model.kernels.weight import LaidWeight
@@ -23,7 +23,7 @@ _FLOAT32 = (torch.float32,)
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 
 
-class _Product(ctypes.Structure):
+class _CProduct(ctypes.Structure):
     """`Product` of decoder.h, which says what the fields of these structs are."""
 
     _fields_ = (
@@ -32,27 +32,27 @@ class _Product(ctypes.Structure):
     )
 
 
-class _Layer(ctypes.Structure):
+class _CDecoderLayer(ctypes.Structure):
     """`DecoderLayer` of decoder.h."""
 
     _fields_ = (
-        *((name, _Product) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, _CProduct) for name in ("qkv", "out", "gate_up", "down")),
         *((name, _POINTER) for name in ("before_attention", "before_mlp", "q_norm", "k_norm", "cos", "sin")),
-        *((name, _LONG) for name in ("q_norm_width", "k_norm_width", "num_turned", "sight")),
+        *((name, _LONG) for name in ("q_norm_width", "k_norm_width", "num_rotated", "key_range")),
     )
 
 
-class _Memory(ctypes.Structure):
+class _CMemory(ctypes.Structure):
     """`LayerMemory` of decoder.h."""
 
     _fields_ = tuple((name, _POINTER) for name in ("keys", "values", "queries"))
 
 
-class _Step(ctypes.Structure):
+class _CDecoderStep(ctypes.Structure):
     """`DecoderStep` of decoder.h."""
 
     _fields_ = (
-        *((name, _POINTER) for name in ("sights", "items", "slots", "alone", "memory", "final_norm", "out")),
+        *((name, _POINTER) for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out")),
         *((name, _LONG) for name in ("num_items", "num_rows", "width", "rounds_once")),
         ("eps", ctypes.c_float),
     )
@@ -86,10 +86,10 @@ class DecoderLayer:
     """[D] of each head's norm, or [H D] of one over all; None: there is none."""
     k_norm: Tensor | None = None
     """[D] or [K D], likewise."""
-    turns: tuple[Tensor, Tensor] | None = None
+    rotary_tables: tuple[Tensor, Tensor] | None = None
     """cos and sin [positions, turned] float32, as in `rows.rotate_and_store`; None turns nothing."""
-    sight: int = 0
-    """Which of the step's `sights` is the layer's."""
+    key_range: int = 0
+    """Which of the step's `key_ranges` is the layer's."""
 
 
 class LayerCaches:
@@ -107,7 +107,7 @@ class LayerCaches:
         for n, (k, v) in enumerate(caches):
             check_tensor(f"keys of layer {n}", k, (keys.dtype,), tuple(keys.shape))
             check_tensor(f"values of layer {n}", v, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
-        self.memory = (_Memory * len(caches))(*(_Memory(k.data_ptr(), v.data_ptr()) for k, v in caches))
+        self.memory = (_CMemory * len(caches))(*(_CMemory(k.data_ptr(), v.data_ptr()) for k, v in caches))
         self._kept = [*caches]
 
 
@@ -116,7 +116,7 @@ class DecoderRows:
 
     def __init__(
         self,
-        sights: Sequence[SeenKeys],
+        key_ranges: Sequence[VisibleKeys],
         items: AttentionItems,
         slots: np.ndarray,
         alone: np.ndarray,
@@ -126,16 +126,16 @@ class DecoderRows:
         and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool: whether a row is the
         only one of its sequence, and its last.
         """
-        num_rows, first = sights[0].num_rows, sights[0]
+        num_rows, first = key_ranges[0].num_rows, key_ranges[0]
         for name, array, dtype in (("slots", slots, np.int64), ("alone", alone, np.bool_)):
             if array.dtype != dtype or array.shape != (num_rows,) or not array.flags.c_contiguous:
                 raise ValueError(f"{name} is {array.dtype} {array.shape}; contiguous {dtype} of {num_rows} is accepted")
         if slots.min(initial=0) < 0:
             raise ValueError(f"slots holds {slots.min()}; slots count from 0")
-        for sight in sights:
-            if sight.num_rows != num_rows or sight.block_size != first.block_size:
-                raise ValueError(f"sights know {sight.num_rows} and {num_rows} rows; they must all have the same")
-            if not np.array_equal(sight.last[alone], sight.positions[alone] + 1):
+        for key_range in key_ranges:
+            if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
+                raise ValueError(f"sights know {key_range.num_rows} and {num_rows} rows; they must all have the same")
+            if not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
                 raise ValueError("a row that is alone must see all keys up to its own, and no other")
         sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
         if any(needed > size for needed, size in zip(items.sizes, sizes, strict=True)):
@@ -144,7 +144,7 @@ class DecoderRows:
             raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
         if alone[items.array[items.array[:, 2] > 1, 1]].any():
             raise ValueError("items have rows of several, of which one is alone")
-        self.sights, self.items, self.slots, self.alone = tuple(sights), items, slots, alone
+        self.key_ranges, self.items, self.slots, self.alone = tuple(key_ranges), items, slots, alone
         self.num_rows, self.num_key_heads = num_rows, num_key_heads
         self.end_slot = int(slots.max(initial=-1)) + 1
 
@@ -178,10 +178,10 @@ class Decoder:
         self._rule = {"scale": scale, "softcap": softcap or 0.0}
         self._eps = eps
         self._kept = [*layers], final_norm
-        self._layers = (_Layer * len(layers))(*map(self._layer, layers))
+        self._layers = (_CDecoderLayer * len(layers))(*map(self._layer, layers))
         self._final_norm = None if final_norm is None else self._norm("final_norm", final_norm, self.width)
-        self._num_sights = 1 + max(layer.sight for layer in layers)
-        lengths = [len(layer.turns[0]) for layer in layers if layer.turns is not None]
+        self._num_key_ranges = 1 + max(layer.key_range for layer in layers)
+        lengths = [len(layer.rotary_tables[0]) for layer in layers if layer.rotary_tables is not None]
         self._num_positions = min(lengths) if lengths else None
 
     def run(
@@ -207,32 +207,32 @@ class Decoder:
         self._check_rows(rows, caches)
         memory = caches.memory
         if queries:
-            memory = (_Memory * num_layers).from_buffer_copy(memory)
+            memory = (_CMemory * num_layers).from_buffer_copy(memory)
             for n, q in queries.items():
                 if not 0 <= n < num_layers:
                     raise ValueError(f"queries has layer {n}; there are {num_layers}")
                 check_tensor(f"queries of layer {n}", q, _FLOAT32, (num_rows, self.num_heads, self.head_dim))
                 memory[n].queries = q.data_ptr()
         out = torch.empty_like(x) if self._final_norm is not None and end == num_layers else x
-        sights = (AttentionArguments * len(rows.sights))(
+        key_ranges = (AttentionArguments * len(rows.key_ranges))(
             *(
                 AttentionArguments(
                     num_heads=self.num_heads,
                     num_key_heads=self.num_key_heads,
                     dim=self.head_dim,
-                    block_size=sight.block_size,
+                    block_size=key_range.block_size,
                     **self._rule,
-                    **sight.addresses,
+                    **key_range.addresses,
                 )
-                for sight in rows.sights
+                for key_range in rows.key_ranges
             )
         )
-        step = _Step(
-            sights=ctypes.addressof(sights),
+        step = _CDecoderStep(
+            key_ranges=ctypes.addressof(key_ranges),
             items=rows.items.address,
             slots=rows.slots.ctypes.data,
             alone=rows.alone.ctypes.data,
-            memory=ctypes.addressof(memory) + first_layer * ctypes.sizeof(_Memory),
+            memory=ctypes.addressof(memory) + first_layer * ctypes.sizeof(_CMemory),
             final_norm=None if out is x else self._final_norm,
             out=out.data_ptr(),
             num_items=len(rows.items.array),
@@ -241,7 +241,7 @@ class Decoder:
             rounds_once=self._norm_dtype != self.dtype,
             eps=self._eps,
         )
-        layers = ctypes.addressof(self._layers) + first_layer * ctypes.sizeof(_Layer)
+        layers = ctypes.addressof(self._layers) + first_layer * ctypes.sizeof(_CDecoderLayer)
         kernels().call(
             f"run_decoder_{SUFFIXES[self.dtype]}",
             "plpp",
@@ -256,47 +256,51 @@ class Decoder:
                 f"caches are of {shape}; {self.dtype}, {self.num_key_heads} key heads of {self.head_dim} dimensions "
                 f"and {len(self._layers)} layers are accepted"
             )
-        if rows.num_key_heads != self.num_key_heads or len(rows.sights) < self._num_sights:
+        if rows.num_key_heads != self.num_key_heads or len(rows.key_ranges) < self._num_key_ranges:
             raise ValueError(
-                f"rows have {len(rows.sights)} sights and items for {rows.num_key_heads} key heads; "
-                f"{self._num_sights} and {self.num_key_heads} are accepted"
+                f"rows have {len(rows.key_ranges)} sights and items for {rows.num_key_heads} key heads; "
+                f"{self._num_key_ranges} and {self.num_key_heads} are accepted"
             )
-        size, blocks = caches.block_size, max(sight.num_blocks for sight in rows.sights)
-        if rows.sights[0].block_size != size or blocks > caches.num_blocks or rows.end_slot > caches.num_blocks * size:
+        size, blocks = caches.block_size, max(key_range.num_blocks for key_range in rows.key_ranges)
+        if (
+            rows.key_ranges[0].block_size != size
+            or blocks > caches.num_blocks
+            or rows.end_slot > caches.num_blocks * size
+        ):
             raise ValueError(
                 f"caches have {caches.num_blocks} blocks of {size} keys; rows take {blocks} of "
-                f"{rows.sights[0].block_size}, and the slot {rows.end_slot - 1}"
+                f"{rows.key_ranges[0].block_size}, and the slot {rows.end_slot - 1}"
             )
-        longest = max(sight.longest for sight in rows.sights)
+        longest = max(key_range.longest for key_range in rows.key_ranges)
         if self._num_positions is not None and longest > self._num_positions:
             raise ValueError(f"turns are for {self._num_positions} positions; a row stands at {longest - 1}")
 
-    def _layer(self, layer: DecoderLayer) -> _Layer:
+    def _layer(self, layer: DecoderLayer) -> _CDecoderLayer:
         width, heads, key_heads = self.width, self.num_heads * self.head_dim, self.num_key_heads * self.head_dim
         inside = layer.down.weight.num_inputs
-        found = _Layer(
+        found = _CDecoderLayer(
             qkv=self._product("qkv", layer.qkv, width, heads + 2 * key_heads),
             out=self._product("out", layer.out, heads, width),
             gate_up=self._product("gate_up", layer.gate_up, width, 2 * inside),
             down=self._product("down", layer.down, inside, width),
             before_attention=self._norm("before_attention", layer.before_attention, width),
             before_mlp=self._norm("before_mlp", layer.before_mlp, width),
-            sight=layer.sight,
+            key_range=layer.key_range,
         )
-        if layer.sight < 0:
-            raise ValueError(f"sight is {layer.sight}; they count from 0")
+        if layer.key_range < 0:
+            raise ValueError(f"sight is {layer.key_range}; they count from 0")
         for name, norm, whole in (("q_norm", layer.q_norm, heads), ("k_norm", layer.k_norm, key_heads)):
             if norm is not None:
                 length = self.head_dim if len(norm) == self.head_dim else whole
                 setattr(found, name, self._norm(name, norm, length))
                 setattr(found, f"{name}_width", length)
-        if layer.turns is not None:
-            cos, sin = layer.turns
+        if layer.rotary_tables is not None:
+            cos, sin = layer.rotary_tables
             for name, table in (("cos", cos), ("sin", sin)):
                 check_tensor(name, table, _FLOAT32, tuple(cos.shape))
             if cos.dim() != 2 or cos.shape[1] % 2 or cos.shape[1] > self.head_dim:
                 raise ValueError(f"cos is {list(cos.shape)}; an even number up to {self.head_dim} may turn")
-            found.cos, found.sin, found.num_turned = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
+            found.cos, found.sin, found.num_rotated = cos.data_ptr(), sin.data_ptr(), cos.shape[1]
         return found
 
     def _norm(self, name: str, weight: Tensor, width: int) -> int:
@@ -306,7 +310,7 @@ class Decoder:
         check_tensor(name, weight, (self._norm_dtype,), (width,))
         return weight.data_ptr()
 
-    def _product(self, name: str, product: Product, num_inputs: int, num_outputs: int) -> _Product:
+    def _product(self, name: str, product: Product, num_inputs: int, num_outputs: int) -> _CProduct:
         weight, bias = product.weight, product.bias
         if (weight.num_inputs, weight.num_outputs) != (num_inputs, num_outputs) or min(num_inputs, num_outputs) < 1:
             found = f"{weight.num_inputs} inputs and {weight.num_outputs} outputs"
@@ -315,7 +319,7 @@ class Decoder:
             check_tensor(f"bias of {name}", bias, (self.dtype,), (num_outputs,))
         if weight.row_dtype != self.dtype:
             raise ValueError(f"{name} multiplies rows of {weight.row_dtype}; {self.dtype} is accepted")
-        return _Product(
+        return _CProduct(
             weight=weight.packed.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             form=weight.form,

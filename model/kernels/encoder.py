@@ -43,13 +43,13 @@ class EncoderLayer:
     last_norm_bias: Tensor
 
 
-class _Layer(ctypes.Structure):
+class _CEncoderLayer(ctypes.Structure):
     """`EncoderLayer` of encoder.cpp."""
 
     _fields_ = [(field.name, ctypes.c_void_p) for field in fields(EncoderLayer)]
 
 
-class _Shape(ctypes.Structure):
+class _CEncoderShape(ctypes.Structure):
     """`EncoderShape` of encoder.cpp."""
 
     _fields_ = [
@@ -82,8 +82,8 @@ class Encoder:
         for layer in layers:
             self._check(layer, ff)
         self._layers = list(layers)
-        self._table = (_Layer * len(layers))(*(_Layer(**_addresses(layer)) for layer in layers))
-        self._shape = _Shape(
+        self._table = (_CEncoderLayer * len(layers))(*(_CEncoderLayer(**_addresses(layer)) for layer in layers))
+        self._shape = _CEncoderShape(
             num_layers=len(layers), num_heads=num_heads, dim=self._width // num_heads, ff=ff, scale=scale, eps=eps
         )
         self._kind = check_numbers("norm", first.norm, 1)

@@ -82,7 +82,7 @@ def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rotate_and_store(
-    qkv: Tensor, turns: tuple[Tensor, Tensor] | None, slots: Tensor, keys: Tensor, values: Tensor
+    qkv: Tensor, rotary_tables: tuple[Tensor, Tensor] | None, slots: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
     """Turn queries and keys by their positions, and put keys and values into places of the cache.
 
@@ -103,19 +103,19 @@ def rotate_and_store(
     check_tensor("values", values, (qkv.dtype,), (num_blocks, num_key_heads, size, dim))
     check_tensor("slots", slots, _INT64, (num_rows,))
     check_indices("slots", slots, num_blocks * size)
-    cos, sin, num_turned = None, None, 0
-    if turns is not None:
-        num_turned = turns[0].shape[-1]
-        for name, table in zip(("cos", "sin"), turns, strict=True):
-            check_tensor(name, table, _FLOAT32, (num_rows, num_turned))
-        if num_turned % 2 or num_turned > dim:
-            raise ValueError(f"cos and sin turn {num_turned} dimensions; an even number up to {dim} is accepted")
-        cos, sin = turns[0].data_ptr(), turns[1].data_ptr()
+    cos, sin, num_rotated = None, None, 0
+    if rotary_tables is not None:
+        num_rotated = rotary_tables[0].shape[-1]
+        for name, table in zip(("cos", "sin"), rotary_tables, strict=True):
+            check_tensor(name, table, _FLOAT32, (num_rows, num_rotated))
+        if num_rotated % 2 or num_rotated > dim:
+            raise ValueError(f"cos and sin turn {num_rotated} dimensions; an even number up to {dim} is accepted")
+        cos, sin = rotary_tables[0].data_ptr(), rotary_tables[1].data_ptr()
     q = torch.empty(num_rows, num_heads, dim)
     kernels().call(
         f"rotate_and_store_{kind}",
         "ppplplllllppp",
-        qkv.data_ptr(), cos, sin, num_turned, slots.data_ptr(), num_rows, num_heads, num_key_heads, dim, size,
+        qkv.data_ptr(), cos, sin, num_rotated, slots.data_ptr(), num_rows, num_heads, num_key_heads, dim, size,
         q.data_ptr(), keys.data_ptr(), values.data_ptr(),
     )  # fmt: skip
     return q

@@ -1,7 +1,7 @@
 """Attention over the paged cache: one seam, two ways. Knows rows, blocks and what each row sees; knows no requests.
 
 A score is q.k, scaled, then capped (Gemma 2), with a bias by distance added (T5), and -inf where the row does not see
-the key. `Sight` says what it sees, so that causal, windowed, bidirectional and cross attention are all the same here.
+the key. `KeyRange` says what it sees, so causal, windowed, bidirectional and cross attention are one thing here.
 
 `NativeAttention` (CPU, float32 and bfloat16: our kernels) gives each row the same bits whatever stands beside it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
@@ -18,15 +18,15 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from model.batch import Batch, Sight
-from model.kernels.attention import ToldTable, attend, attention_rows, mix_rows, softmax_rows
+from model.batch import Batch, KeyRange
+from model.kernels.attention import PatternOutput, attend, attention_rows, mix_rows, softmax_rows
 from model.kernels.library import num_threads
 from model.kernels.rows import rotate_and_store
 from model.kv_cache import LayerCache
 from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32
 from model.layers.rope import Rope
 
-Turns = tuple[torch.Tensor, torch.Tensor]
+RotaryTables = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,9 @@ class AttentionRule:
 class Attention(Protocol):
     """What a block asks of its attention."""
 
-    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+    def write_kv(
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
+    ) -> torch.Tensor:
         """Turn queries and keys by their positions and put keys and values where the batch says.
 
         qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. turns: cos and sin
@@ -54,18 +56,18 @@ class Attention(Protocol):
         q [T, H, D] for `attend` and `rows`.
         """
 
-    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         """Put keys and values of cross attention where `slots` says.
 
         kv [E, 2K, D]: key heads, value heads; slots [E] int64: block * block_size + place.
         """
 
     def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
         """softmax(scores) V for the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
 
-        q may have the type that `enter` gives or the cache's. Raises ValueError when the rule's bias does not reach.
+        q may have the type that `write_kv` gives or the cache's. Raises ValueError when the rule's bias does not reach.
         """
 
     def rows(
@@ -74,14 +76,14 @@ class Attention(Protocol):
         rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        sight: Sight,
+        key_range: KeyRange,
         span: int,
         rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
         """What chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
 
-        S is `sight.num_keys(span)`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
+        S is `key_range.num_keys(span)`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
         "dots" (the bare q.k, unseen keys -inf). float32, or float64 in float64.
         """
 
@@ -89,7 +91,13 @@ class Attention(Protocol):
         """Scores as `rows` gives them [heads, rows, S] -> the pattern, by the same steps as `attend`."""
 
     def mix(
-        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+        self,
+        pattern: torch.Tensor,
+        heads: Sequence[int],
+        num_heads: int,
+        cache: LayerCache,
+        key_range: KeyRange,
+        span: int,
     ) -> torch.Tensor:
         """pattern [len(heads), rows, S] of one span times the values those heads read, by the same steps as `attend`.
 
@@ -97,21 +105,21 @@ class Attention(Protocol):
         """
 
 
-def cached_keys(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
+def cached_keys(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
     """The keys of one span in order, as they are cached (turned): a copy [S, K, D]."""
-    blocks = cache.keys[_table(cache, sight, span)]  # [J, K, D, B]
-    return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: sight.num_keys(span)]
+    blocks = cache.keys[_table(cache, key_range, span)]  # [J, K, D, B]
+    return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: key_range.num_keys(span)]
 
 
-def cached_values(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
+def cached_values(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
     """The values of one span in order: a copy [S, K, D]."""
-    blocks = cache.values[_table(cache, sight, span)]  # [J, K, B, D]
-    return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: sight.num_keys(span)]
+    blocks = cache.values[_table(cache, key_range, span)]  # [J, K, B, D]
+    return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: key_range.num_keys(span)]
 
 
-def _table(cache: LayerCache, sight: Sight, span: int) -> torch.Tensor:
-    num_blocks = -(-sight.num_keys(span) // sight.block_size)
-    return torch.from_numpy(sight.tables_array[span, :num_blocks]).to(cache.keys.device)
+def _table(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
+    num_blocks = -(-key_range.num_keys(span) // key_range.block_size)
+    return torch.from_numpy(key_range.tables_array[span, :num_blocks]).to(cache.keys.device)
 
 
 class PlainAttention:
@@ -121,17 +129,19 @@ class PlainAttention:
         """arithmetic: None is `TorchArithmetic`."""
         self._arithmetic = TorchArithmetic() if arithmetic is None else arithmetic
 
-    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+    def write_kv(
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
+    ) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
         heads = qkv.shape[1] - 2 * key_heads
         q, k, v = qkv[:, :heads], qkv[:, heads : heads + key_heads], qkv[:, heads + key_heads :]
-        if turns is not None:
-            cos, sin = turns[0][: len(q)], turns[1][: len(q)]
-            q, k = Rope.turn(q, cos, sin), Rope.turn(k, cos, sin)
+        if rotary_tables is not None:
+            cos, sin = rotary_tables[0][: len(q)], rotary_tables[1][: len(q)]
+            q, k = Rope.rotate(q, cos, sin), Rope.rotate(k, cos, sin)
         self._store(k, v, cache, batch.slots_array[: len(k)])
         return q
 
-    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         k, v = kv.chunk(2, 1)
         self._store(k, v, cache, slots)
 
@@ -143,9 +153,9 @@ class PlainAttention:
         cache.values[blocks, :, places] = v.to(cache.values.dtype)
 
     def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
-        check_reach(rule, sight)
+        check_reach(rule, key_range)
         heads = torch.arange(q.shape[1], device=q.device)
         readers = _key_heads(heads, q.shape[1], cache)
         out = torch.empty_like(q)
@@ -154,9 +164,9 @@ class PlainAttention:
                 break
             batch.check()
             rows = slice(first, batch.first_rows[span + 1])
-            keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)
+            keys, values = cached_keys(cache, key_range, span), cached_values(cache, key_range, span)
             dots = self._arithmetic.dots(q[rows].transpose(0, 1), keys[:, readers].permute(1, 2, 0))  # [H, rows, S]
-            scores = self._scores(dots, heads, sight, rows, rule)
+            scores = self._scores(dots, heads, key_range, rows, rule)
             pattern = self.softmax(scores)
             out[rows] = self._arithmetic.mix(pattern, values[:, readers].transpose(0, 1)).transpose(0, 1)
         return out
@@ -167,24 +177,29 @@ class PlainAttention:
         rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        sight: Sight,
+        key_range: KeyRange,
         span: int,
         rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        check_reach(rule, sight)
+        check_reach(rule, key_range)
         wide = at_least_float32(q.dtype)
         chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
-        keys = cached_keys(cache, sight, span)[:, _key_heads(chosen, q.shape[1], cache)].to(wide)  # [S, heads, D]
+        keys = cached_keys(cache, key_range, span)[:, _key_heads(chosen, q.shape[1], cache)].to(wide)  # [S, heads, D]
         queries = q[torch.from_numpy(where).to(q.device)][:, chosen].to(wide)
         dots = self._arithmetic.dots(queries.transpose(0, 1), keys.permute(1, 2, 0))  # [heads, rows, S]
         if kind == "dots":
-            return self._masked(dots, sight, where)
-        scores = self._scores(dots, chosen, sight, where, rule)
+            return self._masked(dots, key_range, where)
+        scores = self._scores(dots, chosen, key_range, where, rule)
         return self.softmax(scores) if kind == "pattern" else scores
 
     def _scores(
-        self, dots: torch.Tensor, heads: torch.Tensor, sight: Sight, rows: slice | np.ndarray, rule: AttentionRule
+        self,
+        dots: torch.Tensor,
+        heads: torch.Tensor,
+        key_range: KeyRange,
+        rows: slice | np.ndarray,
+        rule: AttentionRule,
     ) -> torch.Tensor:
         """dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
         scores = dots * rule.scale
@@ -192,16 +207,16 @@ class PlainAttention:
             scores = rule.softcap * self._arithmetic.tanh(scores / rule.softcap)
         if rule.bias is not None:
             reach = (rule.bias.shape[1] + 1) // 2
-            positions = torch.from_numpy(sight.positions_array[rows]).to(dots.device)
+            positions = torch.from_numpy(key_range.positions_array[rows]).to(dots.device)
             distances = torch.arange(dots.shape[-1], device=dots.device) - positions[:, None]  # [rows, S]
             scores = scores + rule.bias[heads][:, distances + reach - 1]
-        return self._masked(scores, sight, rows)
+        return self._masked(scores, key_range, rows)
 
     @staticmethod
-    def _masked(scores: torch.Tensor, sight: Sight, rows: slice | np.ndarray) -> torch.Tensor:
+    def _masked(scores: torch.Tensor, key_range: KeyRange, rows: slice | np.ndarray) -> torch.Tensor:
         """Keys out of sight are -inf: scores [heads, rows, S]."""
         first, last = (
-            torch.from_numpy(a[rows]).to(scores.device)[:, None] for a in (sight.first_array, sight.last_array)
+            torch.from_numpy(a[rows]).to(scores.device)[:, None] for a in (key_range.first_array, key_range.last_array)
         )
         keys = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
@@ -210,38 +225,46 @@ class PlainAttention:
         return self._arithmetic.softmax(scores)
 
     def mix(
-        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+        self,
+        pattern: torch.Tensor,
+        heads: Sequence[int],
+        num_heads: int,
+        cache: LayerCache,
+        key_range: KeyRange,
+        span: int,
     ) -> torch.Tensor:
         readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, cache)
-        values = cached_values(cache, sight, span)[:, readers]  # [S, heads, D]
+        values = cached_values(cache, key_range, span)[:, readers]  # [S, heads, D]
         return self._arithmetic.mix(pattern, values.transpose(0, 1))
 
 
 class NativeAttention:
     """Our kernels, on CPU tensors of float32 or bfloat16."""
 
-    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
+    def write_kv(
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
+    ) -> torch.Tensor:
         num_rows = len(qkv)
-        tables = None if turns is None else (turns[0][:num_rows, 0], turns[1][:num_rows, 0])
+        tables = None if rotary_tables is None else (rotary_tables[0][:num_rows, 0], rotary_tables[1][:num_rows, 0])
         slots = torch.from_numpy(batch.slots_array[:num_rows])
         return rotate_and_store(qkv.contiguous(), tables, slots, cache.keys, cache.values)
 
-    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         rotate_and_store(kv.contiguous(), None, torch.from_numpy(slots), cache.keys, cache.values)
 
     def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
-        return self.attend_and_tell(q, cache, batch, sight, rule, None)
+        return self.attend_with_pattern_output(q, cache, batch, key_range, rule, None)
 
-    def attend_and_tell(
+    def attend_with_pattern_output(
         self,
         q: torch.Tensor,
         cache: LayerCache,
         batch: Batch,
-        sight: Sight,
+        key_range: KeyRange,
         rule: AttentionRule,
-        told: ToldTable | None,
+        pattern_output: PatternOutput | None,
     ) -> torch.Tensor:
         """`attend`, which writes the patterns too where a table says, of the keys that each row sees."""
         out = torch.empty(q.shape, dtype=cache.values.dtype)
@@ -252,12 +275,12 @@ class NativeAttention:
                 q,
                 cache.keys,
                 cache.values,
-                sight.seen,
+                key_range.seen,
                 items,
                 scale=rule.scale,
                 softcap=rule.softcap,
                 bias=rule.bias,
-                told=told,
+                pattern_output=pattern_output,
                 out=out,
             )
         return out
@@ -268,7 +291,7 @@ class NativeAttention:
         rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        sight: Sight,
+        key_range: KeyRange,
         span: int,
         rule: AttentionRule,
         kind: str,
@@ -278,9 +301,9 @@ class NativeAttention:
             rows,
             heads,
             cache.keys,
-            sight.seen,
+            key_range.seen,
             span,
-            sight.num_keys(span),
+            key_range.num_keys(span),
             kind,
             scale=rule.scale,
             softcap=rule.softcap,
@@ -291,10 +314,16 @@ class NativeAttention:
         return softmax_rows(scores)
 
     def mix(
-        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+        self,
+        pattern: torch.Tensor,
+        heads: Sequence[int],
+        num_heads: int,
+        cache: LayerCache,
+        key_range: KeyRange,
+        span: int,
     ) -> torch.Tensor:
         readers = _key_heads(torch.tensor(list(heads)), num_heads, cache).tolist()
-        return mix_rows(pattern, readers, cache.values, sight.seen, span)
+        return mix_rows(pattern, readers, cache.values, key_range.seen, span)
 
 
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
@@ -302,7 +331,7 @@ def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.
     return heads // (num_heads // cache.keys.shape[1])
 
 
-def check_reach(rule: AttentionRule, sight: Sight) -> None:
-    if rule.bias is not None and rule.bias.shape[1] < 2 * sight.longest - 1:
+def check_reach(rule: AttentionRule, key_range: KeyRange) -> None:
+    if rule.bias is not None and rule.bias.shape[1] < 2 * key_range.longest - 1:
         reach = (rule.bias.shape[1] + 1) // 2
-        raise ValueError(f"the position bias reaches {reach} positions; a sequence has {sight.longest}")
+        raise ValueError(f"the position bias reaches {reach} positions; a sequence has {key_range.longest}")

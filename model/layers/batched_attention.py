@@ -16,11 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from model.batch import Batch, Sight
+from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, PlainAttention, Turns, cached_keys, cached_values, check_reach
+from model.layers.attention import AttentionRule, PlainAttention, RotaryTables, cached_keys, cached_values, check_reach
 from model.layers.attention_arithmetic import at_least_float32
-from model.layers.decode_batch import DecodeBatch, RowSight
+from model.layers.decode_batch import DecodeBatch, RowKeyRange
 from model.layers.rope import Rope
 
 _T = TypeVar("_T")
@@ -37,14 +37,14 @@ class BatchedAttention(PlainAttention):
         self._made: dict[Hashable, Any] = {}
         """What the layers of that batch share, on its device."""
 
-    def enter(
-        self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch | DecodeBatch
+    def write_kv(
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch | DecodeBatch
     ) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
         heads = qkv.shape[1] - 2 * key_heads
         turned, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
-        if turns is not None:
-            turned = Rope.turn(turned, turns[0][: len(qkv)], turns[1][: len(qkv)])
+        if rotary_tables is not None:
+            turned = Rope.rotate(turned, rotary_tables[0][: len(qkv)], rotary_tables[1][: len(qkv)])
         if isinstance(batch, DecodeBatch):
             blocks, places = batch.blocks, batch.places
         else:
@@ -61,58 +61,58 @@ class BatchedAttention(PlainAttention):
         q: torch.Tensor,
         cache: LayerCache,
         batch: Batch | DecodeBatch,
-        sight: Sight | RowSight,
+        key_range: KeyRange | RowKeyRange,
         rule: AttentionRule,
     ) -> torch.Tensor:
-        if isinstance(batch, DecodeBatch) or isinstance(sight, RowSight):
+        if isinstance(batch, DecodeBatch) or isinstance(key_range, RowKeyRange):
             assert isinstance(batch, DecodeBatch)
-            assert isinstance(sight, RowSight)
+            assert isinstance(key_range, RowKeyRange)
             batch.queries.append(q)
-            return _attend_rows(q, cache, sight, rule)
+            return _attend_rows(q, cache, key_range, rule)
         spans = range(np.searchsorted(batch.first_rows, len(q)))
         longer = [span for span in spans if batch.spans[span].num_rows > 1]
         if longer and (rule.softcap is not None or rule.bias is not None):  # torch's kernels know neither
-            return super().attend(q, cache, batch, sight, rule)
-        check_reach(rule, sight)
+            return super().attend(q, cache, batch, key_range, rule)
+        check_reach(rule, key_range)
         batch.check()
         alone = [span for span in spans if batch.spans[span].num_rows == 1]
         if not longer:
-            return _attend_rows(q, cache, self._row_sight(batch, sight, alone), rule)
+            return _attend_rows(q, cache, self._row_key_range(batch, key_range, alone), rule)
         out = torch.empty_like(q)
         if alone:
             places = torch.tensor([batch.first_rows[span] for span in alone], device=q.device)
-            out[places] = _attend_rows(q[places], cache, self._row_sight(batch, sight, alone), rule)
-        whole = [span for span in longer if _is_whole_prompt(batch, sight, span)]
-        for group in _of_like_length(sight, whole):
+            out[places] = _attend_rows(q[places], cache, self._row_key_range(batch, key_range, alone), rule)
+        whole = [span for span in longer if _is_whole_prompt(batch, key_range, span)]
+        for group in _of_like_length(key_range, whole):
             batch.check()
-            prompts = self._shared(batch, ("prompts", sight, *group), partial(_Prompts.of, batch, sight, group))
+            prompts = self._shared(batch, ("prompts", key_range, *group), partial(_Prompts.of, batch, key_range, group))
             out[prompts.own_rows] = prompts.attend(q, cache, rule)
         for span in [span for span in longer if span not in whole]:
             batch.check()
             rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
-            out[rows] = self._attend_span(q[rows], cache, batch, sight, span, rule)
+            out[rows] = self._attend_span(q[rows], cache, batch, key_range, span, rule)
         return out
 
     def _attend_span(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, span: int, rule: AttentionRule
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, span: int, rule: AttentionRule
     ) -> torch.Tensor:
         """Of all rows of one span: q [n, H, D] -> [n, H, D]."""
-        keys, values = cached_keys(cache, sight, span), cached_values(cache, sight, span)  # [S, K, D]
+        keys, values = cached_keys(cache, key_range, span), cached_values(cache, key_range, span)  # [S, K, D]
         group = q.shape[1] // keys.shape[1]
         if group > 1:
             keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         q, keys, values = (x.transpose(0, 1)[None] for x in (q.to(keys.dtype), keys, values))  # [1, H, n or S, D]
-        mask = self._mask(batch, sight, span)
+        mask = self._mask(batch, key_range, span)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
-    def _mask(self, batch: Batch, sight: Sight, span: int) -> torch.Tensor | None:
+    def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> torch.Tensor | None:
         """Which keys the rows of a span see: [n, S] bool; None is all. On a GPU a causal mask is not written out."""
         rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
-        first, last, num_keys = sight.first_array[rows], sight.last_array[rows], sight.num_keys(span)
+        first, last, num_keys = key_range.first_array[rows], key_range.last_array[rows], key_range.num_keys(span)
         if not first.any():
             if (last == num_keys).all():
                 return None
-            if batch.device.type == "cuda" and (last == sight.positions_array[rows] + 1).all():
+            if batch.device.type == "cuda" and (last == key_range.positions_array[rows] + 1).all():
                 from torch.nn.attention.bias import causal_lower_right  # here: loading it takes a second
 
                 return causal_lower_right(len(last), num_keys)
@@ -121,20 +121,20 @@ class BatchedAttention(PlainAttention):
             keys = np.arange(num_keys)
             return torch.from_numpy((keys >= first[:, None]) & (keys < last[:, None])).to(batch.device)
 
-        return self._shared(batch, ("mask", sight, span), make)
+        return self._shared(batch, ("mask", key_range, span), make)
 
-    def _row_sight(self, batch: Batch, sight: Sight, alone: list[int]) -> RowSight:
+    def _row_key_range(self, batch: Batch, key_range: KeyRange, alone: list[int]) -> RowKeyRange:
         """Of spans of one row each."""
 
-        def make() -> RowSight:
+        def make() -> RowKeyRange:
             rows = np.take(batch.first_rows, alone)
-            width = -(-int(sight.lengths_array[alone].max()) // sight.block_size)
-            of_rows = (sight.positions_array[rows], sight.first_array[rows], sight.last_array[rows])
-            packed = np.column_stack((sight.tables_array[alone, :width], *of_rows))  # [R, J + 3]
+            width = -(-int(key_range.lengths_array[alone].max()) // key_range.block_size)
+            of_rows = (key_range.positions_array[rows], key_range.first_array[rows], key_range.last_array[rows])
+            packed = np.column_stack((key_range.tables_array[alone, :width], *of_rows))  # [R, J + 3]
             numbers = torch.from_numpy(packed).to(batch.device)  # one copy
-            return RowSight.of(numbers[:, :width], *numbers[:, width:].unbind(1), size=sight.block_size)
+            return RowKeyRange.of(numbers[:, :width], *numbers[:, width:].unbind(1), size=key_range.block_size)
 
-        return self._shared(batch, ("rows", sight, len(alone)), make)
+        return self._shared(batch, ("rows", key_range, len(alone)), make)
 
     def _shared(self, batch: Batch, name: Hashable, make: Callable[[], _T]) -> _T:
         """What is made for the first layer of a batch that asks, and serves the others."""
@@ -146,20 +146,22 @@ class BatchedAttention(PlainAttention):
         return made
 
 
-def _is_whole_prompt(batch: Batch, sight: Sight, span: int) -> bool:
+def _is_whole_prompt(batch: Batch, key_range: KeyRange, span: int) -> bool:
     """Whether a span begins at position 0, and each row sees itself and all before it."""
     rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
-    positions = sight.positions_array[rows]
+    positions = key_range.positions_array[rows]
     return bool(
-        positions[0] == 0 and not sight.first_array[rows].any() and (sight.last_array[rows] == positions + 1).all()
+        positions[0] == 0
+        and not key_range.first_array[rows].any()
+        and (key_range.last_array[rows] == positions + 1).all()
     )
 
 
-def _of_like_length(sight: Sight, spans: list[int]) -> list[list[int]]:
+def _of_like_length(key_range: KeyRange, spans: list[int]) -> list[list[int]]:
     """Groups in which no span is less than half as long as another."""
     groups: list[list[int]] = []
-    for span in sorted(spans, key=sight.num_keys, reverse=True):
-        if groups and 2 * sight.num_keys(span) >= sight.num_keys(groups[-1][0]):
+    for span in sorted(spans, key=key_range.num_keys, reverse=True):
+        if groups and 2 * key_range.num_keys(span) >= key_range.num_keys(groups[-1][0]):
             groups[-1].append(span)
         else:
             groups.append([span])
@@ -182,14 +184,14 @@ class _Prompts:
     """[n]: the rows of the batch that these are."""
 
     @classmethod
-    def of(cls, batch: Batch, sight: Sight, spans: list[int]) -> "_Prompts":
-        lengths = sight.lengths_array[spans][:, None]
-        width = -(-int(lengths.max()) // sight.block_size)
-        positions = np.arange(width * sight.block_size)
+    def of(cls, batch: Batch, key_range: KeyRange, spans: list[int]) -> "_Prompts":
+        lengths = key_range.lengths_array[spans][:, None]
+        width = -(-int(lengths.max()) // key_range.block_size)
+        positions = np.arange(width * key_range.block_size)
         rows = np.take(batch.first_rows, spans)[:, None] + np.minimum(positions, lengths - 1)
         beyond = positions >= lengths
         own = np.flatnonzero(~beyond)
-        arrays = (sight.tables_array[spans, :width], rows, beyond, own, rows.ravel()[own])
+        arrays = (key_range.tables_array[spans, :width], rows, beyond, own, rows.ravel()[own])
         return cls(*(torch.from_numpy(array).to(batch.device) for array in arrays))
 
     def attend(self, q: torch.Tensor, cache: LayerCache, rule: AttentionRule) -> torch.Tensor:
@@ -211,24 +213,24 @@ def rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
     return max(1, GATHER_BYTES // (num_keys * key_heads * dim * cache.keys.itemsize))
 
 
-def _attend_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:
+def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
     """One row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES allow."""
-    step = rows_at_a_time(sight.longest, cache)
+    step = rows_at_a_time(key_range.longest, cache)
     if len(q) <= step:
-        return _attend_some_rows(q, cache, sight, rule)
+        return _attend_some_rows(q, cache, key_range, rule)
     starts = range(0, len(q), step)
     return torch.cat(
-        [_attend_some_rows(q[i : i + step], cache, sight.of_rows(slice(i, i + step)), rule) for i in starts]
+        [_attend_some_rows(q[i : i + step], cache, key_range.of_rows(slice(i, i + step)), rule) for i in starts]
     )
 
 
-def _attend_some_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule: AttentionRule) -> torch.Tensor:
+def _attend_some_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
     num_rows, num_heads, dim = q.shape
     key_heads = cache.keys.shape[1]
-    keys = cache.keys.transpose(0, 1)[:, sight.tables]  # [K, R, J, D, B]
-    values = cache.values.transpose(0, 1)[:, sight.tables].flatten(2, 3)  # [K, R, S, D]
+    keys = cache.keys.transpose(0, 1)[:, key_range.tables]  # [K, R, J, D, B]
+    values = cache.values.transpose(0, 1)[:, key_range.tables].flatten(2, 3)  # [K, R, S, D]
     # What nobody put there, or another sequence did, may be no number, and a weight of 0 does not take that away.
-    values = values.masked_fill_(sight.unseen[:, :, None], 0)
+    values = values.masked_fill_(key_range.unseen[:, :, None], 0)
     queries = q.to(keys.dtype).view(num_rows, key_heads, -1, dim).transpose(0, 1)  # [K, R, G, D]
     dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [K, R, G, S]
     scores = dots.to(at_least_float32(dots.dtype)) * rule.scale
@@ -236,9 +238,11 @@ def _attend_some_rows(q: torch.Tensor, cache: LayerCache, sight: RowSight, rule:
         scores = rule.softcap * torch.tanh(scores / rule.softcap)
     if rule.bias is not None:
         reach = (rule.bias.shape[1] + 1) // 2
-        distances = torch.arange(sight.longest, device=q.device) - sight.positions[:, None] + reach - 1  # [R, S]
+        distances = (
+            torch.arange(key_range.longest, device=q.device) - key_range.positions[:, None] + reach - 1
+        )  # [R, S]
         bias = rule.bias[:, distances.clamp(0, 2 * reach - 2)]  # [H, R, S]; what is clamped is not seen
         scores = scores + bias.view(key_heads, -1, *distances.shape).transpose(1, 2)
-    pattern = torch.softmax(scores.masked_fill_(sight.unseen[:, None], float("-inf")), -1)
+    pattern = torch.softmax(scores.masked_fill_(key_range.unseen[:, None], float("-inf")), -1)
     z = pattern.to(values.dtype) @ values  # [K, R, G, D]
     return z.transpose(0, 1).reshape(num_rows, num_heads, dim)

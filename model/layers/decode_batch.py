@@ -44,11 +44,11 @@ def pack(batch: Batch, num_rows: int, num_blocks: int, out: np.ndarray) -> None:
 
 def most_blocks(batch: Batch) -> int:
     """Blocks that hold the keys of the longest span."""
-    return -(-batch.sight().longest // batch.block_size)
+    return -(-batch.key_range().longest // batch.block_size)
 
 
 @dataclass(frozen=True, eq=False)
-class RowSight:
+class RowKeyRange:
     """Which cached keys each row sees, one row a sequence: those at positions first <= k < last."""
 
     tables: torch.Tensor
@@ -61,15 +61,15 @@ class RowSight:
     @classmethod
     def of(
         cls, tables: torch.Tensor, positions: torch.Tensor, first: torch.Tensor | None, last: torch.Tensor, *, size: int
-    ) -> "RowSight":
+    ) -> "RowKeyRange":
         """first, last [R]; no first is 0. size: B."""
         keys = torch.arange(tables.shape[1] * size, device=tables.device)
         unseen = keys >= last[:, None]  # [R, S]
         return cls(tables, positions, unseen if first is None else unseen | (keys < first[:, None]))
 
-    def of_rows(self, rows: slice) -> "RowSight":
+    def of_rows(self, rows: slice) -> "RowKeyRange":
         """Of some of the rows."""
-        return RowSight(self.tables[rows], self.positions[rows], self.unseen[rows])
+        return RowKeyRange(self.tables[rows], self.positions[rows], self.unseen[rows])
 
     @property
     def longest(self) -> int:
@@ -90,7 +90,7 @@ class DecodeBatch:
         self.queries: list[torch.Tensor] = []
         """[R, H, D] of each layer that ran, turned: for whoever looks inside afterwards."""
         self._tables = lines[_HEADER:].T
-        self._sights: dict[int | None, RowSight] = {}
+        self._key_ranges: dict[int | None, RowKeyRange] = {}
 
     def num_rows_at(self, layer: int) -> int:
         """All of them: a token to be sampled needs every layer."""
@@ -103,11 +103,11 @@ class DecodeBatch:
     def check(self) -> None:
         """Nothing is asked: a captured graph cannot be left in its middle."""
 
-    def sight(self, causal: bool = True, window: int | None = None) -> RowSight:
-        """As `Batch.sight`; single rows at the end of their text see the same, causal or not."""
-        if window not in self._sights:
+    def key_range(self, causal: bool = True, window: int | None = None) -> RowKeyRange:
+        """As `Batch.key_range`; single rows at the end of their text see the same, causal or not."""
+        if window not in self._key_ranges:
             first = None if window is None else self.positions - (window - 1)
-            self._sights[window] = RowSight.of(
+            self._key_ranges[window] = RowKeyRange.of(
                 self._tables, self.positions, first, self.positions + 1, size=self.block_size
             )
-        return self._sights[window]
+        return self._key_ranges[window]

@@ -89,9 +89,9 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
         if rope.mscale and rope.mscale_all_dim:
             scaling = temperature(rope.mscale) / temperature(rope.mscale_all_dim)
 
-    def dimension(turns: float) -> float:
+    def dimension(rotary_tables: float) -> float:
         """The dimension whose wave turns this often within the original context."""
-        return dims * math.log(rope.original_max_position / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
+        return dims * math.log(rope.original_max_position / (rotary_tables * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
@@ -142,21 +142,21 @@ class Rope:
     ) -> None:
         """`dtype` is the model's. The tables are float32, and float64 for float64."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        turns = frequencies(rope, head_dim, max_len, wide)
-        angles = torch.arange(max_len, dtype=wide)[:, None] * turns.inverse  # [max_len, R / 2]
+        rotary_tables = frequencies(rope, head_dim, max_len, wide)
+        angles = torch.arange(max_len, dtype=wide)[:, None] * rotary_tables.inverse  # [max_len, R / 2]
         is_native = why_not_native(wide, torch.device("cpu")) is None
         cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())
-        cos, sin = cos * turns.scaling, sin * turns.scaling
+        cos, sin = cos * rotary_tables.scaling, sin * rotary_tables.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
         self.cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
         self.sin = torch.cat((-sin, sin), -1).to(device)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and signed sin of positions [T], both [T, 1, R]: looked up once a step, used by `turn` in every layer."""
+        """cos and signed sin of positions [T], both [T, 1, R]: looked up once a step, for all layers."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
     @staticmethod
-    def turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """x [T, H, D] with its first R dimensions turned by what `at` gave.
 
         Computed in the tables' dtype, rounded to x's once, at the end.
@@ -166,7 +166,7 @@ class Rope:
         """
         dims = cos.shape[-1]
         if dims < x.shape[-1]:
-            return torch.cat((Rope.turn(x[..., :dims], cos, sin), x[..., dims:]), -1)
+            return torch.cat((Rope.rotate(x[..., :dims], cos, sin), x[..., dims:]), -1)
         turned = x * cos
         turned += x.roll(dims // 2, -1) * sin
         return turned.to(x.dtype)
@@ -174,4 +174,4 @@ class Rope:
     def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """q [T, Hq, D], k [T, Hk, D], positions [T] (integers under max_len) -> both turned."""
         cos, sin = self.at(positions)
-        return self.turn(q, cos, sin), self.turn(k, cos, sin)
+        return self.rotate(q, cos, sin), self.rotate(k, cos, sin)

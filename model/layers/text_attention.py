@@ -7,7 +7,7 @@ bfloat16 is precise, not to the last bit. In float32, and where bfloat16 is wide
 
 import torch
 
-from model.batch import Batch, Sight
+from model.batch import Batch, KeyRange
 from model.kernels.choice import bfloat16_arithmetic
 from model.kernels.encoder import attend_texts
 from model.kv_cache import LayerCache
@@ -18,7 +18,7 @@ class TextAttention(NativeAttention):
     """`NativeAttention` of rows that see all of their text: no bias, no cap, no mask, a key head to each head."""
 
     def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
         rows, heads, dim = q.shape
         qkv = torch.empty(rows, 3, heads, dim, dtype=cache.values.dtype)
@@ -27,5 +27,5 @@ class TextAttention(NativeAttention):
         for text in range(len(first_rows) - 1):
             batch.check()
             own = slice(first_rows[text], first_rows[text + 1])
-            qkv[own, 1], qkv[own, 2] = cached_keys(cache, sight, text), cached_values(cache, sight, text)
+            qkv[own, 1], qkv[own, 2] = cached_keys(cache, key_range, text), cached_values(cache, key_range, text)
         return attend_texts(qkv, torch.tensor(first_rows), rule.scale, bfloat16_arithmetic())

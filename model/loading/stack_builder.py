@@ -23,7 +23,7 @@ from model.network.embedding import Embedding
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
 from model.network.stack import Stack
-from model.network.sublayers import CrossAttention, Feedforward, Heads, SelfAttention
+from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
 from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
 from model.sharding.shares import Share, Shares
 
@@ -121,9 +121,9 @@ class StackBuilder:
         weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
         return SummedLinear(weight, bias, self.shares.group, batch_invariant=self.batch_invariant)
 
-    def _heads(self, name: str, rule: AttentionRule, out: str) -> Heads:
+    def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
         if self.shares is None:
-            return Heads(name, self.attention, rule, self._added(out))
+            return AttentionHeads(name, self.attention, rule, self._added(out))
         return SplitHeads(name, self.attention, rule, self._added(out), self.shares)
 
     def _block(self, index: int, rule: AttentionRule) -> Block:

@@ -8,15 +8,15 @@ from typing import Protocol
 
 import torch
 
-from model.hooks.hooks import LayerLooks
+from model.hooks.hooks import LayerHooks
 from model.layers.norm import Norm
-from model.network.sublayers import CrossAttention, SelfAttention, Step
+from model.network.sublayers import BlockInputs, CrossAttention, SelfAttention
 
 
 class Sublayer(Protocol):
     """x [T, d] -> [T, d]."""
 
-    def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,24 +37,24 @@ class Residual:
     after: Norm | None = None
     of_sum: Norm | None = None
 
-    def added(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
+    def added(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """What is added to the stream x [T, d]."""
-        y = self.f(_normed(self.before, self.norm, x, look), step, look)
+        y = self.f(_normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
-        y = _normed(self.after, second, y, look)
-        return y if look is None else look(self.out, y)
+        y = _normed(self.after, second, y, layer_hooks)
+        return y if layer_hooks is None else layer_hooks(self.out, y)
 
-    def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
-        x = _normed(self.of_sum, self.norm, x + self.added(x, step, look), look)
-        return x if look is None else look(self.stream, x)
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        x = _normed(self.of_sum, self.norm, x + self.added(x, step, layer_hooks), layer_hooks)
+        return x if layer_hooks is None else layer_hooks(self.stream, x)
 
 
-def _normed(norm: Norm | None, name: str, x: torch.Tensor, look: LayerLooks | None) -> torch.Tensor:
+def _normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
     if norm is None:
         return x
     normed = norm(x)
-    if look is not None:
-        look.of_norm(name, norm, x, normed)
+    if layer_hooks is not None:
+        layer_hooks.of_norm(name, norm, x, normed)
     return normed
 
 
@@ -70,27 +70,29 @@ class Block:
     """x + attention(x) + mlp(x), as GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section 2.1)."""
     uses_local_rope: bool = False
 
-    def __call__(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """x [T, d] -> [T, d]."""
-        if look is not None:
-            x = look("hook_resid_pre", x)
+        if layer_hooks is not None:
+            x = layer_hooks("hook_resid_pre", x)
         if self.parallel:
-            attention = self.attention.added(x, step, look)
-            x = self.mlp.added(x, step, look) + attention + x
-            return x if look is None else look("hook_resid_post", x)
-        x = self.attention(x, step, look)
+            attention = self.attention.added(x, step, layer_hooks)
+            x = self.mlp.added(x, step, layer_hooks) + attention + x
+            return x if layer_hooks is None else layer_hooks("hook_resid_post", x)
+        x = self.attention(x, step, layer_hooks)
         if self.cross is not None:
-            x = self.cross(x, step, look)
-        return self.mlp(x, step, look)
+            x = self.cross(x, step, layer_hooks)
+        return self.mlp(x, step, layer_hooks)
 
-    def enter(self, x: torch.Tensor, step: Step, look: LayerLooks | None) -> None:
+    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """As far as the queries, keys and values of the stream x [T, d], and what is seen of them: where that is all
         that anybody needs of this block, most of its products need not be made.
         """
-        if look is not None:
-            x = look("hook_resid_pre", x)
+        if layer_hooks is not None:
+            x = layer_hooks("hook_resid_pre", x)
         assert isinstance(self.attention.f, SelfAttention)
-        self.attention.f.enter(_normed(self.attention.before, self.attention.norm, x, look), step, look)
+        self.attention.f.write_kv(
+            _normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks
+        )
 
     @property
     def cross_attention(self) -> CrossAttention:

@@ -10,7 +10,7 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import LayerLooks
+from model.hooks.hooks import LayerHooks
 from model.kernels.choice import why_not_native
 from model.kernels.embedding import embed
 from model.layers.linear import Linear
@@ -78,31 +78,31 @@ class Embedding:
             at_once=_at_once(tokens, token_type, positions, norm) if is_plain else None,
         )
 
-    def __call__(self, batch: Batch, look: LayerLooks | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
         """The batch's tokens at their positions -> [T, d]."""
-        if self.at_once is not None and look is None:
+        if self.at_once is not None and layer_hooks is None:
             return self.at_once(batch)
         x = self.tokens(batch.token_ids)  # [T, e]
         if self.scale is not None:
             x = x * self.scale
         if self.project is not None:
             x = self.project(x)  # [T, d]
-        if look is not None:
-            x = look("hook_embed", x)
+        if layer_hooks is not None:
+            x = layer_hooks("hook_embed", x)
         if self.token_type is not None:
-            x = x + self._at(look, "hook_token_type_embed", self.token_type.expand(len(x), -1))
+            x = x + self._at(layer_hooks, "hook_token_type_embed", self.token_type.expand(len(x), -1))
         if self.positions is not None:
-            x = x + self._at(look, "hook_pos_embed", self.positions[batch.positions])
+            x = x + self._at(layer_hooks, "hook_pos_embed", self.positions[batch.positions])
         if self.norm is None:
             return x
         normed = self.norm(x)
-        if look is not None:
-            look.of_norm("embed_norm", self.norm, x, normed)
+        if layer_hooks is not None:
+            layer_hooks.of_norm("embed_norm", self.norm, x, normed)
         return normed
 
     @staticmethod
-    def _at(look: LayerLooks | None, point: str, x: torch.Tensor) -> torch.Tensor:
-        return x if look is None else look(point, x)
+    def _at(layer_hooks: LayerHooks | None, point: str, x: torch.Tensor) -> torch.Tensor:
+        return x if layer_hooks is None else layer_hooks(point, x)
 
 
 def _at_once(

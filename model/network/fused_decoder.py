@@ -13,9 +13,9 @@ from typing import Self, TypeGuard, cast
 import numpy as np
 import torch
 
-from model.batch import Batch, Sight
-from model.hooks.attention_hooks import Attended, look_at_rows
-from model.hooks.hooks import Looks
+from model.batch import Batch, KeyRange
+from model.hooks.attention_hooks import Attended, deliver_rows
+from model.hooks.hooks import Hooks
 from model.kernels.attention import AttentionItems
 from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.library import num_threads
@@ -65,7 +65,7 @@ class _Parts:
         of_heads = self.attention.q_norm, self.attention.k_norm
         return [self.before_attention, self.before_mlp, *(norm for norm in of_heads if _is_native(norm))]
 
-    def layer(self, rope: Rope | None, sight: int) -> DecoderLayer:
+    def layer(self, rope: Rope | None, key_range: int) -> DecoderLayer:
         """The same, as the kernels take it."""
         q_norm, k_norm = (
             None if norm is None else norm.weight for norm in (self.attention.q_norm, self.attention.k_norm)
@@ -79,8 +79,8 @@ class _Parts:
             before_mlp=self.before_mlp.weight,
             q_norm=q_norm,
             k_norm=k_norm,
-            turns=None if rope is None else (rope.cos, rope.sin),
-            sight=sight,
+            rotary_tables=None if rope is None else (rope.cos, rope.sin),
+            key_range=key_range,
         )
 
 
@@ -146,14 +146,14 @@ class DecodeStep:
             return None
         return cls(parts, final_norm, [local_rope or rope if block.uses_local_rope else rope for block in blocks])
 
-    def can_run(self, batch: Batch, looks: Looks | None) -> bool:
+    def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
         """Return whether rows are few, see few keys and need all layers, and requests look at attention at most."""
         last = len(self._parts) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows:
             return False
         if not batch.needs_output_of(last):
             return False
-        if looks is not None and (looks.reads or looks.changes or looks.attention_changes):
+        if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
             return False
         return len(self._items(batch)) == 1
 
@@ -161,30 +161,30 @@ class DecodeStep:
         return batch.attention_items(batch.num_rows, self._num_kv_heads, num_threads())
 
     def __call__(
-        self, x: torch.Tensor, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None
+        self, x: torch.Tensor, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None
     ) -> torch.Tensor:
         """x [R, d], which may be overwritten -> the final-normed rows [R, d]; keys and values go into the caches.
 
         Raises what `batch.check` raises, between two calls; the caches then hold the rows of some layers.
         """
         x = x.contiguous()
-        sights = [batch.sight(True, window) for window in self._windows]
+        key_ranges = [batch.key_range(True, window) for window in self._windows]
         shape = batch.num_rows, self._num_heads, self._head_dim
-        wanted = [] if looks is None else [n for n in range(len(caches)) if looks.at(n) is not None]
+        wanted = [] if hooks is None else [n for n in range(len(caches)) if hooks.at(n) is not None]
         queries = {n: torch.empty(shape) for n in wanted}
         counts = np.diff(batch.first_rows)
         (items,) = self._items(batch)
         alone = np.repeat(counts == 1, counts)
-        rows = DecoderRows([each.seen for each in sights], items, batch.slots_array, alone, self._num_kv_heads)
+        rows = DecoderRows([each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads)
         memory, num_layers, out = self._memory(caches), len(caches), x
-        work = self._num_weights * (1 + len(x) // 16) + 64 * int(sights[0].last_array.sum()) * self._num_heads
+        work = self._num_weights * (1 + len(x) // 16) + 64 * int(key_ranges[0].last_array.sum()) * self._num_heads
         step = max(1, _WORK_BETWEEN_CHECKS // work)
         for start in range(0, num_layers, step):
             batch.check()
             end = min(start + step, num_layers)
             out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries)
-        if looks is not None:
-            self._show(looks, queries, batch, caches, sights)
+        if hooks is not None:
+            self._show(hooks, queries, batch, caches, key_ranges)
         return out
 
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
@@ -196,18 +196,19 @@ class DecodeStep:
 
     def _show(
         self,
-        looks: Looks,
+        hooks: Hooks,
         queries: dict[int, torch.Tensor],
         batch: Batch,
         caches: Sequence[LayerCache],
-        sights: Sequence[Sight],
+        key_ranges: Sequence[KeyRange],
     ) -> None:
         """Hand out the attention of some layers from their queries [R, H, D]: the keys are in the caches."""
         for layer, q in queries.items():
-            attention, look = self._parts[layer].attention, looks.at(layer)
-            assert look is not None
-            sight = sights[self._windows.index(attention.window)]
+            attention, layer_hooks = self._parts[layer].attention, hooks.at(layer)
+            assert layer_hooks is not None
+            key_range = key_ranges[self._windows.index(attention.window)]
             heads = attention.heads
-            look_at_rows(
-                Attended(heads.attention, heads.rule, q, caches[layer], sight, cross=False, check=batch.check), look
+            deliver_rows(
+                Attended(heads.attention, heads.rule, q, caches[layer], key_range, cross=False, check=batch.check),
+                layer_hooks,
             )

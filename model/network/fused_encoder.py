@@ -11,7 +11,7 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import Looks
+from model.hooks.hooks import Hooks
 from model.kernels.choice import bfloat16_arithmetic, why_not_native
 from model.kernels.encoder import Encoder, EncoderLayer
 from model.kernels.int8_rows import Quantization
@@ -73,10 +73,10 @@ class EncodeStep:
         of_a_row = len(blocks) * width * (4 * width + 2 * ff)
         self._rows_between_checks = max(_ROWS_BETWEEN_CHECKS, int(_WORK_BETWEEN_CHECKS / of_a_row))
 
-    def can_run(self, batch: Batch, looks: Looks | None) -> bool:
+    def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
         """Return whether no request looks inside, and all texts need all layers."""
         last = len(self._blocks) - 1
-        return looks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
+        return hooks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """x [T, d] -> the same rows, in its memory. Raises what `batch.check` raises, between groups of texts."""

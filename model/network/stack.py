@@ -11,7 +11,7 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import Looks
+from model.hooks.hooks import Hooks
 from model.kv_cache import LayerCache
 from model.layers.norm import Norm
 from model.layers.rope import Rope
@@ -19,7 +19,7 @@ from model.network.block import Block
 from model.network.embedding import Embedding
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep
-from model.network.sublayers import Step
+from model.network.sublayers import BlockInputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,32 +38,32 @@ class Stack:
     encode_step: EncodeStep | None
     """All blocks of an encoder in one call, where it can."""
 
-    def __call__(self, batch: Batch, caches: Sequence[LayerCache], looks: Looks | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
         """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
 
         Returns the final-normed hidden states [T, d] of the leading rows whose spans need all layers; of none, where
         nobody needs the output of the last one. Raises what `batch.check` raises, between two layers or inside one; the
         caches then hold some of the rows.
         """
-        outside = None if looks is None else looks.at(None)
+        outside = None if hooks is None else hooks.at(None)
         x = self.embedding(batch, outside)  # [T, d]
-        if self.decode_step is not None and self.decode_step.can_run(batch, looks):
-            return self.decode_step(x[: batch.num_rows], batch, caches, looks)
-        if self.encode_step is not None and self.encode_step.can_run(batch, looks):
+        if self.decode_step is not None and self.decode_step.can_run(batch, hooks):
+            return self.decode_step(x[: batch.num_rows], batch, caches, hooks)
+        if self.encode_step is not None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
-        turns = None if self.rope is None else self.rope.at(batch.positions)
-        local_turns = turns if self.local_rope is None else self.local_rope.at(batch.positions)
+        rotary_tables = None if self.rope is None else self.rope.at(batch.positions)
+        local_rotary_tables = rotary_tables if self.local_rope is None else self.local_rope.at(batch.positions)
         for block, cache in zip(self.blocks, caches, strict=True):
             rows = batch.num_rows_at(block.index)
             if rows == 0:
                 return x[:0]
             batch.check()
-            step = Step(batch, cache, local_turns if block.uses_local_rope else turns)
-            x, look = x[:rows], None if looks is None else looks.at(block.index)
+            step = BlockInputs(batch, cache, local_rotary_tables if block.uses_local_rope else rotary_tables)
+            x, layer_hooks = x[:rows], None if hooks is None else hooks.at(block.index)
             if not batch.needs_output_of(block.index):
-                block.enter(x, step, look)
+                block.write_kv(x, step, layer_hooks)
                 return x[:0]
-            x = block(x, step, look)
+            x = block(x, step, layer_hooks)
         if self.final_norm is not None:
             hidden = self.final_norm(x)
             if outside is not None:

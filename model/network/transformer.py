@@ -8,7 +8,7 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import Looks
+from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache, LayerCache
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
@@ -62,7 +62,7 @@ class Transformer:
         return self.tokens.device
 
     @torch.inference_mode()
-    def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
         """One step of the (causal) decoder: every row through the layers its span needs.
 
         Fills `cache` at the rows' slots and returns the final-normed hidden states [T, d] of the leading rows whose
@@ -72,10 +72,10 @@ class Transformer:
         """
         if self.decoder is None:
             raise ValueError(f"{self.config.architecture} has no decoder; encode() runs it")
-        return self.decoder(batch, cache.layers, looks)
+        return self.decoder(batch, cache.layers, hooks)
 
     @torch.inference_mode()
-    def encode(self, batch: Batch, looks: Looks | None = None) -> torch.Tensor:
+    def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:
         """A pass of the encoder over whole sequences from position 0 (`Batch.unchunked`).
 
         Returns the hidden states [T, d] of the leading rows whose spans need all layers, after the final norm if there
@@ -91,13 +91,15 @@ class Transformer:
             self._scratch = None  # its memory may serve for the larger one
             scratch = LayerCache.zeros(self.encoder.config, batch.num_blocks, batch.block_size, self.dtype, self.device)
             self._scratch = scratch
-        return self.encoder(batch, [scratch] * self.encoder.config.num_layers, looks)
+        return self.encoder(batch, [scratch] * self.encoder.config.num_layers, hooks)
 
     @torch.inference_mode()
-    def enter_cross(self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, looks: Looks | None = None) -> None:
+    def write_cross_kv(
+        self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, hooks: Hooks | None = None
+    ) -> None:
         """Put the keys and values of every decoder layer's cross attention into `cache`.
 
-        hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `looks` speaks of the decoder's layers
+        hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `hooks` speaks of the decoder's layers
         and of rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k stand here.
 
         Raises ValueError when there is no cross attention.
@@ -105,7 +107,7 @@ class Transformer:
         if self.decoder is None or not self.config.cross_attention:
             raise ValueError(f"{self.config.architecture} has no cross attention")
         for block, layer in zip(self.decoder.blocks, cache.layers, strict=True):
-            block.cross_attention.enter(hidden, layer, slots, None if looks is None else looks.at(block.index))
+            block.cross_attention.write_kv(hidden, layer, slots, None if hooks is None else hooks.at(block.index))
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:

@@ -14,24 +14,24 @@ import torch
 
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
-from model.hooks.hooks import Looks
+from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
-from model.ranks.hooks import Wishes
+from model.ranks.hooks import HookRequests
 from model.sharding.group import Group
 from model.sharding.shares import shares_of
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TensorSpec:
     """What a tensor is like that is to come."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, x: torch.Tensor) -> "Kind":
+    def of(cls, x: torch.Tensor) -> "TensorSpec":
         return cls(tuple(x.shape), x.dtype)
 
 
@@ -68,7 +68,7 @@ class Forward:
     spans: Sequence[Span]
     block_size: int
     cache: int
-    wishes: Wishes | None
+    requested: HookRequests | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,27 +77,27 @@ class Encode:
 
     spans: Sequence[Span]
     block_size: int
-    wishes: Wishes | None
+    requested: HookRequests | None
 
 
 @dataclass(frozen=True, slots=True)
-class EnterCross:
-    """`Transformer.enter_cross` of hidden states, which rank 0 sends."""
+class WriteCrossKV:
+    """`Transformer.write_cross_kv` of hidden states, which rank 0 sends."""
 
-    hidden: Kind
+    hidden: TensorSpec
     cache: int
     slots: np.ndarray
-    wishes: Wishes | None
+    requested: HookRequests | None
 
 
 @dataclass(frozen=True, slots=True)
 class Logits:
     """`Transformer.logits` of hidden states, which rank 0 sends."""
 
-    hidden: Kind
+    hidden: TensorSpec
 
 
-Command = Load | NewCache | DropCache | Forward | Encode | EnterCross | Logits
+Command = Load | NewCache | DropCache | Forward | Encode | WriteCrossKV | Logits
 
 
 class Follower:
@@ -123,14 +123,14 @@ class Follower:
                 Thread(target=cache.touch, daemon=True).start()  # as rank 0's is: what is taken stays flat
             case DropCache(number):
                 self._caches.pop(number, None)
-            case Forward(spans, block_size, number, wishes):
+            case Forward(spans, block_size, number, requested):
                 batch = Batch(spans, block_size, model.device)
-                model.forward(batch, self._caches[number], self._looks(wishes, ""))
-            case Encode(spans, block_size, wishes):
+                model.forward(batch, self._caches[number], self._hooks(requested, ""))
+            case Encode(spans, block_size, requested):
                 prefix = "" if model.config.encoder is None else "encoder."
-                model.encode(Batch(spans, block_size, model.device), self._looks(wishes, prefix))
-            case EnterCross(hidden, number, slots, wishes):
-                model.enter_cross(self._received(hidden), self._caches[number], slots, self._looks(wishes, ""))
+                model.encode(Batch(spans, block_size, model.device), self._hooks(requested, prefix))
+            case WriteCrossKV(hidden, number, slots, requested):
+                model.write_cross_kv(self._received(hidden), self._caches[number], slots, self._hooks(requested, ""))
             case Logits(hidden):
                 model.logits(self._received(hidden))
 
@@ -148,9 +148,9 @@ class Follower:
         )
         self._shares = shares_of(config, self._group)
 
-    def _looks(self, wishes: Wishes | None, prefix: str) -> Looks | None:
-        return None if wishes is None else wishes.looks(self._group, self._shares[prefix])
+    def _hooks(self, requested: HookRequests | None, prefix: str) -> Hooks | None:
+        return None if requested is None else requested.hooks(self._group, self._shares[prefix])
 
     @torch.inference_mode()
-    def _received(self, kind: Kind) -> torch.Tensor:
+    def _received(self, kind: TensorSpec) -> torch.Tensor:
         return self._group.from_leader(torch.empty(kind.shape, dtype=kind.dtype, device=self._device))

@@ -1,6 +1,6 @@
 """Looking inside a network that several ranks hold: only rank 0 knows what somebody wants with the numbers.
 
-Every rank is told which points are read and changed, where, and runs the same `Looks`. At a point of which each has a
+Every rank is told which points are read and changed, where, and runs the same `Hooks`. At a point of which each has a
 part, all parts are put together first. What is read is delivered by rank 0 alone; what is changed is changed there and
 sent to the others. With nobody looking nothing of this runs.
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, LayerLooks, Looks, Place, Read
+from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, LayerHooks, Read, TensorRegion
 from model.sharding.group import Group
 from model.sharding.shares import Shares
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """`Looks` without what is done with the numbers: plain data, for the other ranks."""
+class HookRequests:
+    """`Hooks` without what is done with the numbers: plain data, for the other ranks."""
 
     reads: Sequence[Read]
     changes: Sequence[Change]
@@ -26,28 +26,28 @@ class Wishes:
     attention_changes: Sequence[AttentionChange]
 
     @classmethod
-    def of(cls, looks: Looks) -> "Wishes":
+    def of(cls, hooks: Hooks) -> "HookRequests":
         return cls(
-            [replace(each, deliver=_nothing) for each in looks.reads],
-            [replace(each, apply=_same) for each in looks.changes],
-            [replace(each, heads=dict(each.heads), deliver=_nothing, room=None) for each in looks.attention],
-            [replace(each, apply=_same) for each in looks.attention_changes],
+            [replace(each, deliver=_nothing) for each in hooks.reads],
+            [replace(each, apply=_same) for each in hooks.changes],
+            [replace(each, heads=dict(each.heads), deliver=_nothing, room=None) for each in hooks.attention],
+            [replace(each, apply=_same) for each in hooks.attention_changes],
         )
 
-    def looks(self, group: Group, shares: Shares) -> Looks:
+    def hooks(self, group: Group, shares: Shares) -> Hooks:
         """What a rank other than 0 runs: it delivers nothing and changes what it is told."""
 
         def receive(x: torch.Tensor, *_: slice) -> torch.Tensor:
             return group.from_leader(torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
-        looks = Looks(
+        hooks = Hooks(
             self.reads,
             [replace(each, apply=receive) for each in self.changes],
             self.taps,
             [replace(each, apply=receive) for each in self.attention_changes],
         )
-        looks.serve_by(lambda look: SplitLayerLooks(look, shares))
-        return looks
+        hooks.serve_by(lambda layer_hooks: SplitLayerHooks(layer_hooks, shares))
+        return hooks
 
 
 def _nothing(*_: object) -> None:
@@ -59,16 +59,16 @@ def _same(x: torch.Tensor, *_: slice) -> torch.Tensor:
     return x
 
 
-class SplitLayerLooks(LayerLooks):
+class SplitLayerHooks(LayerHooks):
     """The wishes about one layer, of whose points this rank may have a part."""
 
-    def __init__(self, look: LayerLooks, shares: Shares) -> None:
-        super().__init__(look.layer)
-        self.reads, self.changes = look.reads, look.changes
-        self.attention, self.attention_changes = look.attention, look.attention_changes
+    def __init__(self, layer_hooks: LayerHooks, shares: Shares) -> None:
+        super().__init__(layer_hooks.layer)
+        self.reads, self.changes = layer_hooks.reads, layer_hooks.changes
+        self.attention, self.attention_changes = layer_hooks.attention, layer_hooks.attention_changes
         self._shares = shares
 
-    def __call__(self, point: str, x: torch.Tensor, place: Place | None = None) -> torch.Tensor:
+    def __call__(self, point: str, x: torch.Tensor, place: TensorRegion | None = None) -> torch.Tensor:
         share = self._shares.of_point(point)
         if share is None or not self.wants(point):
             return super().__call__(point, x, place)
@@ -92,9 +92,9 @@ class Leading:
         self._problems: list[Exception] = []
         self._found: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = []
 
-    def take(self, looks: Looks, shares: Shares) -> None:
+    def take(self, hooks: Hooks, shares: Shares) -> None:
         """Have the ranks serve them together."""
-        looks.serve_by(lambda look: self._led(SplitLayerLooks(look, shares)))
+        hooks.serve_by(lambda layer_hooks: self._led(SplitLayerHooks(layer_hooks, shares)))
 
     def finish(self) -> None:
         """Behind the pass: deliver what was read. Raises the first exception that was kept."""
@@ -103,18 +103,20 @@ class Leading:
         for deliver, found in self._found:
             deliver(found)
 
-    def _led(self, look: SplitLayerLooks) -> SplitLayerLooks:
-        look.reads = {
+    def _led(self, layer_hooks: SplitLayerHooks) -> SplitLayerHooks:
+        layer_hooks.reads = {
             point: [replace(read, deliver=self._later(read.deliver)) for read in reads]
-            for point, reads in look.reads.items()
+            for point, reads in layer_hooks.reads.items()
         }
-        look.changes = {
+        layer_hooks.changes = {
             point: [replace(change, apply=self._sent(change.apply)) for change in changes]
-            for point, changes in look.changes.items()
+            for point, changes in layer_hooks.changes.items()
         }
-        look.attention = [replace(tap, deliver=self._kept(tap.deliver)) for tap in look.attention]
-        look.attention_changes = [replace(change, apply=self._sent(change.apply)) for change in look.attention_changes]
-        return look
+        layer_hooks.attention = [replace(tap, deliver=self._kept(tap.deliver)) for tap in layer_hooks.attention]
+        layer_hooks.attention_changes = [
+            replace(change, apply=self._sent(change.apply)) for change in layer_hooks.attention_changes
+        ]
+        return layer_hooks
 
     def _later(self, deliver: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         return lambda found: self._found.append((deliver, found))

@@ -14,12 +14,12 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import Looks
+from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
-from model.ranks.commands import Command, DropCache, Encode, EnterCross, Forward, Kind, Load, Logits, NewCache
-from model.ranks.hooks import Leading, Wishes
+from model.ranks.commands import Command, DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
+from model.ranks.hooks import HookRequests, Leading
 from model.ranks.whole_weights import WholeWeights
 from model.sampling.row_search import largest
 from model.sharding.group import Group
@@ -42,7 +42,7 @@ class LeadingTransformer(Transformer):
     """Has this rank's share of the weights, and speaks for all."""
 
     def __init__(
-        self, own: Transformer, folder: Path, group: Group, tell: Tell, before_apart: Callable[[], object]
+        self, own: Transformer, folder: Path, group: Group, send: Tell, before_apart: Callable[[], object]
     ) -> None:
         """own: rank 0's share, as `load_model` makes it of `folder`. before_apart: called before RanksApart is raised,
         so that who knows of a rank's end can tell of it first.
@@ -57,7 +57,7 @@ class LeadingTransformer(Transformer):
         )
         self.whole_weights = WholeWeights(own, folder)
         self._group = group
-        self._tell = tell
+        self._send = send
         self._before_apart = before_apart
         self._shares = shares_of(own.config, group)
         self._caches: weakref.WeakKeyDictionary[KVCache, int] = weakref.WeakKeyDictionary()
@@ -65,38 +65,40 @@ class LeadingTransformer(Transformer):
         self._dropped: list[int] = []
         self._is_running = False
 
-    def forward(self, batch: Batch, cache: KVCache, looks: Looks | None = None) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
         """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
         if self.decoder is None:
-            return super().forward(batch, cache, looks)  # which says why not
+            return super().forward(batch, cache, hooks)  # which says why not
         number = self._number(cache)
-        with self._together(looks, "", batch) as wishes:
-            self._tell(Forward(batch.spans, batch.block_size, number, wishes))
-            return super().forward(batch, cache, looks)
+        with self._together(hooks, "", batch) as requested:
+            self._send(Forward(batch.spans, batch.block_size, number, requested))
+            return super().forward(batch, cache, hooks)
 
-    def encode(self, batch: Batch, looks: Looks | None = None) -> torch.Tensor:
+    def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:
         """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
         if self.encoder is None:
-            return super().encode(batch, looks)
-        with self._together(looks, "" if self.config.encoder is None else "encoder.", batch) as wishes:
-            self._tell(Encode(batch.spans, batch.block_size, wishes))
-            return super().encode(batch, looks)
+            return super().encode(batch, hooks)
+        with self._together(hooks, "" if self.config.encoder is None else "encoder.", batch) as requested:
+            self._send(Encode(batch.spans, batch.block_size, requested))
+            return super().encode(batch, hooks)
 
     @torch.inference_mode()
-    def enter_cross(self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, looks: Looks | None = None) -> None:
+    def write_cross_kv(
+        self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, hooks: Hooks | None = None
+    ) -> None:
         if not self.config.cross_attention:
-            super().enter_cross(hidden, cache, slots, looks)
+            super().write_cross_kv(hidden, cache, slots, hooks)
         number = self._number(cache)
-        with self._together(looks, "") as wishes:
-            self._tell(EnterCross(Kind.of(hidden), number, slots, wishes))
-            super().enter_cross(self._group.from_leader(hidden), cache, slots, looks)
+        with self._together(hooks, "") as requested:
+            self._send(WriteCrossKV(TensorSpec.of(hidden), number, slots, requested))
+            super().write_cross_kv(self._group.from_leader(hidden), cache, slots, hooks)
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
         if self.head is None:
             return super().logits(hidden)
         with self._together(None, ""):
-            self._tell(Logits(Kind.of(hidden)))
+            self._send(Logits(TensorSpec.of(hidden)))
             return super().logits(self._group.from_leader(hidden), widen=widen)
 
     @torch.inference_mode()
@@ -104,19 +106,19 @@ class LeadingTransformer(Transformer):
         return largest(self.logits(hidden, widen=False))
 
     @contextmanager
-    def _together(self, looks: Looks | None, prefix: str, batch: Batch | None = None) -> Iterator[Wishes | None]:
+    def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[HookRequests | None]:
         """One pass of all ranks, which none leaves alone."""
         assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
-        leading, wishes = Leading(self._group), None
+        leading, requested = Leading(self._group), None
         if batch is not None:
             batch.check()
             batch.check = _nothing
-        if looks is not None:
-            wishes = Wishes.of(looks)
-            leading.take(looks, self._shares[prefix])
+        if hooks is not None:
+            requested = HookRequests.of(hooks)
+            leading.take(hooks, self._shares[prefix])
         self._is_running = True
         try:
-            yield wishes
+            yield requested
         except Exception as error:
             self._before_apart()
             raise RanksApart(f"rank 0 left a pass: {type(error).__name__}: {error}") from error
@@ -126,11 +128,11 @@ class LeadingTransformer(Transformer):
     def _number(self, cache: KVCache) -> int:
         """By which the other ranks know a cache."""
         while self._dropped:
-            self._tell(DropCache(self._dropped.pop()))
+            self._send(DropCache(self._dropped.pop()))
         if cache not in self._caches:
             number = self._caches[cache] = next(self._numbers)
             weakref.finalize(cache, self._dropped.append, number)
-            self._tell(NewCache(number, cache.num_blocks, cache.block_size))
+            self._send(NewCache(number, cache.num_blocks, cache.block_size))
         return self._caches[cache]
 
 
@@ -144,7 +146,7 @@ def load_leading(
     dtype: torch.dtype,
     device: torch.device,
     group: Group,
-    tell: Tell,
+    send: Tell,
     *,
     max_model_len: int | None = None,
     batch_invariant: bool | None = None,
@@ -153,7 +155,7 @@ def load_leading(
 ) -> LeadingTransformer:
     """`load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others tell of themselves."""
     shares_of(config, group)  # raises before anybody reads a weight
-    tell(Load(folder, dtype, max_model_len, batch_invariant))
+    send(Load(folder, dtype, max_model_len, batch_invariant))
     own = load_model(
         folder,
         config,
@@ -164,4 +166,4 @@ def load_leading(
         progress=progress,
         group=group,
     )
-    return LeadingTransformer(own, folder, group, tell, before_apart)
+    return LeadingTransformer(own, folder, group, send, before_apart)

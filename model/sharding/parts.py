@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from model.batch import Batch, Sight
-from model.hooks.attention_hooks import Attended, look_at_results, look_at_rows, look_into
-from model.hooks.hooks import LayerLooks
+from model.batch import Batch, KeyRange
+from model.hooks.attention_hooks import Attended, apply_hooks, deliver_results, deliver_rows
+from model.hooks.hooks import LayerHooks
 from model.kv_cache import LayerCache
-from model.layers.attention import Attention, AttentionRule, Turns
+from model.layers.attention import Attention, AttentionRule, RotaryTables
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
 from model.layers.norm import Norm
 from model.layers.token_table import TokenTable
-from model.network.sublayers import Heads, Step
+from model.network.sublayers import AttentionHeads, BlockInputs
 from model.sharding.group import Group
 from model.sharding.shares import Share, Shares
 
@@ -102,36 +102,38 @@ class NormOfAllHeads:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SplitHeads(Heads):
+class SplitHeads(AttentionHeads):
     """Some heads of an attention."""
 
     shares: Shares
 
     def _attend(
-        self, q: torch.Tensor, step: Step, sight: Sight, look: LayerLooks | None, *, cross: bool
+        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
     ) -> torch.Tensor:
         """q [T, H', D] -> [T, H', D]. Who changes scores or patterns changes them in all heads' z, on every rank."""
-        z = self.attention.attend(q, step.cache, step.batch, sight, self.rule)
-        if look is None or not (look.attention or look.attention_changes):
+        z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
+        if layer_hooks is None or not (layer_hooks.attention or layer_hooks.attention_changes):
             return z
-        attended = self._attended(q, step, sight, cross=cross)
-        if not any(change.cross == cross for change in look.attention_changes):
-            look_at_rows(attended, look)
+        attended = self._attended(q, step, key_range, cross=cross)
+        if not any(change.cross == cross for change in layer_hooks.attention_changes):
+            deliver_rows(attended, layer_hooks)
             return z
         heads = self.shares.heads
-        return heads.part(look_into(attended, heads.whole(z, 1), look), 1)
+        return heads.part(apply_hooks(attended, heads.whole(z, 1), layer_hooks), 1)
 
-    def _attended(self, q: torch.Tensor, step: Step, sight: Sight, *, cross: bool) -> Attended:
+    def _attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
         attention = AttentionOfAll(self.attention, self.shares.heads)
-        return Attended(attention, self.rule, q, step.cache, sight, cross, step.batch.check)
+        return Attended(attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
-    def _look_at_results(self, z: torch.Tensor, out: torch.Tensor, look: LayerLooks) -> torch.Tensor:
+    def _deliver_results(self, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
         point, heads = f"{self.name}.hook_result", self.shares.heads
-        if not look.wants(point):
+        if not layer_hooks.wants(point):
             return out
         assert isinstance(self.out, SummedLinear)
         projection = self.out
-        return look_at_results(point, lambda x: projection.product_of_whole(x, heads), heads.whole(z, 1), out, look)
+        return deliver_results(
+            point, lambda x: projection.product_of_whole(x, heads), heads.whole(z, 1), out, layer_hooks
+        )
 
 
 class AttentionOfAll:
@@ -141,19 +143,21 @@ class AttentionOfAll:
         self._own = own
         self._share = share
 
-    def enter(self, qkv: torch.Tensor, turns: Turns | None, cache: LayerCache, batch: Batch) -> torch.Tensor:
-        """Of this rank's heads."""
-        return self._own.enter(qkv, turns, cache, batch)
-
-    def enter_cross(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
-        """Of this rank's heads."""
-        self._own.enter_cross(kv, cache, slots)
-
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, sight: Sight, rule: AttentionRule
+    def write_kv(
+        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
     ) -> torch.Tensor:
         """Of this rank's heads."""
-        return self._own.attend(q, cache, batch, sight, rule)
+        return self._own.write_kv(qkv, rotary_tables, cache, batch)
+
+    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        """Of this rank's heads."""
+        self._own.write_cross_kv(kv, cache, slots)
+
+    def attend(
+        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
+    ) -> torch.Tensor:
+        """Of this rank's heads."""
+        return self._own.attend(q, cache, batch, key_range, rule)
 
     def rows(
         self,
@@ -161,7 +165,7 @@ class AttentionOfAll:
         rows: Sequence[int],
         heads: Sequence[int],
         cache: LayerCache,
-        sight: Sight,
+        key_range: KeyRange,
         span: int,
         rule: AttentionRule,
         kind: str,
@@ -169,24 +173,30 @@ class AttentionOfAll:
         """q [T, H', D] -> [heads, rows, S] of any of the H heads."""
         places, own = self._ours(heads)
         whole = torch.zeros(
-            len(heads), len(rows), sight.num_keys(span), dtype=at_least_float32(q.dtype), device=q.device
+            len(heads), len(rows), key_range.num_keys(span), dtype=at_least_float32(q.dtype), device=q.device
         )
         if own:
-            whole[places] = self._own.rows(q, rows, own, cache, sight, span, rule, kind)
+            whole[places] = self._own.rows(q, rows, own, cache, key_range, span, rule, kind)
         return self._share.group.sum(whole)
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
         return self._own.softmax(scores)
 
     def mix(
-        self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, cache: LayerCache, sight: Sight, span: int
+        self,
+        pattern: torch.Tensor,
+        heads: Sequence[int],
+        num_heads: int,
+        cache: LayerCache,
+        key_range: KeyRange,
+        span: int,
     ) -> torch.Tensor:
         """pattern [heads, rows, S] -> [heads, rows, D] of any of the H heads."""
         places, own = self._ours(heads)
         dim = cache.values.shape[3]
         whole = torch.zeros(*pattern.shape[:2], dim, dtype=cache.values.dtype, device=cache.values.device)
         if own:
-            whole[places] = self._own.mix(pattern[places], own, self._share.width, cache, sight, span)
+            whole[places] = self._own.mix(pattern[places], own, self._share.width, cache, key_range, span)
         return self._share.group.sum(whole)
 
     def _ours(self, heads: Sequence[int]) -> tuple[list[int], list[int]]:

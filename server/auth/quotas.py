@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.auth.rates import Rate, retry_after
+from server.auth.rates import RateEstimate, retry_after
 
 PRIORITIES = range(-1000, 1001)
 """What a request's priority may be; the lower, the earlier."""
@@ -51,7 +51,7 @@ class KeyUse:
         self.tokens_total = 0
         self.refusals: Counter[str] = Counter({"max_requests": 0, "tokens_per_minute": 0})
         self._clock = clock
-        self._ends = Rate()
+        self._ends = RateEstimate()
         """Of its requests."""
         self._limits = KeyLimits()
         self._level = 0.0

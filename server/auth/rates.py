@@ -18,7 +18,7 @@ def retry_after(seconds: float) -> int:
     return max(1, min(_MAX_RETRY_AFTER, math.ceil(seconds)))
 
 
-class Rate:
+class RateEstimate:
     """Tell it with `advance` that time has passed, and whether there was anything to do; with `add` what was done.
 
     Time without anything to do does not count, however long: the rate after it is the one before it. Where `busy` is

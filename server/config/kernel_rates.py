@@ -28,7 +28,7 @@ _AS_FAST = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class KernelRate:
     """Of one form of weight and one arithmetic, on one thread."""
 
     bandwidth: float
@@ -37,7 +37,7 @@ class Rate:
     """GFLOP (two for each weight and row) in a second by 256 rows."""
 
 
-def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str, Rate]:
+def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str, KernelRate]:
     """Time products on one thread, at the level in use, each for about so long, by weights of so many bytes.
 
     Returns the rates of float32, bfloat16 (widened), bfloat16-dot where the level has it, and int8.
@@ -58,13 +58,13 @@ def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str
         library.set_num_threads(threads)
 
 
-def _rate(name: str, itemsize: int, lay: Callable[[int], Weight], seconds: float, weight_bytes: int) -> Rate:
+def _rate(name: str, itemsize: int, lay: Callable[[int], Weight], seconds: float, weight_bytes: int) -> KernelRate:
     row_dtype = torch.float32 if name == "float32" else torch.bfloat16
     num_outputs = max(1, weight_bytes // (_INPUTS * itemsize) // BLOCK) * BLOCK
     few = min(num_outputs, _SMALL_OUTPUTS)
     large, small = lay(num_outputs), lay(few)
     row, rows = torch.ones(1, _INPUTS, dtype=row_dtype), torch.ones(_MANY_ROWS, _INPUTS, dtype=row_dtype)
-    return Rate(
+    return KernelRate(
         num_outputs * _INPUTS * itemsize / _least_seconds(lambda: large.multiply(row), seconds) / 1e9,
         2 * _MANY_ROWS * _INPUTS * few / _least_seconds(lambda: small.multiply(rows), seconds) / 1e9,
     )
@@ -82,7 +82,7 @@ def _least_seconds(run: Callable[[], object], seconds: float) -> float:
             return best
 
 
-def row_of(rates: dict[str, Rate]) -> CpuRow:
+def row_of(rates: dict[str, KernelRate]) -> CpuRow:
     """Return the row of the table of CPUs that says of this one, at the level in use, what was measured."""
     vendor, family, model = library.cpu()
     dot, widened = rates.get("bfloat16-dot"), rates["bfloat16"]

@@ -8,7 +8,7 @@ import torch
 from model.kernels import library
 from model.kernels.choice import ARITHMETIC_NAMES, bfloat16_arithmetic, choose
 from model.kernels.cpus import CpuRow, find_row
-from server.config.kernel_rates import Rate, measure, row_of
+from server.config.kernel_rates import KernelRate, measure, row_of
 from server.config.settings import Settings, SettingsError
 from server.engine.execution.threads import SMALL_MODEL, use_threads
 
@@ -34,7 +34,7 @@ class KernelReport:
     """By which products with bfloat16 weights are made: float32 | bf16-dot."""
     threads: int
     """That compute for a model too large to get fewer."""
-    rates: dict[str, Rate] | None = None
+    rates: dict[str, KernelRate] | None = None
     """On one thread; None where nothing was measured."""
     measured_row: CpuRow | None = None
     """What the table would say by these rates."""

@@ -6,7 +6,7 @@ The formulas stand in docs/sizing.md, beside what was measured. Reads no weights
 from dataclasses import dataclass
 from math import prod
 
-from model.analysis.census import MATRICES, Row, take_census
+from model.analysis.census import MATRICES, WeightGroup, take_census
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.sharding.split import check_split
@@ -112,7 +112,7 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
     return total
 
 
-def _held_again(config: ModelConfig, row: Row, ranks: int) -> int:
+def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
     """Parameters of a row that several of so many ranks hold, counted once for each rank after the first. What
     `Shares.of_weight` of model/sharding deals out, a test holds it to.
     """

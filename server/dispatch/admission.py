@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from server.auth.rates import Rate, retry_after
+from server.auth.rates import RateEstimate, retry_after
 from server.config.settings import Settings
 from server.http.errors import QueueFull, too_much_captured
 
@@ -31,7 +31,7 @@ class Cost:
     """Of the KV cache, should it generate all of that."""
     num_read: int = 0
     """Tokens it gives to read."""
-    is_look: bool = False
+    is_inspection: bool = False
     """It only looks inside: text overtakes it."""
 
 
@@ -49,7 +49,7 @@ def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
     return min(max_capture_bytes, max(memory_room - STEP_MEMORY, memory_room // 8) // 2)
 
 
-class Budget:
+class ResourceBudget:
     """How much of one thing unfinished requests hold, of how much, and how fast they give it back.
 
     `by_stay`: a share of what is held comes back in that share of the time for which one is held, however much each
@@ -63,7 +63,7 @@ class Budget:
         self._num_holds = 0
         self._of_client: Counter[str] = Counter()
         self._clock = clock
-        self._returns = Rate()
+        self._returns = RateEstimate()
 
     def of(self, client: str) -> int:
         """What one client holds."""
@@ -131,13 +131,13 @@ class Admission:
         num_seats: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.requests = Budget(max_requests, clock)
-        self.tokens = Budget(max_tokens, clock)
-        self.blocks = Budget(math.inf, clock)
+        self.requests = ResourceBudget(max_requests, clock)
+        self.tokens = ResourceBudget(max_tokens, clock)
+        self.blocks = ResourceBudget(math.inf, clock)
         """Its limit is known with `note_cache`."""
         # By the second small captures give back few bytes: after them one that large ones keep out, each for a second
         # or two, would have been told to wait for minutes.
-        self.capture = Budget(max_capture_bytes, clock, by_stay=True)
+        self.capture = ResourceBudget(max_capture_bytes, clock, by_stay=True)
         self._max_capture_bytes = max_capture_bytes
         self.max_queue_time = max_queue_time
         self.refusals: Counter[str] = Counter()
@@ -148,7 +148,7 @@ class Admission:
         self._unread: Counter[int] = Counter()
         """Requests whose prompt is not read yet, by its length."""
         self._num_unread = 0
-        self._reading = Rate()
+        self._reading = RateEstimate()
         self._clock = clock
 
     @classmethod
@@ -181,26 +181,28 @@ class Admission:
         max_tokens: int,
         capture_bytes: int,
         *,
-        is_look: bool = False,
+        is_inspection: bool = False,
     ) -> Cost:
         """What a request counts for. The last token it generates is never fed back and needs no room."""
         num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
         num_read = num_prompt_tokens + num_encoder_tokens
         num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
-        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_look)
+        return Cost(num_read + max_tokens, capture_bytes, num_blocks, num_read, is_inspection)
 
     @property
     def capture_bytes(self) -> int:
         """Bytes of captures in flight."""
         return self.capture.used
 
-    def check(self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_look: bool = False) -> None:
+    def check(
+        self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_inspection: bool = False
+    ) -> None:
         """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. Cheap: before
         anything is read or tokenised.
 
-        `waits`: whether the time they would wait counts. `is_look`: whether they only look inside.
+        `waits`: whether the time they would wait counts. `is_inspection`: whether they only look inside.
         """
-        client = _account(client, is_look=is_look)
+        client = _account(client, is_inspection=is_inspection)
         if not self.requests.has_room(num_requests, client):
             raise self._refusal(
                 "queue_full",
@@ -219,10 +221,10 @@ class Admission:
         """
         if cost.capture_bytes > self.capture.limit:
             raise too_much_captured(cost.capture_bytes, int(self.capture.limit))
-        self.check(1, client, waits=waits, is_look=cost.is_look)
-        client = _account(client, is_look=cost.is_look)
+        self.check(1, client, waits=waits, is_inspection=cost.is_inspection)
+        client = _account(client, is_inspection=cost.is_inspection)
         has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does
-        if waits and self.max_queue_time and has_seat and not cost.is_look:
+        if waits and self.max_queue_time and has_seat and not cost.is_inspection:
             self._check_wait(self.seconds_to_read(cost.num_read))
         if self.requests.used and not self.tokens.has_room(cost.num_tokens, client):
             raise self._refusal(
@@ -249,14 +251,14 @@ class Admission:
         self.tokens.take(cost.num_tokens, client)
         self.blocks.take(cost.num_blocks, client)
         self.hold_capture(cost.capture_bytes)
-        if not cost.is_look:
+        if not cost.is_inspection:
             self._advance_reading()
             self._unread[cost.num_read] += 1
             self._num_unread += 1
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
         """The request ended; what it captured may still lie in memory. `was_read`: `note_prompt_read` was called."""
-        client = _account(client, is_look=cost.is_look)
+        client = _account(client, is_inspection=cost.is_inspection)
         if not was_read:
             self.note_prompt_read(cost)
         self.requests.give_back(1, client)
@@ -275,7 +277,7 @@ class Admission:
 
     def note_prompt_read(self, cost: Cost) -> None:
         """The engine has read a request's prompt, or will not."""
-        if cost.is_look:
+        if cost.is_inspection:
             return
         self._advance_reading()
         self._num_unread -= 1
@@ -327,6 +329,6 @@ class Admission:
         self._reading.advance(self._clock(), busy=self._num_unread > 0)
 
 
-def _account(client: str, *, is_look: bool) -> str:
+def _account(client: str, *, is_inspection: bool) -> str:
     """The name under which budgets know a client's text, or its looks."""
-    return f"{client} (looks)" if is_look else client
+    return f"{client} (looks)" if is_inspection else client

@@ -19,8 +19,8 @@ from server.config.settings import Settings
 from server.dispatch.admission import Admission
 from server.dispatch.debug_report import WorkerQuestions, admission_state, request_state
 from server.dispatch.request_handle import RequestHandle
-from server.dispatch.routing import Candidate, Prompt, Route, Router
-from server.dispatch.worker_health import WorkerWatch
+from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
+from server.dispatch.worker_health import WorkerHealth
 from server.dispatch.worker_socket import WorkerSocket
 from server.dispatch.worker_state import WorkerState, add_counters, seconds_until_ready, together, unready
 from server.engine.outputs import EngineInfo, EngineStats
@@ -70,7 +70,7 @@ class EngineClient:
         self._last_info: EngineInfo | None = None
         self._next_uid = 0
         self._questions = WorkerQuestions(self._send)
-        self._watch = WorkerWatch(
+        self._watch = WorkerHealth(
             self.workers,
             timeout=settings.worker_timeout,
             load_timeout=settings.load_timeout,
@@ -178,9 +178,11 @@ class EngineClient:
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
         max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
-        is_look = not isinstance(task, GenerateTask | EmbedTask)
+        is_inspection = not isinstance(task, GenerateTask | EmbedTask)
         num_encoded = len(encoder_token_ids)
-        cost = self.admission.cost(len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_look=is_look)
+        cost = self.admission.cost(
+            len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_inspection=is_inspection
+        )
         record = current_record.get()
         client = "" if record is None else record.key or ""
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
@@ -219,14 +221,14 @@ class EngineClient:
             handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
         return handle
 
-    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_look: bool = False) -> None:
+    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_inspection: bool = False) -> None:
         """Raise what `submit` would raise of any so many requests, before anything is known of them: Unavailable (503)
-        or QueueFull (429). `waits`: whether the time they would wait counts. `is_look`: they only look inside.
+        or QueueFull (429). `waits`: whether the time they would wait counts. `is_inspection`: they only look inside.
         """
         self._ready_workers()
         record = current_record.get()
         client = "" if record is None else record.key or ""
-        self.admission.check(num_requests, client, waits=waits, is_look=is_look)
+        self.admission.check(num_requests, client, waits=waits, is_inspection=is_inspection)
 
     def hold_capture(self, num_bytes: int) -> None:
         """Let bytes that were read from a handle count as in flight until the HTTP request that runs now is over.
@@ -259,7 +261,7 @@ class EngineClient:
         if len(self.workers) == 1:
             return Route(candidates[0].worker_id, 0)
         loads = [Candidate(worker.worker_id, worker.num_tokens_left, len(worker.requests)) for worker in candidates]
-        prompt = Prompt.of(task, prompt_token_ids, encoder_token_ids, is_changed=is_changed)
+        prompt = RoutedPrompt.of(task, prompt_token_ids, encoder_token_ids, is_changed=is_changed)
         route = self._router.route(loads, prompt)
         self.routed_prefix_tokens += route.num_prefix_tokens
         return route
@@ -322,7 +324,7 @@ class EngineClient:
             logger.warning("worker %d answers again", worker.worker_id)
             worker.is_hung = False
         match message:
-            case messages.Step():
+            case messages.StepMessage():
                 self._take_step(worker, message, frame.buffers)
             case messages.Loading(done, total):
                 worker.note_progress(done, total)
@@ -371,7 +373,7 @@ class EngineClient:
         worker.gone.clear()
         self._by_protocol[protocol] = worker
 
-    def _take_step(self, worker: WorkerState, step: messages.Step, buffers: Sequence[messages.Buffer]) -> None:
+    def _take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[messages.Buffer]) -> None:
         worker.stats = step.stats
         num_read = step.stats.iteration_tokens if step.stepped else 0
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):

@@ -31,7 +31,7 @@ class Route(NamedTuple):
     """Of its prompt, expected to lie there already."""
 
 
-class Prompt:
+class RoutedPrompt:
     """What a request gives to read, and what it has to do with the prefix cache."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Prompt:
     @classmethod
     def of(
         cls, task: Task, token_ids: Sequence[int], encoder_token_ids: Sequence[int], *, is_changed: bool
-    ) -> "Prompt":
+    ) -> "RoutedPrompt":
         """Of a request to the engine; `is_changed` by interventions. A look needs its positions computed, of which the
         cache holds none, and may compute too few layers to leave anything: neither is expected of it.
         """
@@ -121,7 +121,7 @@ class Router:
         """The worker's cache is gone."""
         self._indices.pop(worker_id, None)
 
-    def route(self, candidates: Sequence[Candidate], prompt: Prompt) -> Route:
+    def route(self, candidates: Sequence[Candidate], prompt: RoutedPrompt) -> Route:
         """Give the request to the one of the candidates, of which there must be some, that would be done first. Among
         equals to the one with the fewest requests, then to each in turn.
         """

@@ -18,7 +18,7 @@ _KILL_AFTER = 2
 """Times the worker timeout after which a hung worker is killed."""
 
 
-class WorkerWatch:
+class WorkerHealth:
     """`on_hung` is called once for each worker that falls silent, `on_given_up` once for each process to be killed.
 
     `timeout` bounds the silence of a worker that serves, `load_timeout` the time in which one that starts makes no

@@ -6,7 +6,7 @@ Knows what a step gave; neither queue nor network.
 import time
 from dataclasses import dataclass, replace
 
-from server.engine.captures.request_captures import Findings
+from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import StepResult
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import EngineRequest
@@ -14,17 +14,17 @@ from server.engine.sequence import Sequence
 
 
 @dataclass(slots=True)
-class Tracked:
+class ActiveRequest:
     """One request that has begun."""
 
     sequence: Sequence
-    findings: Findings
+    captures: RequestCaptures
     timing: Timing
 
     @property
     def is_gathering(self) -> bool:
         """Whether it holds memory for its answer; it has then been told nothing yet."""
-        return self.findings.num_bytes > 0
+        return self.captures.num_bytes > 0
 
     @property
     def has_answered(self) -> bool:
@@ -46,14 +46,14 @@ class Tracked:
                 tensors=result.rows.get(seq.uid, {}),
                 num_cached_tokens=seq.num_cached_tokens,
             )
-        found, timing = self.findings, self.timing
+        found, timing = self.captures, self.timing
         tensors: dict[str, Array] = dict(result.rows.get(seq.uid, {}))
         scored: list[TokenLogprobs | None] | None = None
         if not self.has_answered:
             timing = replace(timing, first_token=now)
             tensors.update(found.arrays())
             scored = found.prompt_logprobs
-            found = Findings(patches=found.patches)
+            found = RequestCaptures(patches=found.patches)
         if seq.is_finished:
             timing = replace(timing, finished=now)
         output = RequestOutput(
@@ -67,7 +67,7 @@ class Tracked:
             num_cached_tokens=seq.num_cached_tokens,
             timing=timing,
         )
-        self.findings, self.timing = found, timing
+        self.captures, self.timing = found, timing
         return output
 
     def ending(self, reason: FinishReason, error: str | None = None) -> RequestOutput:

@@ -24,26 +24,26 @@ from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.network.transformer import Transformer
-from server.engine.active_request import Tracked, unbegun
-from server.engine.captures.request_captures import Findings
+from server.engine.active_request import ActiveRequest, unbegun
+from server.engine.captures.request_captures import RequestCaptures
 from server.engine.config import EngineConfig
 from server.engine.execution.cuda_graphs import graphs_for
 from server.engine.execution.fault_isolation import run_isolated
 from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.model_runner import ModelRunner, StepResult
-from server.engine.execution.step_cancellation import StepAbandoned, StillWanted
+from server.engine.execution.step_cancellation import CancellationCheck, StepCancelled
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
-from server.engine.execution.weight_queries import Inspector
+from server.engine.execution.weight_queries import WeightQueries
 from server.engine.failure import Failure, failure_of
 from server.engine.info import engine_info, stacks_of
 from server.engine.memory.kv_cache_size import num_cache_blocks
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.memory.memory_retry import SetAside
+from server.engine.memory.memory_retry import MemoryRetry
 from server.engine.outputs import EngineStats, FinishReason, RequestOutput, StepOutput, Timing
 from server.engine.request import EngineRequest, WeightsTask
 from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.capture_budget import LookBudget
+from server.engine.scheduling.capture_budget import CaptureBudget
 from server.engine.scheduling.prompt_budget import PromptBudget
 from server.engine.scheduling.scheduler import Schedule, Scheduler, SchedulerConfig
 from server.engine.sequence import Sequence
@@ -53,7 +53,7 @@ from server.engine.tensor_parallel.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-_LOOK_TOKENS = {"cpu": 32, "cuda": 256}
+_CAPTURE_TOKENS = {"cpu": 32, "cuda": 256}
 """Most rows of looks beside running text; `capture_budget` measures how many there are."""
 
 
@@ -74,21 +74,21 @@ class Engine:
             ),
             self._blocks,
         )
-        self._look_budget = LookBudget(config.max_look_tokens) if config.max_look_tokens else None
+        self._capture_budget = CaptureBudget(config.max_look_tokens) if config.max_look_tokens else None
         self._prompt_budget = PromptBudget()
         live = weights_of(model)
-        self._inspector = Inspector(
+        self._weight_queries = WeightQueries(
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check)
         )
         self._questions: dict[int, EngineRequest] = {}
         """What the inspector was asked and has not answered."""
-        self._set_aside = SetAside()
+        self._memory_retry = MemoryRetry()
         self._let_answers_go: Callable[[], object] = lambda: None
         self._asks = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """The last step was given up though somebody wanted it."""
-        self._tracked: dict[int, Tracked] = {}
+        self._active: dict[int, ActiveRequest] = {}
         self._pending: list[RequestOutput] = []
         """Ends that came between steps: the next step reports them."""
         self._counted: dict[str, Any] = {}
@@ -130,7 +130,7 @@ class Engine:
         num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
         cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
         Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
-        config = replace(config, max_look_tokens=config.max_look_tokens or _LOOK_TOKENS[device.type])
+        config = replace(config, max_look_tokens=config.max_look_tokens or _CAPTURE_TOKENS[device.type])
         warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
         if ranks is not None:
             ranks.settle(config.worker_memory)
@@ -139,13 +139,13 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether `step` has anything to compute or to report."""
-        if self._scheduler.has_work or self._pending or self._inspector.has_results:
+        if self._scheduler.has_work or self._pending or self._weight_queries.has_results:
             return True
-        return self._set_aside.may_begin(self._is_anyone_gathering)
+        return self._memory_retry.may_begin(self._is_anyone_gathering)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from another thread, when there is something to report that no step has brought."""
-        self._inspector.call_when_ready(wake)
+        self._weight_queries.call_when_ready(wake)
 
     def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
         """Ask `new_aborts`, while a step runs, which uids were aborted since it was last asked: a step that too few
@@ -166,27 +166,27 @@ class Engine:
         uid in use, or an intervention that makes no sense. The engine is then as it was, and so it is after any other
         exception.
         """
-        if request.uid in self._set_aside:
+        if request.uid in self._memory_retry:
             raise ValueError(f"request uid {request.uid} is already in use")
-        must_wait = self._set_aside.is_memory_short
+        must_wait = self._memory_retry.is_memory_short
         if must_wait and isinstance(request.task, WeightsTask):
-            self._set_aside.add(request, is_to_blame=False)
+            self._memory_retry.add(request, is_to_blame=False)
             return
         self._begin(request)
-        if must_wait and request.uid in self._tracked and self._tracked[request.uid].is_gathering:
+        if must_wait and request.uid in self._active and self._active[request.uid].is_gathering:
             self._leave(request.uid, is_to_blame=False)
 
     def _begin(self, request: EngineRequest) -> None:
         """As `add_request`, whoever waits."""
         if isinstance(request.task, WeightsTask):  # needs no step
-            self._inspector.add(request)
+            self._weight_queries.add(request)
             self._questions[request.uid] = request
             return
         self._check_tokens(request)
         seq = Sequence(request, self._stacks)
         self._scheduler.add(seq)
         try:
-            findings = Findings.of(seq, self._model)
+            captures = RequestCaptures.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             self._scheduler.finish(seq, "memory")
             self._without_memory(request, f"no memory for what it captures: {error}")
@@ -194,7 +194,7 @@ class Engine:
             self._scheduler.finish(seq, "error")
             raise
         else:
-            self._tracked[request.uid] = Tracked(seq, findings, Timing(request.arrival_time))
+            self._active[request.uid] = ActiveRequest(seq, captures, Timing(request.arrival_time))
 
     def _check_tokens(self, request: EngineRequest) -> None:
         """Raise ValueError for a token that the network lacks: on a GPU it would end the worker."""
@@ -209,10 +209,10 @@ class Engine:
         seq = self._scheduler.abort(uid)
         if seq is not None:
             self._pending.append(self._ending(uid, "abort"))
-        elif (request := self._set_aside.remove(uid)) is not None:
+        elif (request := self._memory_retry.remove(uid)) is not None:
             self._pending.append(unbegun(request, "abort"))
         else:
-            self._inspector.abort(uid)
+            self._weight_queries.abort(uid)
 
     def step(self) -> StepOutput:
         """Run one step. Where it fails, only those whose fault it is end, with finish_reason "error" or "memory".
@@ -222,22 +222,22 @@ class Engine:
         outputs = self._take_ends()
         if not self._scheduler.has_work:
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
-        look_tokens = None if self._look_budget is None else self._look_budget.tokens
-        schedule = self._scheduler.schedule(look_tokens, self._prompt_budget.tokens)
+        capture_tokens = None if self._capture_budget is None else self._capture_budget.tokens
+        schedule = self._scheduler.schedule(capture_tokens, self._prompt_budget.tokens)
         now = time.monotonic()
-        findings: dict[int, Findings] = {}
+        captures: dict[int, RequestCaptures] = {}
         for seq in schedule.sequences:
-            tracked = self._tracked[seq.uid]
-            findings[seq.uid] = tracked.findings
-            if tracked.timing.scheduled is None:
-                tracked.timing = replace(tracked.timing, scheduled=now)
+            active = self._active[seq.uid]
+            captures[seq.uid] = active.captures
+            if active.timing.scheduled is None:
+                active.timing = replace(active.timing, scheduled=now)
         deadline, must_complete = self._scheduler.next_deadline, self._must_complete
-        wanted = StillWanted(schedule, self._new_aborts, deadline, must_complete=must_complete)
+        wanted = CancellationCheck(schedule, self._new_aborts, deadline, must_complete=must_complete)
         try:
-            with reserve() if self._set_aside.is_trying else nullcontext():
-                result = run_isolated(self._runner, schedule, findings, wanted if self._asks else lambda: None)
-        except StepAbandoned:
-            outputs.extend(self._abandon(schedule, wanted.aborted))
+            with reserve() if self._memory_retry.is_trying else nullcontext():
+                result = run_isolated(self._runner, schedule, captures, wanted if self._asks else lambda: None)
+        except StepCancelled:
+            outputs.extend(self._cancel_step(schedule, wanted.aborted))
             return StepOutput(outputs=tuple(outputs), stats=self.stats())
         self._must_complete = False
         outputs.extend(self._book(schedule, result))
@@ -248,7 +248,7 @@ class Engine:
     @property
     def capture_bytes(self) -> int:
         """What unfinished requests have gathered, or have room for. Asks all of them: not for every step."""
-        return sum(tracked.findings.num_bytes for tracked in self._tracked.values())
+        return sum(active.captures.num_bytes for active in self._active.values())
 
     def stats(self, iteration_tokens: int = 0) -> EngineStats:
         """A snapshot of gauges and counters, `inflight_capture_bytes` aside: those are in flight until they are sent,
@@ -257,7 +257,7 @@ class Engine:
         return EngineStats(
             **self._counted,
             num_requests_running=self._scheduler.num_running,
-            num_requests_waiting=self._scheduler.num_waiting + len(self._set_aside),
+            num_requests_waiting=self._scheduler.num_waiting + len(self._memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
@@ -269,26 +269,26 @@ class Engine:
         """Check the books against each other, between two steps. Raises AssertionError with the facts."""
         self._scheduler.check_integrity()
         known = {seq.uid for seq in self._scheduler.sequences}
-        if known != self._tracked.keys():
-            raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._tracked)} are tracked")
-        if self._look_budget is not None:
-            self._look_budget.check_integrity()
+        if known != self._active.keys():
+            raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._active)} are tracked")
+        if self._capture_budget is not None:
+            self._capture_budget.check_integrity()
         self._prompt_budget.check_integrity()
-        untold = {output.uid for output in self._pending}
-        self._set_aside.check_integrity(known | self._questions.keys() | untold)
+        unreported = {output.uid for output in self._pending}
+        self._memory_retry.check_integrity(known | self._questions.keys() | unreported)
 
     def state(self) -> dict[str, Any]:
         """What it is doing, for a debug dump: no tokens."""
-        state = engine_state(self._scheduler, self._look_budget)
-        state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._set_aside.uids}
+        state = engine_state(self._scheduler, self._capture_budget)
+        state |= {"num_steps_abandoned": self.stats().steps_abandoned_total, "set_aside": self._memory_retry.uids}
         return state | {"capture_bytes": self.capture_bytes}
 
     def _note_seconds(self, seconds: float, schedule: Schedule) -> None:
         """Tell the budgets what a step took."""
         work = schedule.work
-        if self._look_budget is not None and schedule.has_text:
-            self._look_budget.note(seconds, work)
-        if not work.num_look_tokens and not schedule.encodes:
+        if self._capture_budget is not None and schedule.has_text:
+            self._capture_budget.note(seconds, work)
+        if not work.num_capture_tokens and not schedule.encodes:
             num_decodes = schedule.num_decodes
             self._prompt_budget.note(seconds, num_decodes, work.num_text_tokens - num_decodes)
 
@@ -299,10 +299,10 @@ class Engine:
         outputs, self._pending = self._pending, []
         for seq in self._scheduler.expired(time.monotonic()):
             outputs.append(self._ending(seq.uid, "deadline"))
-        self._set_aside.forget(*[output.uid for output in outputs])
+        self._memory_retry.forget(*[output.uid for output in outputs])
         return outputs
 
-    def _abandon(self, schedule: Schedule, aborted: Iterable[int]) -> list[RequestOutput]:
+    def _cancel_step(self, schedule: Schedule, aborted: Iterable[int]) -> list[RequestOutput]:
         """Book a step that was given up: the ends of those who left. The others are where they were before it."""
         for uid in aborted:
             self.abort(uid)
@@ -326,9 +326,9 @@ class Engine:
                 output = self._output_or_end(seq, result, now)
                 if output is not None:
                     outputs.append(output)
-        if short or self._set_aside.is_trying:
+        if short or self._memory_retry.is_trying:
             outputs.extend(self._share_memory(schedule, short))
-        self._set_aside.forget(*[output.uid for output in outputs])
+        self._memory_retry.forget(*[output.uid for output in outputs])
         captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
         self._count(
             generation_tokens_total=sum([output.token_id is not None for output in outputs]),
@@ -343,15 +343,15 @@ class Engine:
         """What a request is to be told; its end when that cannot be put together. None when that was for want of memory
         and it is set aside.
         """
-        tracked = self._tracked[seq.uid]
-        is_first = not tracked.has_answered
+        active = self._active[seq.uid]
+        is_first = not active.has_answered
         try:
-            output = tracked.answer(result, now)
+            output = active.answer(result, now)
         except Exception as error:
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
-            if failure.reason == "memory" and tracked.is_gathering and not self._set_aside.is_last_try(seq.uid):
+            if failure.reason == "memory" and active.is_gathering and not self._memory_retry.is_last_try(seq.uid):
                 self._leave(seq.uid)
                 return None
             self._scheduler.finish(seq, failure.reason)
@@ -359,32 +359,32 @@ class Engine:
         if is_first:  # the prompt is done, and so is all that it gave
             self._count(prompt_tokens_total=seq.num_read_tokens)
         if seq.is_finished:
-            del self._tracked[seq.uid]
+            del self._active[seq.uid]
         return output
 
     def _share_memory(self, schedule: Schedule, short: dict[int, Failure]) -> list[RequestOutput]:
         """Let those of a step who found no memory try again, and end those who have."""
-        holders = [uid for uid, tracked in self._tracked.items() if tracked.is_gathering]
-        judgement = self._set_aside.judge(short, holders, [seq.uid for seq in schedule.sequences])
-        for uid in judgement.leaving:
+        holders = [uid for uid, active in self._active.items() if active.is_gathering]
+        decision = self._memory_retry.decide(short, holders, [seq.uid for seq in schedule.sequences])
+        for uid in decision.requeued:
             self._leave(uid)
-        for uid in judgement.ending:
+        for uid in decision.ending:
             self._scheduler.abort(uid, "memory")
-        if judgement.ending and not self._is_anyone_gathering():
+        if decision.ending and not self._is_anyone_gathering():
             self._give_back()
             with reserve():
                 self._runner.check()  # where nobody holds what is missing, the next ones would fare no better
-        return [self._ending(uid, "memory", short[uid].message) for uid in judgement.ending]
+        return [self._ending(uid, "memory", short[uid].message) for uid in decision.ending]
 
     def _use_room(self) -> None:
         """Begin those set aside for whom there is room, and end those who are late."""
-        if self._set_aside.is_trying:
+        if self._memory_retry.is_trying:
             self._give_back()
-        for request in self._set_aside.expired(time.monotonic()):
+        for request in self._memory_retry.expired(time.monotonic()):
             self._pending.append(unbegun(request, "deadline"))
-        while (first := self._set_aside.next(self._is_anyone_gathering)) is not None:
+        while (first := self._memory_retry.next(self._is_anyone_gathering)) is not None:
             self._give_back()
-            if self._set_aside.has_had_its_tries(first.uid):
+            if self._memory_retry.has_had_its_tries(first.uid):
                 self._pending.append(unbegun(first, "memory", "no memory for it beside what others write"))
                 continue
             try:
@@ -396,7 +396,7 @@ class Engine:
 
     def _take_answers(self) -> None:
         """Of the inspector."""
-        for output in self._inspector.take_results():
+        for output in self._weight_queries.take_results():
             request = self._questions.pop(output.uid)
             if output.finish_reason == "memory":
                 self._without_memory(request, output.error or "")
@@ -406,21 +406,21 @@ class Engine:
     def _without_memory(self, request: EngineRequest, error: str) -> None:
         """Set one aside that holds nothing, or end it where that was its last try."""
         self._give_back()
-        if self._set_aside.is_last_try(request.uid):
+        if self._memory_retry.is_last_try(request.uid):
             self._pending.append(unbegun(request, "memory", error))
         else:
-            self._set_aside.add(request)
+            self._memory_retry.add(request)
 
     def _leave(self, uid: int, *, is_to_blame: bool = True) -> None:
         """Set one aside that has begun: all it holds is free at once, and it has told its client nothing yet."""
-        seq = self._tracked.pop(uid).sequence
+        seq = self._active.pop(uid).sequence
         self._scheduler.finish(seq, "memory")
-        self._set_aside.add(seq.request, is_to_blame=is_to_blame)
+        self._memory_retry.add(seq.request, is_to_blame=is_to_blame)
         named = {"request_id": seq.request.request_id}
         logger.warning("memory is short: request %d waits to begin anew", uid, extra={"fields": named})
 
     def _is_anyone_gathering(self) -> bool:
-        return bool(self._questions) or any(tracked.is_gathering for tracked in self._tracked.values())
+        return bool(self._questions) or any(active.is_gathering for active in self._active.values())
 
     def _give_back(self) -> None:
         self._let_answers_go()
@@ -428,7 +428,7 @@ class Engine:
 
     def _ending(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """The last word on a request that did not complete."""
-        return self._tracked.pop(uid).ending(reason, error)
+        return self._active.pop(uid).ending(reason, error)
 
     def _count(self, **increments: float) -> None:
         for name, value in increments.items():

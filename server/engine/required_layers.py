@@ -55,7 +55,7 @@ _NOT_AT_ALL = Depth(0, False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class RequiredLayers:
     """What one request needs."""
 
     runs_encoder: bool
@@ -66,7 +66,7 @@ class Needs:
     """Positions of the prompt that the decoder must compute because the answer holds them, ascending."""
 
 
-def needs_of(request: EngineRequest, stacks: Stacks) -> Needs:
+def required_layers_of(request: EngineRequest, stacks: Stacks) -> RequiredLayers:
     """What `request` needs of a model with these stacks. Raises ValueError when it asks a stack that is not there."""
     task = request.task
     encoder, decoder = _depths(task, stacks)
@@ -77,7 +77,7 @@ def needs_of(request: EngineRequest, stacks: Stacks) -> Needs:
     runs_encoder = stacks.encoder > 0
     # A decoder looks at the encoder's last word.
     whole = Depth(stacks.encoder, needs_output=True) if runs_decoder else _NOT_AT_ALL
-    return Needs(
+    return RequiredLayers(
         runs_encoder=runs_encoder,
         runs_decoder=runs_decoder,
         encoder=_changed(max(whole, encoder or _NOT_AT_ALL), request),

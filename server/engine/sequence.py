@@ -20,7 +20,7 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
-from server.engine.required_layers import Stacks, needs_of
+from server.engine.required_layers import Stacks, required_layers_of
 from server.engine.sampling_params import SamplingParams
 
 
@@ -51,6 +51,7 @@ class Sequence:
         "block_hashes",
         "block_table",
         "captured_upto",
+        "captures_attention",
         "cross_block_table",
         "encoder_is_captured",
         "encoder_is_computed",
@@ -67,7 +68,7 @@ class Sequence:
         "num_preemptions",
         "num_prompt_tokens",
         "num_published_blocks",
-        "only_looks",
+        "only_captures",
         "publishes_prefix",
         "rank",
         "request",
@@ -75,7 +76,6 @@ class Sequence:
         "status",
         "stopping_ids",
         "takes_largest_logit",
-        "tells_attention",
         "token_ids",
         "uid",
     )
@@ -86,9 +86,9 @@ class Sequence:
         Raises:
             ValueError: what a stack is to read is empty, or there is no such stack.
         """
-        needs = needs_of(request, stacks)
+        required = required_layers_of(request, stacks)
         is_encoder = not stacks.decoder
-        if needs.runs_decoder and not request.prompt_token_ids:
+        if required.runs_decoder and not request.prompt_token_ids:
             raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
         if request.encoder_token_ids and (is_encoder or not stacks.encoder):
             raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
@@ -102,14 +102,14 @@ class Sequence:
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
         self.takes_largest_logit = params is not None and params.takes_largest_logit
         self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
-        if needs.runs_encoder and not self.encoder_token_ids:
+        if required.runs_encoder and not self.encoder_token_ids:
             name = "prompt_token_ids" if is_encoder else "encoder_token_ids"
             raise ValueError(f"request {request.uid}: {name} is empty; at least one token is needed")
-        self.encoder_is_computed = not needs.runs_encoder
+        self.encoder_is_computed = not required.runs_encoder
         """Or there is nothing to compute. A preemption takes the encoder's K/V away, and so the mark."""
         self.encoder_is_captured = False
         """The encoder's numbers were handed out; it survives preemption, as the captured data must."""
-        self.token_ids: list[int] = list(request.prompt_token_ids) if needs.runs_decoder else []
+        self.token_ids: list[int] = list(request.prompt_token_ids) if required.runs_decoder else []
         """What the decoder has read and written; empty when it has no part in the answer."""
         self.num_prompt_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
@@ -127,20 +127,20 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.captured_upto = 0
         """Prompt positions below this have given their capture; it survives preemption, as the captured data must."""
-        self.num_layers_needed, self.needs_output = needs.decoder
+        self.num_layers_needed, self.needs_output = required.decoder
         """Blocks of the decoder to run for this sequence; its K/V exist in these layers only. And whether anything
         behind the last one's queries, keys and values is needed.
         """
-        self.only_looks = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
+        self.only_captures = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
         """It neither writes text nor embeds it: while others do, it may wait."""
-        self.tells_attention = isinstance(task, GenerateTask) and task.attention is not None
+        self.captures_attention = isinstance(task, GenerateTask) and task.attention is not None
         """Each token comes with the attention rows that chose it."""
-        self.num_encoder_layers_needed, self.needs_encoder_output = needs.encoder
+        self.num_encoder_layers_needed, self.needs_encoder_output = required.encoder
         self.is_changed = bool(request.interventions)
         """Its numbers are its own: no other sequence may use them, nor it theirs."""
         self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
         """A block may serve other sequences only when it holds every layer, as the model computes it."""
-        self._captured_positions = needs.captured
+        self._captured_positions = required.captured
         max_tokens = params.max_tokens if params else 0
         # The last generated token is never fed back, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)

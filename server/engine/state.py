@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.capture_budget import LookBudget
+from server.engine.scheduling.capture_budget import CaptureBudget
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequence import Sequence
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def engine_state(scheduler: Scheduler, look_budget: LookBudget | None) -> dict[str, Any]:
+def engine_state(scheduler: Scheduler, capture_budget: CaptureBudget | None) -> dict[str, Any]:
     """The queues, in order of rank, and the books beside them. Sizes are tokens or blocks, times seconds."""
     now = time.monotonic()
     sequences = [sequence_state(seq, now) for seq in scheduler.sequences]
@@ -25,7 +25,7 @@ def engine_state(scheduler: Scheduler, look_budget: LookBudget | None) -> dict[s
         "waiting": [state for state in sequences if state["status"] != "running"],
         "num_preemptions": scheduler.num_preemptions,
         "blocks": block_state(scheduler.block_manager),
-        "look_budget": None if look_budget is None else look_budget.state(),
+        "capture_budget": None if capture_budget is None else capture_budget.state(),
         "memory_bytes": resident_bytes(),
     }
 

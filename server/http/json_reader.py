@@ -86,7 +86,7 @@ class JsonReader:
         values: list[Any] = []
         if self._takes(b"]"):
             return values
-        bounds = _Bounds()
+        bounds = _NumberRange()
         while True:
             scalars, comma, _ = self._run().rpartition(b",")
             if scalars:  # of which each is whole, as a comma stands behind it
@@ -99,7 +99,7 @@ class JsonReader:
             if scalars:
                 continue
             if self._takes(b"]"):
-                return bounds.told_with(values)
+                return bounds.or_refuse(values)
             self._take(b",", "Expecting ',' delimiter")
 
     def _object(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class JsonReader:
         raise error
 
 
-class _Bounds:
+class _NumberRange:
     """The least and the greatest of a list's numbers, while all are whole."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class _Bounds:
         else:
             self._ends = None
 
-    def told_with(self, values: list[Any]) -> list[Any]:
+    def or_refuse(self, values: list[Any]) -> list[Any]:
         """The values, as `Integers` where there are many."""
         if self._ends is None or len(values) < _MANY:
             return values

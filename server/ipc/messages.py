@@ -176,19 +176,19 @@ class WireOutput(msgspec.Struct, array_like=True, frozen=True):
     timing: Timing | None
 
 
-class Refusal(msgspec.Struct, array_like=True, frozen=True):
+class RequestRefused(msgspec.Struct, array_like=True, frozen=True):
     """The engine would not take this request; the message says why."""
 
     uid: int
     message: str
 
 
-class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
+class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
     """Worker to API: all that one engine step brought. Also sent without outputs when a gauge changed."""
 
     outputs: tuple[WireOutput, ...]
     stats: EngineStats
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[RequestRefused, ...] = ()
     stepped: bool = True
     """False when no engine step stands behind it, only a change of the gauges."""
     token_uids: tuple[int, ...] = ()
@@ -198,7 +198,7 @@ class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
 
 
 ToWorker = NewRequest | Abort | Describe
-FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | Step | Described | IntegrityFailed
+FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | StepMessage | Described | IntegrityFailed
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
@@ -304,8 +304,8 @@ def _intervention(wire: WireIntervention, buffers: Sequence[Buffer]) -> Interven
 
 
 def step_message(
-    step: StepOutput, refusals: Sequence[Refusal] = (), *, stepped: bool = True
-) -> tuple[Step, list[Buffer]]:
+    step: StepOutput, refusals: Sequence[RequestRefused] = (), *, stepped: bool = True
+) -> tuple[StepMessage, list[Buffer]]:
     """One message for one step, and the tensors' bytes in the order in which the message numbers them."""
     buffers: list[Buffer] = []
     outputs, token_uids, token_ids = [], [], []
@@ -315,7 +315,7 @@ def step_message(
         else:
             token_uids.append(output.uid)
             token_ids.append(output.token_id)
-    message = Step(tuple(outputs), step.stats, tuple(refusals), stepped, tuple(token_uids), tuple(token_ids))
+    message = StepMessage(tuple(outputs), step.stats, tuple(refusals), stepped, tuple(token_uids), tuple(token_ids))
     return message, buffers
 
 

@@ -73,7 +73,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     api = APIRouter(route_class=guarded, responses=_ERRORS, dependencies=bearer)
     running = APIRouter(route_class=running_route(guarded, context), responses=_ERRORS, dependencies=bearer)
     looking = APIRouter(
-        route_class=running_route(guarded, context, is_look=True), responses=_ERRORS, dependencies=bearer
+        route_class=running_route(guarded, context, is_inspection=True), responses=_ERRORS, dependencies=bearer
     )
     operators = APIRouter(
         route_class=admin_route(keys, max_body_bytes),

@@ -1,7 +1,8 @@
 """What every route may use, in one object, and what the routes need from the engine's client.
 
-Built once by the application; the routes hold no state of their own. `Engine` and `Handle` are the border to the
-process that computes: they are described here so that routes can be tested against any engine that keeps the contract.
+The application builds it once; the routes hold no state of their own. `EngineProtocol` and `Handle` are the border to
+the process that computes. They are described here, so that routes can be tested against any engine that keeps the
+contract.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -32,7 +33,7 @@ class Handle(Protocol):
     def close(self) -> None: ...
 
 
-class Engine(EngineStatus, Protocol):
+class EngineProtocol(EngineStatus, Protocol):
     """The API process's end of the engine, with what the metrics read of it. `submit` and the handles raise
     `server.http.errors.ApiError`."""
 
@@ -47,7 +48,7 @@ class Engine(EngineStatus, Protocol):
         capture_bytes: int = 0,
         priority: int = 0,
     ) -> Handle: ...
-    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_look: bool = False) -> None: ...
+    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_inspection: bool = False) -> None: ...
     def hold_capture(self, num_bytes: int) -> None: ...
     def ready(self) -> bool: ...
     def reason(self) -> str: ...
@@ -68,7 +69,7 @@ class AppContext:
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
-    engine: Engine
+    engine: EngineProtocol
     metrics: Metrics
     embedding_defaults: EmbeddingDefaults
     sampling_defaults: SamplingDefaults

@@ -32,7 +32,7 @@ _BACKSTOP = 0.5
 
 
 @dataclass(slots=True)
-class Terms:
+class RequestContext:
     """Of one HTTP request. Times are CLOCK_MONOTONIC, seconds."""
 
     arrival: float
@@ -54,15 +54,15 @@ class Terms:
         return not_in_time(None if self.deadline is None else self.deadline - self.arrival, reached)
 
 
-_current: ContextVar[Terms | None] = ContextVar("terms", default=None)
+_current: ContextVar[RequestContext | None] = ContextVar("terms", default=None)
 """Of the HTTP request that the running task belongs to."""
 
 
-def running_route(base: type[APIRoute], context: AppContext, *, is_look: bool = False) -> type[APIRoute]:
+def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: bool = False) -> type[APIRoute]:
     """A route that runs the model: behind what `base` checks of the key, and before what it does with the body, a
     request is turned away if there is no room for any, and its time begins to run.
 
-    `is_look`: it generates and embeds nothing, and finds room beside a flood of what does.
+    `is_inspection`: it generates and embeds nothing, and finds room beside a flood of what does.
     """
 
     class RunningRoute(base):  # type: ignore[valid-type,misc]  # a class made for these keys
@@ -71,19 +71,19 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_look: bool = 
 
             async def timed(request: Request) -> Response:
                 key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
-                context.engine.check_room(waits=_min_priority(context, key) >= 0, is_look=is_look)
+                context.engine.check_room(waits=_min_priority(context, key) >= 0, is_inspection=is_inspection)
                 record = current_record.get()
-                terms = Terms(time.monotonic() if record is None else record.started, key=key)
+                request_context = RequestContext(time.monotonic() if record is None else record.started, key=key)
                 try:
-                    async with asyncio.timeout(None) as terms.backstop:
+                    async with asyncio.timeout(None) as request_context.backstop:
                         for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
                             if seconds:
-                                terms.shorten(seconds)
-                        _current.set(terms)
+                                request_context.shorten(seconds)
+                        _current.set(request_context)
                         response: Response = await handle(request)
                 except TimeoutError:
-                    if terms.backstop.expired():
-                        raise terms.late() from None
+                    if request_context.backstop.expired():
+                        raise request_context.late() from None
                     raise
                 return response
 
@@ -98,12 +98,12 @@ def accept(context: AppContext, body: RunFields) -> None:
     Raises NotFound, and BadRequest for a priority that clients may not set.
     """
     check_model(context, body.model)
-    terms = _current.get()
-    wanted = _wanted_priority(context, body, None if terms is None else terms.key)
-    if terms is not None:
-        terms.priority = wanted
+    request_context = _current.get()
+    wanted = _wanted_priority(context, body, None if request_context is None else request_context.key)
+    if request_context is not None:
+        request_context.priority = wanted
         if body.timeout is not None:
-            terms.shorten(body.timeout)
+            request_context.shorten(body.timeout)
 
 
 def _min_priority(context: AppContext, key: ApiKey | None) -> int:
@@ -136,18 +136,18 @@ def deadline() -> float | None:
     """When the running request must have ended, on CLOCK_MONOTONIC; None is never. Raises DeadlineExceeded when it is
     over already: then the engine need not hear of it.
     """
-    terms = _current.get()
-    if terms is None or terms.deadline is None:
+    request_context = _current.get()
+    if request_context is None or request_context.deadline is None:
         return None
-    if terms.deadline <= time.monotonic():
-        raise terms.late("it was still being read")
-    return terms.deadline
+    if request_context.deadline <= time.monotonic():
+        raise request_context.late("it was still being read")
+    return request_context.deadline
 
 
 def priority() -> int:
     """Of the running request; lower is earlier."""
-    terms = _current.get()
-    return 0 if terms is None else terms.priority
+    request_context = _current.get()
+    return 0 if request_context is None else request_context.priority
 
 
 def _wish(value: str | None) -> float | None:

@@ -14,7 +14,7 @@ from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, W
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
-from server.routes.tasks import Result, count_rejection
+from server.routes.tasks import TaskResult, count_rejection
 
 TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """For the OpenAPI page: the other media types of an answer."""
@@ -72,7 +72,7 @@ def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[st
     return head if usage is None else {**head, "usage": usage}
 
 
-def look_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
+def inspection_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
     """Make the same for an answer whose layers and heads are chosen: it tells how many there are, so that a reader can
     count from the end too."""
     sizes = {
@@ -83,7 +83,7 @@ def look_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
     return {**head_of(context), "stacks": sizes, "usage": usage}
 
 
-def input_usage(inputs: Sequence[Prompt], results: Sequence[Result]) -> dict[str, Any]:
+def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict[str, Any]:
     """Tokens of requests that generate none."""
     num_tokens = sum(prompt.num_tokens for prompt in inputs)
     return {

@@ -16,7 +16,7 @@ ROUTES_OF_ANY_MODEL = (
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class UnsupportedReason:
     """Why a route cannot be answered."""
 
     reason: str
@@ -24,17 +24,17 @@ class Refusal:
     param: str | None = None
 
 
-def why_not(context: AppContext, route: str) -> Refusal | None:
+def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     """Why this model cannot answer this route; None when it can."""
     config = context.config
     if route in ROUTES_OF_A_HEAD and not config.has_head:
         others = ", ".join(ROUTES_OF_ANY_MODEL)
-        return Refusal(
+        return UnsupportedReason(
             f"this model is an encoder ({config.architecture}): it has no language-model head and predicts no next "
             f"token; {others} are accepted"
         )
     if route == "/v1/chat/completions" and context.chat_template is None:
-        return Refusal(
+        return UnsupportedReason(
             f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
             "server with --chat-template",
             "no_chat_template",

@@ -34,7 +34,7 @@ class Work:
 
 
 @dataclass(slots=True)
-class Result:
+class TaskResult:
     """What the engine answered."""
 
     tensors: dict[str, Array] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
         raise error
 
 
-async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[Result]:
+async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[TaskResult]:
     """The results of all works, in their order. Raises the first ApiError; then the others are aborted or not begun."""
     captured = sum(work.capture_bytes for work in works)
     values = max((value_bytes(work.interventions) for work in works), default=0)
@@ -82,12 +82,14 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
         raise
 
 
-async def _run_together(context: AppContext, works: Sequence[Work], arrival: float, max_together: int) -> list[Result]:
+async def _run_together(
+    context: AppContext, works: Sequence[Work], arrival: float, max_together: int
+) -> list[TaskResult]:
     """The results of all works, of which so many are in the engine at once."""
     places = asyncio.Semaphore(max_together)
     failures: list[ApiError] = []
 
-    async def run(work: Work) -> Result:
+    async def run(work: Work) -> TaskResult:
         async with places:
             if failures:  # these run before `gather` cancels them: each would be refused, and counted, once more
                 raise failures[0]
@@ -106,7 +108,7 @@ async def _run_together(context: AppContext, works: Sequence[Work], arrival: flo
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run_one(context: AppContext, work: Work, arrival: float) -> Result:
+async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResult:
     handle = await context.engine.submit(
         work.task,
         work.prompt.ids,
@@ -116,7 +118,7 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> Result:
         capture_bytes=work.num_bytes,
         priority=priority(),
     )
-    result = Result()
+    result = TaskResult()
     outcome: str | None = "abort"
     try:
         async for output in handle:

@@ -154,7 +154,7 @@ class _Taken:
     """What became of the messages that came between two steps."""
 
     is_any: bool
-    refusals: list[messages.Refusal] = field(default_factory=list)
+    refusals: list[messages.RequestRefused] = field(default_factory=list)
     failures: list[RequestOutput] = field(default_factory=list)
     """Of requests that the engine could not even begin."""
     questions: list[int] = field(default_factory=list)
@@ -176,7 +176,7 @@ def _take_messages(engine: EngineLike, link: WorkerLink, timeout: float) -> _Tak
         try:
             engine.add_request(messages.engine_request(message, frame.buffers))
         except ValueError as error:
-            taken.refusals.append(messages.Refusal(message.uid, str(error)))
+            taken.refusals.append(messages.RequestRefused(message.uid, str(error)))
         except Exception as error:
             named = {"request_id": message.request_id}
             logger.exception("request %d could not be begun", message.uid, extra={"fields": named})

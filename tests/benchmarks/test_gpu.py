@@ -92,8 +92,8 @@ def test_checks_pass_and_find_a_wrong_graph(monkeypatch: pytest.MonkeyPatch) -> 
     assert "12 of 12 greedy answers equal" in found[1].detail
     attend = BatchedAttention.attend
 
-    def off_by_a_little(self, q, cache, batch, sight, rule):  # type: ignore[no-untyped-def]
-        out = attend(self, q, cache, batch, sight, rule)
+    def off_by_a_little(self, q, cache, batch, key_range, rule):  # type: ignore[no-untyped-def]
+        out = attend(self, q, cache, batch, key_range, rule)
         return out * 1.5 if isinstance(batch, DecodeBatch) else out
 
     monkeypatch.setattr(BatchedAttention, "attend", off_by_a_little)

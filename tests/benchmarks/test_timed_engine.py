@@ -16,7 +16,7 @@ from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.timed_engine import TimedEngine, TimedRunner
 from benchmarks.timed_server import BLOCK_SIZE, FIRST_TOKEN, STEP_TIMES, Fleet, timed_server
-from server.dispatch.routing import Candidate, Prompt, Router
+from server.dispatch.routing import Candidate, RoutedPrompt, Router
 from server.engine.config import EngineConfig
 from server.engine.outputs import RequestOutput
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
@@ -225,7 +225,7 @@ def test_what_a_request_and_a_token_cost_is_told_apart() -> None:
 
 
 def test_policies_differ_in_what_they_look_at() -> None:
-    prompt = Prompt(range(64))
+    prompt = RoutedPrompt(range(64))
     for name, expected in (("prefix", 0), ("least-loaded", 1), ("fewest-requests", 1)):
         router = Router(2)
         for worker in (0, 1):

@@ -61,7 +61,9 @@ def ask_transformer_lens(checkpoints: list[Path], file: Path) -> None:
 
 
 def assert_near(name: str, found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance, msg=lambda told: f"{name}: {told}")
+    torch.testing.assert_close(
+        found, expected, atol=tolerance, rtol=tolerance, msg=lambda message: f"{name}: {message}"
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -9,7 +9,7 @@ import torch
 
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, Looks, Read
+from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import points_of, stack_config, why_absent
 from model.hooks.points import Point, Stack
 from model.kv_cache import KVCache
@@ -85,7 +85,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
     config, seen = model.config, [Seen() for _ in sequences]
     if config.kind == "encoder":
         batch = Batch.unchunked([each.tokens for each in sequences], BLOCK, CPU, [config.num_layers] * len(sequences))
-        hidden = model.encode(batch, _looks(model, batch, sequences, seen, [0] * len(sequences)))
+        hidden = model.encode(batch, _hooks(model, batch, sequences, seen, [0] * len(sequences)))
         for i, found in enumerate(seen):
             found.pieces.append(hidden[batch.first_rows[i] : batch.first_rows[i + 1]])
         return seen
@@ -95,7 +95,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
         for each, table in zip(sequences, tables, strict=True):
             alone = Batch.unchunked([each.encoder_tokens], BLOCK, CPU, [config.encoder.num_layers])
             slots = table[ROOM // 2] * BLOCK + np.arange(len(each.encoder_tokens))
-            model.enter_cross(model.encode(alone), cache, slots)
+            model.write_cross_kv(model.encode(alone), cache, slots)
     for start in range(0, max(len(each.tokens) for each in sequences), chunk):
         alive = [i for i, each in enumerate(sequences) if len(each.tokens) > start]
         spans = [
@@ -111,15 +111,15 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
         ]
         batch = Batch(spans, BLOCK, CPU)
         watched, found_by = [sequences[i] for i in alive], [seen[i] for i in alive]
-        hidden = model.forward(batch, cache, _looks(model, batch, watched, found_by, [start] * len(alive)))
+        hidden = model.forward(batch, cache, _hooks(model, batch, watched, found_by, [start] * len(alive)))
         for at, found in enumerate(found_by):
             found.pieces.append(hidden[batch.first_rows[at] : batch.first_rows[at + 1]])
     return seen
 
 
-def _looks(
+def _hooks(
     model: Transformer, batch: Batch, sequences: Sequence[Watched], seen: Sequence[Seen], starts: Sequence[int]
-) -> Looks | None:
+) -> Hooks | None:
     reads: list[Read] = []
     changes: list[Change] = []
     taps: list[AttentionTap] = []
@@ -144,7 +144,7 @@ def _looks(
             map_changes.append(AttentionChange(span, layer, edited_rows, heads_of_edit, kind, apply, cross))
     if not reads and not changes and not taps and not map_changes:
         return None
-    return Looks(reads, changes, taps, map_changes)
+    return Hooks(reads, changes, taps, map_changes)
 
 
 def _of_a_piece(edit: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor, slice], torch.Tensor]:

@@ -145,10 +145,10 @@ class FakeEngine:
         )
         return handle
 
-    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_look: bool = False) -> None:
+    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_inspection: bool = False) -> None:
         if self.full is not None:
             raise self.full
-        if self.full_of_text is not None and not is_look:
+        if self.full_of_text is not None and not is_inspection:
             raise self.full_of_text
 
     def hold_capture(self, num_bytes: int) -> None:

@@ -13,7 +13,7 @@ from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages
 from server.ipc.link import Received, WorkerLink
-from server.ipc.messages import Hello, Ready, Refusal, ToWorker
+from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
 
@@ -39,7 +39,7 @@ class PlayedWorker:
         self.say(Ready(INFO))
         await until(lambda: self.client.workers[self.worker_id].is_ready)
 
-    def step(self, *outputs: RequestOutput, refusals: tuple[Refusal, ...] = (), **stats: int) -> None:
+    def step(self, *outputs: RequestOutput, refusals: tuple[RequestRefused, ...] = (), **stats: int) -> None:
         message, buffers = messages.step_message(
             StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)),
             refusals,

@@ -9,7 +9,7 @@ from typing import Any
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm, untied
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, untied
 from model.config import ModelConfig
 
 
@@ -36,10 +36,10 @@ _CROSS = (
 )
 
 
-def _stack(side: str) -> tuple[Row, ...]:
+def _stack(side: str) -> tuple[WeightRow, ...]:
     top, block = f"model.{side}", f"model.{side}.layers.{{i}}"
     return (
-        Row("pos_embed.weight", (f"{top}.embed_positions.weight",), ("positions d",), _has_position_table),
+        WeightRow("pos_embed.weight", (f"{top}.embed_positions.weight",), ("positions d",), _has_position_table),
         *norm("embed_norm", f"{top}.layernorm_embedding", bias=_has_embedding_norm, when=_has_embedding_norm),
         *linear(
             "layers.{i}.qkv",
@@ -58,10 +58,10 @@ def _stack(side: str) -> tuple[Row, ...]:
 
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("model.shared.weight",), ("vocab d",)),
+        WeightRow("embed.weight", ("model.shared.weight",), ("vocab d",)),
         *_stack("decoder"),
-        Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
-        Row("head.bias", ("final_logits_bias",), ("1 vocab",), _has_head_bias, "flatten"),
+        WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+        WeightRow("head.bias", ("final_logits_bias",), ("1 vocab",), _has_head_bias, "flatten"),
     ),
     encoder_rows=_stack("encoder"),
     prefixes=("model.",),

@@ -12,7 +12,7 @@ from typing import Any
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
 from model.config import ModelConfig
 
 HEADS = r"(cls|pooler|lm_head|classifier|qa_outputs|pre_classifier|score|dropout)\..*"
@@ -28,9 +28,9 @@ def _has_token_types(config: ModelConfig) -> bool:
 
 
 _ROWS = (
-    Row("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
-    Row("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
-    Row("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_token_types),
+    WeightRow("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
+    WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
+    WeightRow("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_token_types),
     *norm("embed_norm", "embeddings.LayerNorm", bias=True),
     *linear(
         "layers.{i}.qkv",

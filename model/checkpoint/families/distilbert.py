@@ -6,14 +6,14 @@ from model.checkpoint.families.bert import HEADS, OLD_NORMS, TASKS, encoder_fiel
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
 from model.config import ModelConfig
 
 _BLOCK = "transformer.layer.{i}"
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
-        Row("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
+        WeightRow("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
+        WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
         *norm("embed_norm", "embeddings.LayerNorm", bias=True),
         *linear(
             "layers.{i}.qkv",

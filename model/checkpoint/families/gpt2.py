@@ -5,14 +5,14 @@ import re
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm, untied
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, untied
 from model.config import ModelConfig
 
 _BLOCK = "transformer.h.{i}"
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("transformer.wte.weight",), ("vocab d",)),
-        Row("pos_embed.weight", ("transformer.wpe.weight",), ("positions d",)),
+        WeightRow("embed.weight", ("transformer.wte.weight",), ("vocab d",)),
+        WeightRow("pos_embed.weight", ("transformer.wpe.weight",), ("positions d",)),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.ln_1", bias=True),
         # Its Conv1D keeps a matrix as [in, out].
         *linear("layers.{i}.qkv", f"{_BLOCK}.attn.c_attn", "d qkv", bias=True, arrange="transpose"),
@@ -21,7 +21,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.up", f"{_BLOCK}.mlp.c_fc", "d ff", bias=True, arrange="transpose"),
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.c_proj", "ff d", bias=True, arrange="transpose"),
         *norm("final_norm", "transformer.ln_f", bias=True),
-        Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+        WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
     ),
     prefixes=("transformer.",),
     # The causal mask and its fill value, saved as buffers by transformers before 4.30.

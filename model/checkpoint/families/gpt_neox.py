@@ -9,13 +9,13 @@ from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm, out_bias, qkv_bias, untied
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, out_bias, qkv_bias, untied
 from model.config import ModelConfig
 
 _BLOCK = "gpt_neox.layers.{i}"
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("gpt_neox.embed_in.weight",), ("vocab d",)),
+        WeightRow("embed.weight", ("gpt_neox.embed_in.weight",), ("vocab d",)),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.input_layernorm", bias=True),
         *linear("layers.{i}.qkv", f"{_BLOCK}.attention.query_key_value", "qkv d", bias=qkv_bias, arrange="heads first"),
         *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.dense", "d q", bias=out_bias),
@@ -23,7 +23,7 @@ _TABLE = WeightMap(
         *linear("layers.{i}.up", f"{_BLOCK}.mlp.dense_h_to_4h", "ff d", bias=True),
         *linear("layers.{i}.down", f"{_BLOCK}.mlp.dense_4h_to_h", "d ff", bias=True),
         *norm("final_norm", "gpt_neox.final_layer_norm", bias=True),
-        Row("head.weight", ("embed_out.weight|lm_head.weight",), ("vocab d",), untied),
+        WeightRow("head.weight", ("embed_out.weight|lm_head.weight",), ("vocab d",), untied),
     ),
     prefixes=("gpt_neox.",),
     # The causal mask, its fill value and the frequencies, saved as buffers by transformers before 4.32.

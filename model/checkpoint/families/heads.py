@@ -7,7 +7,7 @@ from model.checkpoint.families.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class HeadCounts:
     """The fields of ModelConfig that say it, under their names there."""
 
     hidden_size: int
@@ -25,7 +25,7 @@ def equal_heads(
     heads: str = "num_attention_heads",
     *,
     defaults: tuple[int | None, int | None] = (None, None),
-) -> Heads:
+) -> HeadCounts:
     """As many key as query heads, which divide the width: `width` and `heads` name the fields.
 
     Raises ModelLoadError when they do not divide it.
@@ -33,7 +33,7 @@ def equal_heads(
     hidden_size, num_heads = hf.size(width, defaults[0]), hf.size(heads, defaults[1])
     if hidden_size % num_heads:
         raise hf.refuse(width, f"a multiple of {heads} ({num_heads}) is expected")
-    return Heads(hidden_size, num_heads, num_heads, hidden_size // num_heads)
+    return HeadCounts(hidden_size, num_heads, num_heads, hidden_size // num_heads)
 
 
 def grouped_heads(
@@ -43,7 +43,7 @@ def grouped_heads(
     num_kv_heads: int | None = None,
     head_dim: int | None = None,
     hidden_size: int | None = None,
-) -> Heads:
+) -> HeadCounts:
     """Query heads that share key heads, and a head_dim that may differ from width / heads.
 
     The arguments are a family's defaults; where it has none, there are as many key heads as query heads (also where
@@ -57,4 +57,4 @@ def grouped_heads(
     head_dim = hf.size("head_dim", head_dim or hidden_size // num_heads)
     if head_dim % 2:
         raise hf.refuse("head_dim", f"rotary embedding needs an even head_dim, not {head_dim}")
-    return Heads(hidden_size, num_heads, shared, head_dim)
+    return HeadCounts(hidden_size, num_heads, shared, head_dim)

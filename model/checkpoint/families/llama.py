@@ -9,9 +9,18 @@ from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import Heads, grouped_heads
+from model.checkpoint.families.heads import HeadCounts, grouped_heads
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, mlp_bias, norm, out_bias, qkv_bias, untied
+from model.checkpoint.families.weight_table import (
+    WeightMap,
+    WeightRow,
+    linear,
+    mlp_bias,
+    norm,
+    out_bias,
+    qkv_bias,
+    untied,
+)
 from model.config import ModelConfig
 
 _ATTENTION, _MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
@@ -21,25 +30,25 @@ def has_head_norm(config: ModelConfig) -> bool:
     return config.qk_norm == "head"
 
 
-ATTENTION_ROWS: tuple[Row, ...] = (
+ATTENTION_ROWS: tuple[WeightRow, ...] = (
     *linear(
         "layers.{i}.qkv",
         tuple(f"{_ATTENTION}.{part}_proj" for part in "qkv"),
         ("q d", "kv d", "kv d"),
         bias=qkv_bias,
     ),
-    Row("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("head",), has_head_norm),
-    Row("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("head",), has_head_norm),
+    WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("head",), has_head_norm),
+    WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("head",), has_head_norm),
     *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
 )
-MLP_ROWS: tuple[Row, ...] = (
+MLP_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.gate_up", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), ("ff d", "ff d"), bias=mlp_bias),
     *linear("layers.{i}.down", f"{_MLP}.down_proj", "d ff", bias=mlp_bias),
 )
-EMBED_ROWS: tuple[Row, ...] = (Row("embed.weight", ("model.embed_tokens.weight",), ("vocab d",)),)
-END_ROWS: tuple[Row, ...] = (
+EMBED_ROWS: tuple[WeightRow, ...] = (WeightRow("embed.weight", ("model.embed_tokens.weight",), ("vocab d",)),)
+END_ROWS: tuple[WeightRow, ...] = (
     *norm("final_norm", "model.norm"),
-    Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+    WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
 )
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Saved with the weights by transformers before 4.32."""
@@ -58,7 +67,7 @@ _TABLE = WeightMap(
 )
 
 
-def read_common(hf: Fields, heads: Heads) -> dict[str, Any]:
+def read_common(hf: Fields, heads: HeadCounts) -> dict[str, Any]:
     """What all networks built on Llama read alike: sizes, gated mlp, RMSNorm, no position but the rotary one."""
     return {
         **heads.fields(),
@@ -74,7 +83,7 @@ def read_common(hf: Fields, heads: Heads) -> dict[str, Any]:
     }
 
 
-def _read(hf: Fields, common: Common, heads: Heads, max_model_len: int, **options: Any) -> ModelConfig:
+def _read(hf: Fields, common: Common, heads: HeadCounts, max_model_len: int, **options: Any) -> ModelConfig:
     bias = hf.flag("attention_bias", False)
     defaults: dict[str, Any] = {
         "activation": hf.activation("hidden_act", "silu"),

@@ -9,7 +9,7 @@ from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
 from model.checkpoint.families.rotary import read_local_and_global_rope
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, mlp_bias, norm, out_bias, qkv_bias
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, mlp_bias, norm, out_bias, qkv_bias
 from model.config import ModelConfig
 
 _BLOCK = "model.layers.{i}"
@@ -21,7 +21,7 @@ def _norm_bias(config: ModelConfig) -> bool:
 
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("model.embeddings.tok_embeddings.weight",), ("vocab d",)),
+        WeightRow("embed.weight", ("model.embeddings.tok_embeddings.weight",), ("vocab d",)),
         *norm("embed_norm", "model.embeddings.norm", bias=_norm_bias),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.attn_norm", bias=_norm_bias, first_layer=1),
         *linear("layers.{i}.qkv", f"{_BLOCK}.attn.Wqkv", "qkv d", bias=qkv_bias),

@@ -5,16 +5,16 @@ import re
 from model.checkpoint.families.bert import HEADS, TASKS, named, read_encoder
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
 from model.config import ModelConfig, PositionBiasConfig
 
 _BLOCK = "encoder.layer.{i}"
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
-        Row("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
+        WeightRow("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
+        WeightRow("pos_embed.weight", ("embeddings.position_embeddings.weight",), ("positions d",)),
         *norm("embed_norm", "embeddings.LayerNorm", bias=True),
-        Row("position_bias.weight", ("encoder.relative_attention_bias.weight",), ("buckets heads",)),
+        WeightRow("position_bias.weight", ("encoder.relative_attention_bias.weight",), ("buckets heads",)),
         *linear(
             "layers.{i}.qkv",
             tuple(f"{_BLOCK}.attention.attn.{part}" for part in "qkv"),

@@ -8,7 +8,7 @@ from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_common
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, norm, out_bias, qkv_bias
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, out_bias, qkv_bias
 from model.config import ModelConfig
 
 _ATTENTION = "model.layers.{i}.self_attn"
@@ -21,8 +21,8 @@ _TABLE = WeightMap(
             ("q d", "kv d", "kv d"),
             bias=qkv_bias,
         ),
-        Row("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("q",)),
-        Row("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("kv",)),
+        WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("q",)),
+        WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("kv",)),
         *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
         *norm("layers.{i}.attn_post_norm", "model.layers.{i}.post_attention_layernorm"),
         *MLP_ROWS,

@@ -5,7 +5,16 @@ import re
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.weight_table import Row, WeightMap, linear, mlp_bias, norm, out_bias, qkv_bias, untied
+from model.checkpoint.families.weight_table import (
+    WeightMap,
+    WeightRow,
+    linear,
+    mlp_bias,
+    norm,
+    out_bias,
+    qkv_bias,
+    untied,
+)
 from model.config import ModelConfig
 
 _TOP, _BLOCK = "model.decoder", "model.decoder.layers.{i}"
@@ -21,9 +30,9 @@ def _has_final_norm(config: ModelConfig) -> bool:
 
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", (f"{_TOP}.embed_tokens.weight",), ("vocab embedding",)),
-        Row("embed_in.weight", (f"{_TOP}.project_in.weight",), ("d embedding",), _projects),
-        Row("pos_embed.weight", (f"{_TOP}.embed_positions.weight",), ("positions d",)),
+        WeightRow("embed.weight", (f"{_TOP}.embed_tokens.weight",), ("vocab embedding",)),
+        WeightRow("embed_in.weight", (f"{_TOP}.project_in.weight",), ("d embedding",), _projects),
+        WeightRow("pos_embed.weight", (f"{_TOP}.embed_positions.weight",), ("positions d",)),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.self_attn_layer_norm", bias=True),
         *linear(
             "layers.{i}.qkv",
@@ -36,8 +45,8 @@ _TABLE = WeightMap(
         *linear("layers.{i}.up", f"{_BLOCK}.fc1", "ff d", bias=mlp_bias),
         *linear("layers.{i}.down", f"{_BLOCK}.fc2", "d ff", bias=mlp_bias),
         *norm("final_norm", f"{_TOP}.final_layer_norm", bias=_has_final_norm, when=_has_final_norm),
-        Row("embed_out.weight", (f"{_TOP}.project_out.weight",), ("embedding d",), _projects),
-        Row("head.weight", ("lm_head.weight",), ("vocab embedding",), untied),
+        WeightRow("embed_out.weight", (f"{_TOP}.project_out.weight",), ("embedding d",), _projects),
+        WeightRow("head.weight", ("lm_head.weight",), ("vocab embedding",), untied),
     ),
     prefixes=("model.decoder.", "decoder.", "model."),
     ignored=re.compile("version"),

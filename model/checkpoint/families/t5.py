@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import ACTIVATIONS, Fields
-from model.checkpoint.families.weight_table import Row, WeightMap, gated, linear, norm, not_gated, untied
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, gated, linear, norm, not_gated, untied
 from model.config import Activation, ModelConfig, PositionBiasConfig
 
 
-def _stack(side: str, mlp: int) -> tuple[Row, ...]:
+def _stack(side: str, mlp: int) -> tuple[WeightRow, ...]:
     """The rows of both stacks: `mlp` is the number of the mlp's sublayer."""
     attention, dense = f"{side}.block.{{i}}.layer.0", f"{side}.block.{{i}}.layer.{mlp}"
     return (
-        Row(
+        WeightRow(
             "position_bias.weight",
             (f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
             ("buckets heads",),
@@ -54,9 +54,9 @@ _CROSS = (
 )
 _TABLE = WeightMap(
     rows=(
-        Row("embed.weight", ("shared.weight",), ("vocab d",)),
+        WeightRow("embed.weight", ("shared.weight",), ("vocab d",)),
         *_stack("decoder", 2),
-        Row("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+        WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
     ),
     encoder_rows=_stack("encoder", 1),
     # Copies of the shared table, and a table that cross attention had in the first files and never used.

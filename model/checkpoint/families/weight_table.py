@@ -46,7 +46,7 @@ def not_gated(config: ModelConfig) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class WeightRow:
     """A line of a table: one of our weights, and the tensors that are stacked to make it.
 
     `{i}` stands for the layer. Names that files spell in more than one way are joined by "|", the usual one first.
@@ -66,9 +66,9 @@ class Row:
 class WeightMap:
     """How one family names its tensors."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[WeightRow, ...]
     """Of the only stack, or of the decoder of an encoder-decoder."""
-    encoder_rows: tuple[Row, ...] = ()
+    encoder_rows: tuple[WeightRow, ...] = ()
     """Of the encoder of an encoder-decoder; our names get "encoder." before them."""
     prefixes: tuple[str, ...] = ()
     """Put before names by some checkpoints of the family and left out by others: accepted either way, longest first."""
@@ -91,13 +91,13 @@ class WeightMap:
 
 def norm(
     ours: str, theirs: str, *, bias: bool | When = False, when: When = always, first_layer: int = 0
-) -> tuple[Row, ...]:
+) -> tuple[WeightRow, ...]:
     """The weight of a norm, and the bias of a LayerNorm: `bias` tells whether, or when, there is one."""
-    weight = Row(f"{ours}.weight", (f"{theirs}.weight",), ("d",), when, first_layer=first_layer)
+    weight = WeightRow(f"{ours}.weight", (f"{theirs}.weight",), ("d",), when, first_layer=first_layer)
     if bias is False:
         return (weight,)
     has_bias = when if bias is True else bias
-    return weight, Row(f"{ours}.bias", (f"{theirs}.bias",), ("d",), has_bias, first_layer=first_layer)
+    return weight, WeightRow(f"{ours}.bias", (f"{theirs}.bias",), ("d",), has_bias, first_layer=first_layer)
 
 
 def linear(
@@ -108,13 +108,13 @@ def linear(
     bias: bool | When = False,
     when: When = always,
     arrange: Arrange = "as it is",
-) -> tuple[Row, ...]:
+) -> tuple[WeightRow, ...]:
     """A matrix and its bias, each of several tensors stacked where several are named: `bias` tells whether, or when,
     there is one.
     """
     names = (theirs,) if isinstance(theirs, str) else theirs
     shapes = (shape,) if isinstance(shape, str) else shape
-    matrix = Row(f"{ours}.weight", tuple(f"{name}.weight" for name in names), shapes, when, arrange)
+    matrix = WeightRow(f"{ours}.weight", tuple(f"{name}.weight" for name in names), shapes, when, arrange)
     if bias is False:
         return (matrix,)
     # The bias has the length of the outputs; a vector has nothing to transpose.
@@ -122,4 +122,4 @@ def linear(
     lengths = tuple(one.split()[-1 if transposed else 0] for one in shapes)
     has_bias = when if bias is True else bias
     of_bias: Arrange = "as it is" if transposed else arrange
-    return matrix, Row(f"{ours}.bias", tuple(f"{name}.bias" for name in names), lengths, has_bias, of_bias)
+    return matrix, WeightRow(f"{ours}.bias", tuple(f"{name}.bias" for name in names), lengths, has_bias, of_bias)

@@ -51,8 +51,8 @@ void rows_of_head(const AttentionArguments& a, const int64_t* chosen, long num, 
 }
 
 // What chosen rows [num_rows] and heads [num_heads] of one sequence attend to, by the same steps as `attend`: out
-// [num_heads, num_rows, num_keys], where keys out of sight are 0 in a PATTERN, minus infinity in SCORES and DOTS (the
-// bare q.k). a.tables [J] is the sequence's own; a.values and a.out are not used, and a.told is null.
+// [num_heads, num_rows, num_keys], where keys out of key_range are 0 in a PATTERN, minus infinity in SCORES and DOTS (the
+// bare q.k). a.tables [J] is the sequence's own; a.values and a.out are not used, and a.pattern_output is null.
 template <class T>
 void attention_rows(const AttentionArguments& a, const int64_t* rows, long num_rows, const int64_t* heads,
                     long num_heads, long kind, float* out, long num_keys) {

@@ -1,7 +1,7 @@
 // Attention over the paged cache: what one row, or a few rows that share their keys, attend to.
 //
 // Every number is a function of its own row alone. A score is one chain of multiply-adds over the head dimension; a
-// softmax sums lane by lane over the row's own keys, where a key out of sight counts exactly 0; a mixed value is one
+// softmax sums lane by lane over the row's own keys, where a key out of key_range counts exactly 0; a mixed value is one
 // chain over the row's own keys in order. So a row comes out with the same bits whatever stands beside it in the batch,
 // in whatever chunk its prompt was cut and whichever blocks hold its keys.
 //
@@ -22,7 +22,7 @@ namespace LEVEL {
 constexpr long BYTES_AHEAD = 16384;  // by which keys and values are asked for before they are used
 
 // Where the patterns of one sequence and head go as attention makes them.
-struct ToldMap {
+struct PatternMap {
   char* numbers;      // of the row `first_row` and key 0; null: nobody wants them
   long first_row;     // the sequence's first row of the batch
   long row_bytes;     // from one row to the next
@@ -40,7 +40,7 @@ struct AttentionArguments {
   const int64_t* first;      // [T]: row t sees the keys first[t] <= k < last[t]; neither falls from a row of a sequence
   const int64_t* last;       // [T]  to the next
   const float* bias;         // [H, bias_width]: bias[h, key - position + reach - 1] is added to a score
-  const ToldMap* told;       // [sequence, H], or null: nobody wants patterns
+  const PatternMap* pattern_output;       // [sequence, H], or null: nobody wants patterns
   long num_heads, num_key_heads, dim, block_size;  // H, K, D, B
   long table_width;          // J
   long bias_width;           // 2 * reach - 1, or 0: no bias
@@ -115,8 +115,8 @@ inline void weigh(const AttentionArguments& a, long sequence, const ScoreRow& r,
   if (r.hi <= r.lo) return;  // it sees nothing
   make_scores(a, r, row, origin);
   softmax(row + lanes_down(r.lo), lanes_up(r.hi) - lanes_down(r.lo));
-  if (!a.told) return;
-  const ToldMap& map = a.told[sequence * a.num_heads + r.head];
+  if (!a.pattern_output) return;
+  const PatternMap& map = a.pattern_output[sequence * a.num_heads + r.head];
   if (!map.numbers) return;
   char* to = map.numbers + (r.row - map.first_row) * map.row_bytes + (origin + r.lo) * map.number_bytes;
   if (map.number_bytes == 2) store_halves(to, row + r.lo, r.hi - r.lo);

@@ -44,12 +44,12 @@ struct Decoder {
   T* normed;         // [R, d]; also what a product adds to the stream
   T* wide;           // [R, (H + 2K) D or 2 ff]
   T* mixed;          // [R, H D or ff]
-  float* queries;    // [R, H, D] of layers that nobody looks at
+  float* queries;    // [R, H, D] of layers that nobody spins at
   void* ready;       // the rows of the next product, where it does not take them as they are: laid, or digits
   float* scales;     // [R], of digits
   long num_threads;
 
-  const AttentionArguments& heads() const { return step.sights[0]; }
+  const AttentionArguments& heads() const { return step.key_ranges[0]; }
   long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
 
   // use(form) with the form of a product that is not INT8.
@@ -97,17 +97,17 @@ struct Decoder {
     if (layer.k_norm)
       for (long i = width; i < width + key_width; i += layer.k_norm_width)
         norm_row(qkv + i, layer.k_norm, layer.k_norm_width, qkv + i);
-    const long turned = layer.num_turned;
-    const Turn turn{layer.cos + position * turned, layer.sin + position * turned, turned};
+    const long turned = layer.num_rotated;
+    const Rotation rotation{layer.cos + position * turned, layer.sin + position * turned, turned};
     float* q = (memory.queries ? memory.queries : queries) + r * width;
-    if (step.alone[r]) rotate_row(qkv, turn, shape, q);
+    if (step.alone[r]) rotate_row(qkv, rotation, shape, q);
     else
-      rotate_and_store_row(qkv, turn, step.slots[r], shape, q, static_cast<T*>(memory.keys),
+      rotate_and_store_row(qkv, rotation, step.slots[r], shape, q, static_cast<T*>(memory.keys),
                            static_cast<T*>(memory.values));
   }
 
   void attend(const DecoderLayer& layer, const LayerMemory& memory, const AttentionItem& item) const {
-    AttentionArguments a = step.sights[layer.sight];
+    AttentionArguments a = step.key_ranges[layer.key_range];
     a.queries = memory.queries ? memory.queries : queries;
     a.keys = memory.keys, a.values = memory.values, a.out = mixed;
     const T* keys = wide + item.first_row * qkv_width() + a.num_heads * a.dim;
@@ -256,9 +256,9 @@ void run_decoder(const DecoderLayer* layers, long num_layers, const DecoderStep&
   const Decoder<T> decoder{layers, num_layers, step, stream,
                            scratch<Normed, T>(R * step.width), scratch<Wide, T>(R * outputs),
                            scratch<Mixed, T>(R * inputs),
-                           scratch<Queries, float>(R * step.sights[0].num_heads * step.sights[0].dim),
+                           scratch<Queries, float>(R * step.key_ranges[0].num_heads * step.key_ranges[0].dim),
                            scratch<Ready, char>(ready_bytes), scratch<Scales, float>(R), lightwell_num_threads()};
-  take_turns(num_layers * NUM_PHASES + (step.final_norm != nullptr),
+  run_in_order(num_layers * NUM_PHASES + (step.final_norm != nullptr),
              [&](long number) { return decoder.num_pieces(number); },
              [&](long number, long piece) { decoder.fetch(number, piece); },
              [&](long number, long piece) { decoder.run(number, piece); });

@@ -24,9 +24,9 @@ struct DecoderLayer {
   const void* before_mlp;             // [d]
   const void* q_norm;                 // [q_norm_width], for each so many numbers of the queries; or null
   const void* k_norm;                 // [k_norm_width], likewise of the keys
-  const float *cos, *sin;             // [positions, num_turned], see `Turn` in rows.h
-  long q_norm_width, k_norm_width, num_turned;
-  long sight;                         // which of the step's is the layer's
+  const float *cos, *sin;             // [positions, num_rotated], see `Rotation` in rows.h
+  long q_norm_width, k_norm_width, num_rotated;
+  long key_range;                         // which of the step's is the layer's
 };
 
 // What a layer writes to.
@@ -37,7 +37,7 @@ struct LayerMemory {
 };
 
 struct DecoderStep {
-  const AttentionArguments* sights;  // without queries, keys, values and out; heads and positions are all the same
+  const AttentionArguments* key_ranges;  // without queries, keys, values and out; heads and positions are all the same
   const AttentionItem* items;        // [num_items]: each row and key head once
   const int64_t* slots;              // [R]: a row's place in the cache, block * B + place in the block
   const uint8_t* alone;              // [R]: 1 where the row is the only one of its sequence, and its last

@@ -151,7 +151,7 @@ struct Encoder {
   }
 
   void run_shared() const {
-    take_turns(
+    run_in_order(
         shape.num_layers * NUM_STEPS,
         [&](long i) { return num_pieces_of(num_things(i % NUM_STEPS), num_shares); }, [](long, long) {},
         [&](long i, long piece) {

@@ -36,13 +36,13 @@ void activate_times(const X* gate_up, X* out, long num_rows, long width, long ac
 }
 
 template <class X>
-void rotate_and_store(const X* qkv, const float* cos, const float* sin, long num_turned, const long* slots,
+void rotate_and_store(const X* qkv, const float* cos, const float* sin, long num_rotated, const long* slots,
                       long num_rows, const Heads& heads, float* q, X* keys, X* values) {
   const long stride = (heads.num_heads + 2 * heads.num_key_heads) * heads.dim;
   each_row(num_rows, 32, [&](long row) {
-    const Turn turn{cos + row * num_turned, sin + row * num_turned, num_turned};
+    const Rotation rotation{cos + row * num_rotated, sin + row * num_rotated, num_rotated};
     float* queries = q + row * heads.num_heads * heads.dim;
-    rotate_and_store_row(qkv + row * stride, turn, slots[row], heads, queries, keys, values);
+    rotate_and_store_row(qkv + row * stride, rotation, slots[row], heads, queries, keys, values);
   });
 }
 
@@ -92,18 +92,18 @@ EXPORT(void, soft_cap_f32)(float* x, long num_rows, long width, float cap) {
   });
 }
 
-// Turns queries and keys; queries go to q, keys and values into place slots[row] of the cache.
-// qkv [num_rows, H + 2K, D]; cos, sin [num_rows, num_turned]; slots [num_rows]: block * block_size + place;
+// Rotates queries and keys; queries go to q, keys and values into place slots[row] of the cache.
+// qkv [num_rows, H + 2K, D]; cos, sin [num_rows, num_rotated]; slots [num_rows]: block * block_size + place;
 // q [num_rows, H, D]; keys [block, K, D, block_size]; values [block, K, block_size, D]
-EXPORT(void, rotate_and_store_f32)(const float* qkv, const float* cos, const float* sin, long num_turned,
+EXPORT(void, rotate_and_store_f32)(const float* qkv, const float* cos, const float* sin, long num_rotated,
                                    const long* slots, long num_rows, long num_heads, long num_key_heads, long dim,
                                    long block_size, float* q, float* keys, float* values) {
   const LEVEL::Heads heads{num_heads, num_key_heads, dim, block_size};
-  LEVEL::rotate_and_store(qkv, cos, sin, num_turned, slots, num_rows, heads, q, keys, values);
+  LEVEL::rotate_and_store(qkv, cos, sin, num_rotated, slots, num_rows, heads, q, keys, values);
 }
-EXPORT(void, rotate_and_store_bf16)(const LEVEL::bfloat16* qkv, const float* cos, const float* sin, long num_turned,
+EXPORT(void, rotate_and_store_bf16)(const LEVEL::bfloat16* qkv, const float* cos, const float* sin, long num_rotated,
                                     const long* slots, long num_rows, long num_heads, long num_key_heads, long dim,
                                     long block_size, float* q, LEVEL::bfloat16* keys, LEVEL::bfloat16* values) {
   const LEVEL::Heads heads{num_heads, num_key_heads, dim, block_size};
-  LEVEL::rotate_and_store(qkv, cos, sin, num_turned, slots, num_rows, heads, q, keys, values);
+  LEVEL::rotate_and_store(qkv, cos, sin, num_rotated, slots, num_rows, heads, q, keys, values);
 }

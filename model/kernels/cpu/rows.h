@@ -82,27 +82,27 @@ ALWAYS_INLINE void silu_times_row(const X* gate, const X* up, long width, X* out
   activate_times_row(gate, up, width, SILU, out);
 }
 
-// A row of cos and sin, [num_turned] each, sin with the sign of the first half turned: the first num_turned dimensions
-// of a head turn, an even number, possibly none.
-struct Turn {
+// A row of cos and sin, [num_rotated] each, sin with the sign of the first half turned: the first num_rotated dimensions
+// of a head rotation, an even number, possibly none.
+struct Rotation {
   const float* cos;
   const float* sin;
-  long num_turned;
+  long num_rotated;
 };
 
 // Gives result(d, numbers) the numbers d of a head x [dim] turned, a Vector or a float at a time. What is given to
 // result may be stored in place of x.
 template <class X, class F>
-ALWAYS_INLINE void turn_head(const X* x, long dim, const Turn& turn, F result) {
-  const long half = turn.num_turned / 2;
-  const float *cos = turn.cos, *sin = turn.sin;
+ALWAYS_INLINE void rotate_head(const X* x, long dim, const Rotation& rotation, F result) {
+  const long half = rotation.num_rotated / 2;
+  const float *cos = rotation.cos, *sin = rotation.sin;
   each_number(half, [&]<class N>(long d) {
     const N low = take<N>(x + d), high = take<N>(x + d + half);
     result(d, fma(low, take<N>(cos + d), high * take<N>(sin + d)));
     result(d + half, fma(high, take<N>(cos + d + half), low * take<N>(sin + d + half)));
   });
-  const X* rest = x + turn.num_turned;
-  each_number(dim - turn.num_turned, [&]<class N>(long d) { result(turn.num_turned + d, take<N>(rest + d)); });
+  const X* rest = x + rotation.num_rotated;
+  each_number(dim - rotation.num_rotated, [&]<class N>(long d) { result(rotation.num_rotated + d, take<N>(rest + d)); });
 }
 
 // How a row of queries, keys and values is made up, and the blocks of the cache.
@@ -113,37 +113,37 @@ struct Heads {
   long block_size;     // B, rows to a block
 };
 
-// Turns the queries of qkv [H + 2K, D] (query heads, key heads, value heads) into q [H, D].
+// Rotates the queries of qkv [H + 2K, D] (query heads, key heads, value heads) into q [H, D].
 template <class X>
-ALWAYS_INLINE void turn_queries(const X* qkv, const Turn& turn, const Heads& heads, float* q) {
+ALWAYS_INLINE void rotate_queries(const X* qkv, const Rotation& rotation, const Heads& heads, float* q) {
   for (long h = 0; h < heads.num_heads; ++h) {
     float* out = q + h * heads.dim;
-    turn_head(qkv + h * heads.dim, heads.dim, turn, [&](long d, const auto& numbers) { put(out + d, numbers); });
+    rotate_head(qkv + h * heads.dim, heads.dim, rotation, [&](long d, const auto& numbers) { put(out + d, numbers); });
   }
 }
 
-// Turns the queries of qkv into q, and its keys in their place.
+// Rotates the queries of qkv into q, and its keys in their place.
 template <class X>
-ALWAYS_INLINE void rotate_row(X* qkv, const Turn& turn, const Heads& heads, float* q) {
-  turn_queries(qkv, turn, heads, q);
+ALWAYS_INLINE void rotate_row(X* qkv, const Rotation& rotation, const Heads& heads, float* q) {
+  rotate_queries(qkv, rotation, heads, q);
   for (long h = heads.num_heads; h < heads.num_heads + heads.num_key_heads; ++h) {
     X* key = qkv + h * heads.dim;
-    turn_head(key, heads.dim, turn, [&](long d, const auto& numbers) { put(key + d, numbers); });
+    rotate_head(key, heads.dim, rotation, [&](long d, const auto& numbers) { put(key + d, numbers); });
   }
 }
 
-// Turns the queries of qkv into q, its keys into place `slot` of keys [block, K, D, B], and copies its values to that
+// Rotates the queries of qkv into q, its keys into place `slot` of keys [block, K, D, B], and copies its values to that
 // of values [block, K, B, D]. slot: block * B + the place in the block.
 template <class X>
-ALWAYS_INLINE void rotate_and_store_row(const X* qkv, const Turn& turn, long slot, const Heads& heads, float* q,
+ALWAYS_INLINE void rotate_and_store_row(const X* qkv, const Rotation& rotation, long slot, const Heads& heads, float* q,
                                         X* keys, X* values) {
   const long dim = heads.dim, size = heads.block_size, block = slot / size, place = slot % size;
-  turn_queries(qkv, turn, heads, q);
+  rotate_queries(qkv, rotation, heads, q);
   for (long h = 0; h < heads.num_key_heads; ++h) {
     const long at = (block * heads.num_key_heads + h) * dim * size;  // of the head in both caches
     const X* key = qkv + (heads.num_heads + h) * dim;
     X* column = keys + at + place;
-    turn_head(key, dim, turn, [&]<class N>(long d, const N& numbers) {
+    rotate_head(key, dim, rotation, [&]<class N>(long d, const N& numbers) {
       X stored[LANES];
       put(stored, numbers);
       for (long i = 0; i < long(sizeof(N) / sizeof(float)); ++i) column[(d + i) * size] = stored[i];

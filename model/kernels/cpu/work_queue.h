@@ -11,7 +11,7 @@
 
 namespace LEVEL {
 
-constexpr int MOST_LOOKS = 1000;  // at a count before the core is left to others: some tens of microseconds
+constexpr int MOST_SPINS = 1000;  // at a count before the core is left to others: some tens of microseconds
 
 struct Share {
   long begin, end;
@@ -36,20 +36,20 @@ inline long num_pieces_of(long count, long num_threads) {
 }
 
 inline void wait_for(const long& done, long wanted) {
-  for (int looks = 0; __atomic_load_n(&done, __ATOMIC_ACQUIRE) < wanted;) {
+  for (int spins = 0; __atomic_load_n(&done, __ATOMIC_ACQUIRE) < wanted;) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
-    if (++looks > MOST_LOOKS) sched_yield();
+    if (++spins > MOST_SPINS) sched_yield();
   }
 }
 
 // run(step, piece) for each piece < num_pieces(step) of each step < num_steps, in the pool's threads; before it,
 // while earlier steps may still be at work, prepare(step, piece).
 template <class Count, class Prepare, class Run>
-void take_turns(long num_steps, Count num_pieces, Prepare prepare, Run run) {
+void run_in_order(long num_steps, Count num_pieces, Prepare prepare, Run run) {
   struct {
     alignas(64) long taken = 0;  // pieces
     alignas(64) long done = 0;

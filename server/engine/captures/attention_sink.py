@@ -43,8 +43,8 @@ class AttentionSink:
         is_changed: bool = True,
     ) -> None:
         """is_changed: whether the request may change what the network computes; what a softmax gave fits any float."""
-        surely_told = ("float16", "float32")
-        self._is_surely_told = capture.kind == "pattern" and capture.dtype in surely_told and not is_changed
+        surely_reported = ("float16", "float32")
+        self._is_surely_reported = capture.kind == "pattern" and capture.dtype in surely_reported and not is_changed
         self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
         self._name = name
         self._capture = capture
@@ -67,7 +67,7 @@ class AttentionSink:
     def num_bytes(self) -> int:
         return self._values.nbytes + (0 if self._indices is None else self._indices.nbytes)
 
-    def look(self, window: Window) -> AttentionTap | None:
+    def hook(self, window: Window) -> AttentionTap | None:
         """The wish for a window; None when it has no row of ours."""
         places = window.find(self._queries)
         if not len(places):
@@ -94,7 +94,7 @@ class AttentionSink:
         """Where the pattern of queries `where` of the answer may be written as it stands, for `AttentionTap.room`."""
         heads, values = self._heads[layer], self._values
         as_it_stands = self._capture.reduce is None and self._indices is None and self._keys is None
-        if not (self._is_surely_told and as_it_stands and self._thumbnail is None) or len(set(heads)) < len(heads):
+        if not (self._is_surely_reported and as_it_stands and self._thumbnail is None) or len(set(heads)) < len(heads):
             return None
         place = corner(index_of(self._slots[layer]), index_of(where.tolist()))
         return values[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
@@ -144,7 +144,7 @@ class AttentionSink:
             self._values[..., : rows.shape[-1]][place] = numbers.to(self._values.dtype)
 
     def _check(self, rows: torch.Tensor) -> None:
-        if not self._is_surely_told:
+        if not self._is_surely_reported:
             self.problem = self.problem or why_not(rows, self._name, TORCH_DTYPES[self._capture.dtype])
 
     def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
@@ -228,8 +228,8 @@ class RowSink:
         num_keys = num_cross_keys if capture.part == "cross" else position + 1
         self._sink = AttentionSink(one, config, num_queries=1, num_keys=num_keys)
 
-    def look(self, window: Window) -> AttentionTap:
-        tap = self._sink.look(window)
+    def hook(self, window: Window) -> AttentionTap:
+        tap = self._sink.hook(window)
         assert tap is not None
         return tap
 

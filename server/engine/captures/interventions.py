@@ -24,14 +24,16 @@ from server.engine.required_layers import Stage, stage_of
 _MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 
 
-def patches_of(wishes: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:
+def patches_of(interventions: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:
     """The interventions of one request by where they stand, those at one place in their order.
 
     Raises ValueError for an operation or a head that its point does not have, or a value that does not fit it.
     """
     edits: dict[tuple[Stack, int | None, str], list[_Edit]] = {}
-    for wish in wishes:
-        edits.setdefault((wish.stack, wish.layer, wish.point), []).append(_Edit(wish, config))
+    for intervention in interventions:
+        edits.setdefault((intervention.stack, intervention.layer, intervention.point), []).append(
+            _Edit(intervention, config)
+        )
     return [Patch(*place, own, config) for place, own in edits.items()]
 
 
@@ -119,21 +121,23 @@ class Patch:
 class _Edit:
     """One intervention. Numbers are [row, head, ...] as the point has them; of maps [head, row, key]."""
 
-    def __init__(self, wish: Intervention, config: ModelConfig) -> None:
-        if wish.op not in get_args(Op) or (wish.op == "temperature" and not wish.point.endswith("hook_attn_scores")):
-            raise ValueError(f"intervention on {wish.point}: no operation {wish.op!r} there")
-        self._op = wish.op
-        self._is_map = wish.point.rpartition(".")[2] in _MAPS
-        self._value = _as_tensor(wish.value)
-        self.heads = _heads(wish, config)
-        num_axes = len(BY_NAME[wish.point].axes)
+    def __init__(self, intervention: Intervention, config: ModelConfig) -> None:
+        if intervention.op not in get_args(Op) or (
+            intervention.op == "temperature" and not intervention.point.endswith("hook_attn_scores")
+        ):
+            raise ValueError(f"intervention on {intervention.point}: no operation {intervention.op!r} there")
+        self._op = intervention.op
+        self._is_map = intervention.point.rpartition(".")[2] in _MAPS
+        self._value = _as_tensor(intervention.value)
+        self.heads = _heads(intervention, config)
+        num_axes = len(BY_NAME[intervention.point].axes)
         place = (num_axes - 2 if self._is_map else 0) - num_axes + self._value.dim()
         self._rows_axis = place if place >= 0 and self._value.shape[place] > 1 else None
         """Of the value, where it differs by position; None where one serves all."""
-        asked = wish.positions
+        asked = intervention.positions
         if asked is None and self._rows_axis is not None:
             asked = tuple(range(self._value.shape[self._rows_axis]))
-        _check_shape(wish, config, self._value, self.heads, None if asked is None else len(asked))
+        _check_shape(intervention, config, self._value, self.heads, None if asked is None else len(asked))
         self.positions: Positions | None = None
         """Ascending; None is every one, those of generated tokens included."""
         if asked is not None:
@@ -184,33 +188,37 @@ class _Edit:
         return x * value if self._op == "scale" else x + value
 
 
-def _heads(wish: Intervention, config: ModelConfig) -> tuple[int, ...] | None:
+def _heads(intervention: Intervention, config: ModelConfig) -> tuple[int, ...] | None:
     """Those that are meant; None is all (of maps they are named), or a point that has none. Raises ValueError."""
-    point = BY_NAME[wish.point]
+    point = BY_NAME[intervention.point]
     num_heads = next(
         (
             size
-            for axis, size in zip(point.axes, sizes(config, wish.stack, point, 1, 1), strict=True)
+            for axis, size in zip(point.axes, sizes(config, intervention.stack, point, 1, 1), strict=True)
             if axis in ("head", "kv_head")
         ),
         0,
     )
-    if any(not 0 <= head < num_heads for head in wish.heads or ()):
+    if any(not 0 <= head < num_heads for head in intervention.heads or ()):
         has = f"it has 0 to {num_heads - 1}" if num_heads else "it has none"
-        raise ValueError(f"intervention on {wish.point}: heads are {wish.heads}; {has}")
+        raise ValueError(f"intervention on {intervention.point}: heads are {intervention.heads}; {has}")
     is_map = "key" in point.axes
-    return tuple(range(num_heads)) if wish.heads is None and is_map else wish.heads
+    return tuple(range(num_heads)) if intervention.heads is None and is_map else intervention.heads
 
 
 def _check_shape(
-    wish: Intervention, config: ModelConfig, value: torch.Tensor, heads: Sequence[int] | None, num_rows: int | None
+    intervention: Intervention,
+    config: ModelConfig,
+    value: torch.Tensor,
+    heads: Sequence[int] | None,
+    num_rows: int | None,
 ) -> None:
     """Raise ValueError for a value that does not fit: it must not fail the step it is first used in, where others run.
 
     num_rows: positions it may differ by; None is all, with one value.
     """
-    shape = list(sizes(config, wish.stack, BY_NAME[wish.point], 1, 1))
-    is_map = "key" in BY_NAME[wish.point].axes
+    shape = list(sizes(config, intervention.stack, BY_NAME[intervention.point], 1, 1))
+    is_map = "key" in BY_NAME[intervention.point].axes
     if is_map:
         shape[2] = value.shape[-1] if value.dim() else 1
     if heads is not None:
@@ -220,7 +228,7 @@ def _check_shape(
         has in (1, wanted) for has, wanted in zip(reversed(value.shape), reversed(shape), strict=False)
     )
     if not fits:
-        raise ValueError(f"intervention on {wish.point}: the value's shape is {list(value.shape)}, not {shape}")
+        raise ValueError(f"intervention on {intervention.point}: the value's shape is {list(value.shape)}, not {shape}")
 
 
 def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:

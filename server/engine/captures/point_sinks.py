@@ -69,7 +69,7 @@ class PointSink:
     def num_bytes(self) -> int:
         return self._values.nbytes
 
-    def look(self, window: Window) -> Read | None:
+    def hook(self, window: Window) -> Read | None:
         """The wish for a window; None when it has no row of ours."""
         places = window.find(self._positions)
         if not len(places):
@@ -108,7 +108,7 @@ class EmbeddingSink:
     def num_bytes(self) -> int:
         return sum(piece.nbytes for piece in self._pieces) + self._mean.num_bytes
 
-    def look(self, window: Window) -> Read | None:
+    def hook(self, window: Window) -> Read | None:
         """The wish for a window; None when nothing in it is new, or the stack's output is what is wanted."""
         rows = self._rows(window)
         if not rows or self._task.layer is None:
@@ -179,7 +179,7 @@ class LensSink:
         kept = (self.ids, self.logprobs, self.entropy, self.target_logprobs, self.target_ranks)
         return sum(each.nbytes for each in kept)
 
-    def look(self, window: Window) -> Read | None:
+    def hook(self, window: Window) -> Read | None:
         """The wish for a window; None when it has no row of ours."""
         places = window.find(self._positions)
         if not len(places):
@@ -239,7 +239,7 @@ class HeadScoresSink:
     def num_bytes(self) -> int:
         return self._scores.nbytes
 
-    def look(self, window: Window) -> AttentionTap | None:
+    def hook(self, window: Window) -> AttentionTap | None:
         """The wish for a window; None when nothing in it is new."""
         positions = window.find(np.arange(len(self._ids)))
         if not len(positions):

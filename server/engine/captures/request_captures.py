@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, Looks, Read
+from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
 from server.engine.captures.attention_sink import AttentionSink
 from server.engine.captures.interventions import Patch, patches_of
@@ -41,7 +41,7 @@ class Sink(Protocol):
 
     @property
     def num_bytes(self) -> int: ...
-    def look(self, window: Window) -> Read | AttentionTap | None: ...
+    def hook(self, window: Window) -> Read | AttentionTap | None: ...
     def arrays(self) -> dict[str, Array]: ...
 
 
@@ -54,7 +54,7 @@ class Network(Protocol):
 
 
 @dataclass(slots=True)
-class Findings:
+class RequestCaptures:
     """What one request gathers over its steps, beside its tokens."""
 
     sinks: list[Sink] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Findings:
     prompt_logprobs: list[TokenLogprobs | None] | None = None
 
     @classmethod
-    def of(cls, seq: Sequence, model: Network) -> "Findings":
+    def of(cls, seq: Sequence, model: Network) -> "RequestCaptures":
         """Raises ValueError for an intervention that makes no sense, or for heads or positions that are not there;
         MemoryError or RuntimeError without memory.
         """
@@ -133,7 +133,7 @@ class Findings:
         return found
 
 
-class LooksBuilder:
+class HooksBuilder:
     """Gathers the wishes of many requests about one stage of a step."""
 
     def __init__(self, stage: Stage) -> None:
@@ -143,7 +143,7 @@ class LooksBuilder:
         self._changes: list[Change] = []
         self._attention_changes: list[AttentionChange] = []
 
-    def add(self, found: Findings, window: Window, *, is_new: bool = True) -> None:
+    def add(self, found: RequestCaptures, window: Window, *, is_new: bool = True) -> None:
         """The wishes of one request about its window. Without `is_new` its numbers were handed out before, and only its
         changes count.
         """
@@ -153,13 +153,13 @@ class LooksBuilder:
         if is_new:
             for sink in found.sinks:
                 if sink.stage == self._stage:
-                    self.add_look(sink.look(window))
+                    self.add_hook(sink.hook(window))
 
-    def add_look(self, look: Read | AttentionTap | None) -> None:
-        if isinstance(look, Read):
-            self._reads.append(look)
-        elif look is not None:
-            self._taps.append(look)
+    def add_hook(self, hook: Read | AttentionTap | None) -> None:
+        if isinstance(hook, Read):
+            self._reads.append(hook)
+        elif hook is not None:
+            self._taps.append(hook)
 
     def _add_change(self, change: Change | AttentionChange | None) -> None:
         if isinstance(change, Change):
@@ -167,11 +167,11 @@ class LooksBuilder:
         elif change is not None:
             self._attention_changes.append(change)
 
-    def looks(self) -> Looks | None:
+    def hooks(self) -> Hooks | None:
         """None when there are no wishes: the network then does nothing for them."""
         if not (self._reads or self._taps or self._changes or self._attention_changes):
             return None
-        return Looks(self._reads, self._changes, self._taps, self._attention_changes)
+        return Hooks(self._reads, self._changes, self._taps, self._attention_changes)
 
 
 def _is_reached(patch: Patch, seq: Sequence) -> bool:

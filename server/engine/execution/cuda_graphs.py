@@ -21,8 +21,8 @@ from typing import NamedTuple, cast
 import torch
 
 from model.batch import Batch
-from model.hooks.attention_hooks import Attended, look_into
-from model.hooks.hooks import AttentionTap, Looks
+from model.hooks.attention_hooks import Attended, apply_hooks
+from model.hooks.hooks import AttentionTap, Hooks
 from model.kv_cache import KVCache
 from model.layers.batched_attention import BatchedAttention, rows_at_a_time
 from model.layers.decode_batch import DecodeBatch, most_blocks, pack, packed_size
@@ -60,7 +60,7 @@ class DecodePass:
     """[R, vocab], as `Transformer.logits` gives them."""
     queries: list[torch.Tensor]
     """[R', H, D] of each layer, turned, R' >= R."""
-    looks: Looks = field(default_factory=Looks)
+    hooks: Hooks = field(default_factory=Hooks)
     """What was looked at; what was seen waits for `deliver`."""
     _seen: list[Callable[[], None]] = field(default_factory=list)
 
@@ -70,7 +70,7 @@ class DecodePass:
             each()
         self._seen.clear()
 
-    def look(self, batch: Batch, cache: KVCache, blocks: list[Block], looks: Looks) -> None:
+    def hook(self, batch: Batch, cache: KVCache, blocks: list[Block], hooks: Hooks) -> None:
         """Compute the attention rows asked for, in the device's own time."""
 
         def later(tap: AttentionTap) -> AttentionTap:
@@ -79,14 +79,16 @@ class DecodePass:
 
             return replace(tap, deliver=keep)
 
-        self.looks = Looks(attention=[later(tap) for tap in looks.attention])
+        self.hooks = Hooks(attention=[later(tap) for tap in hooks.attention])
         for block, layer_cache, q in zip(blocks, cache.layers, self.queries, strict=True):
-            look = self.looks.at(block.index)
-            if look is not None:
+            hook = self.hooks.at(block.index)
+            if hook is not None:
                 own = _self_attention(block)
-                sight = batch.sight(own.causal, own.window)
+                key_range = batch.key_range(own.causal, own.window)
                 heads = own.heads
-                look_into(Attended(heads.attention, heads.rule, q, layer_cache, sight, False, batch.check), q, look)
+                apply_hooks(
+                    Attended(heads.attention, heads.rule, q, layer_cache, key_range, False, batch.check), q, hook
+                )
 
 
 class DecodeGraphs:
@@ -144,9 +146,9 @@ class DecodeGraphs:
                 self._graph(shape)
 
     @torch.inference_mode()
-    def run(self, batch: Batch, looks: Looks | None = None) -> DecodePass | None:
+    def run(self, batch: Batch, hooks: Hooks | None = None) -> DecodePass | None:
         """A step of single tokens, with the attention rows asked for; None where there is no graph for it."""
-        if not self._can_serve(batch, looks):
+        if not self._can_serve(batch, hooks):
             return None
         shape = self._shape_of(batch)
         if shape is None:
@@ -157,13 +159,13 @@ class DecodeGraphs:
         self._packed[:size].copy_(self._host[:size], non_blocking=True)
         whole = graph()
         passed = DecodePass(whole.hidden[: batch.num_rows], whole.logits[: batch.num_rows], whole.queries)
-        if looks is not None:
-            passed.look(batch, self._cache, self._blocks, looks)
+        if hooks is not None:
+            passed.hook(batch, self._cache, self._blocks, hooks)
         return passed
 
-    def _can_serve(self, batch: Batch, looks: Looks | None) -> bool:
+    def _can_serve(self, batch: Batch, hooks: Hooks | None) -> bool:
         """Whether each row is a sequence's next token, and nobody wants more than attention rows."""
-        if looks is not None and (looks.reads or looks.changes or looks.attention_changes):
+        if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
             return False
         num_rows = batch.num_rows
         return num_rows == len(batch.spans) and batch.num_rows_at(self._model.config.num_layers - 1) == num_rows

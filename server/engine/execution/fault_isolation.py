@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
 from typing import Protocol
 
-from server.engine.captures.request_captures import Findings
+from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import StepResult
-from server.engine.execution.step_cancellation import StepAbandoned
+from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.failure import Failure, failure_of
 from server.engine.memory.memory_limit import give_back_memory, reserve
 from server.engine.scheduling.scheduler import Schedule
@@ -26,7 +26,7 @@ class Runner(Protocol):
     def run(
         self,
         chunks: ReadOnlySequence[Chunk],
-        findings: Mapping[int, Findings],
+        captures: Mapping[int, RequestCaptures],
         encodes: ReadOnlySequence[Sequence] = (),
         check: Callable[[], None] = ...,
     ) -> StepResult: ...
@@ -34,17 +34,20 @@ class Runner(Protocol):
 
 
 def run_isolated(
-    runner: Runner, schedule: Schedule, findings: Mapping[int, Findings], check: Callable[[], None] = lambda: None
+    runner: Runner,
+    schedule: Schedule,
+    captures: Mapping[int, RequestCaptures],
+    check: Callable[[], None] = lambda: None,
 ) -> StepResult:
     """The step's result; those that fail when they run alone are among its `failures`, as are all where not even one
     token finds memory: others may hold it.
 
-    Raises what else `runner.check` raises: then it is nobody's fault, and the engine cannot go on. Raises StepAbandoned
+    Raises what else `runner.check` raises: then it is nobody's fault, and the engine cannot go on. Raises StepCancelled
     when `check`, which is called between pieces of the work, does: then nothing of the step has been handed out.
     """
     everyone = schedule.sequences
     try:
-        step = _Step(runner, schedule, findings, check)
+        step = _Attempt(runner, schedule, captures, check)
     except Exception as error:  # what takes a failed pass back needs memory too
         return _all_short(everyone, error)
     try:
@@ -56,11 +59,11 @@ def run_isolated(
         with reserve():
             step.isolate(everyone, whole, result)
         runner.check()  # what fails late, as a GPU does, may have failed since
-    except StepAbandoned:
-        step.take_back(findings.keys())
+    except StepCancelled:
+        step.take_back(captures.keys())
         raise
     except Exception as error:
-        step.take_back(findings.keys())
+        step.take_back(captures.keys())
         return _all_short(everyone, error)
     return result
 
@@ -73,29 +76,29 @@ def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepR
     return StepResult(failures={seq.uid: failure for seq in sequences})
 
 
-class _Step:
+class _Attempt:
     """One step's work, of which any part can be tried."""
 
     def __init__(
-        self, runner: Runner, schedule: Schedule, findings: Mapping[int, Findings], check: Callable[[], None]
+        self, runner: Runner, schedule: Schedule, captures: Mapping[int, RequestCaptures], check: Callable[[], None]
     ) -> None:
         self._runner = runner
         self._schedule = schedule
-        self._findings = findings
+        self._captures = captures
         self._check = check
         self._take_back: dict[int, Callable[[], None]] = {
-            uid: found.mark() for uid, found in findings.items() if found.is_gathering
+            uid: found.mark() for uid, found in captures.items() if found.is_gathering
         }
 
     def attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
         """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
-        part, findings = self._schedule, self._findings
-        if len(sequences) < len(findings):
-            findings = {seq.uid: findings[seq.uid] for seq in sequences}
-            part = part.of(findings.keys())
+        part, captures = self._schedule, self._captures
+        if len(sequences) < len(captures):
+            captures = {seq.uid: captures[seq.uid] for seq in sequences}
+            part = part.of(captures.keys())
         try:
-            return self._runner.run(part.chunks, findings, part.encodes, self._check)
-        except StepAbandoned:
+            return self._runner.run(part.chunks, captures, part.encodes, self._check)
+        except StepCancelled:
             raise
         except Exception as error:
             failure = failure_of(error)
@@ -109,7 +112,7 @@ class _Step:
                     "a step over %d requests failed, and is run in halves: %s", num_requests, failure.message
                 )
         # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
-        self.take_back(findings.keys())
+        self.take_back(captures.keys())
         if failure.reason == "memory":
             give_back_memory()
         return failure

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Check, Span
-from model.hooks.hooks import Looks
+from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.row_search import largest, take
 from model.sampling.sampler import Sampler, SamplerRow, prompt_logprobs
 from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.point_sinks import EmbeddingSink
-from server.engine.captures.request_captures import Findings, LooksBuilder
+from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.cuda_graphs import DecodeGraphs
 from server.engine.failure import Failure
@@ -81,21 +81,21 @@ class ModelRunner:
     def run(
         self,
         chunks: ReadOnlySequence[Chunk],
-        findings: Mapping[int, Findings],
+        captures: Mapping[int, RequestCaptures],
         encodes: ReadOnlySequence[Sequence] = (),
         check: Check = lambda: None,
     ) -> StepResult:
-        """Compute what the encoder reads for `encodes`, then the chunks. Adds what they capture to `findings`, and
+        """Compute what the encoder reads for `encodes`, then the chunks. Adds what they capture to `captures`, and
         samples for the chunks that reach their last token.
 
         Raises what `check` raises, which is called between pieces of the work.
         """
         result = StepResult()
         if encodes:
-            self._encode(encodes, findings, result, check)
+            self._encode(encodes, captures, result, check)
         if chunks:
-            self._decode(chunks, findings, result, check)
-        for uid, found in findings.items():
+            self._decode(chunks, captures, result, check)
+        for uid, found in captures.items():
             if found.sinks and found.problem is not None:
                 result.failures[uid] = Failure("overflow", found.problem)
         return result
@@ -114,7 +114,11 @@ class ModelRunner:
             torch.cuda.synchronize(model.device)
 
     def _encode(
-        self, encodes: ReadOnlySequence[Sequence], findings: Mapping[int, Findings], result: StepResult, check: Check
+        self,
+        encodes: ReadOnlySequence[Sequence],
+        captures: Mapping[int, RequestCaptures],
+        result: StepResult,
+        check: Check,
     ) -> None:
         """Whole sequences through the encoder; where a decoder follows, its blocks take keys and values at once."""
         # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
@@ -124,21 +128,21 @@ class ModelRunner:
         outputs = [seq.needs_encoder_output for seq in ordered]
         batch = Batch.unchunked(ids, self.cache.block_size, self.model.device, layers, check, outputs)
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
-        inside, entering = LooksBuilder("encoder"), LooksBuilder("cross")
+        inside, entering = HooksBuilder("encoder"), HooksBuilder("cross")
         for seq, window in zip(ordered, windows, strict=True):
             for builder in (inside, entering):
-                builder.add(findings[seq.uid], window, is_new=not seq.encoder_is_captured)
-        looks = inside.looks()
-        hidden = self.model.encode(batch, looks)
-        result.attention_seconds += _seconds(looks)
+                builder.add(captures[seq.uid], window, is_new=not seq.encoder_is_captured)
+        hooks = inside.hooks()
+        hidden = self.model.encode(batch, hooks)
+        result.attention_seconds += _seconds(hooks)
         for seq, window in zip(ordered, windows, strict=True):
             if not seq.encoder_is_captured:
-                _give_hidden(findings[seq.uid], window, hidden)
+                _give_hidden(captures[seq.uid], window, hidden)
         followed = [seq for seq in ordered if seq.token_ids]
         if followed:
             check()
             slots = np.concatenate([self._cross_slots(seq) for seq in followed])
-            self.model.enter_cross(hidden[: len(slots)], self.cache, slots, entering.looks())
+            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, entering.hooks())
 
     def _cross_slots(self, seq: Sequence) -> np.ndarray:
         """Where the cache holds each of the encoder's positions."""
@@ -147,56 +151,56 @@ class ModelRunner:
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
 
     def _decode(
-        self, chunks: ReadOnlySequence[Chunk], findings: Mapping[int, Findings], result: StepResult, check: Check
+        self, chunks: ReadOnlySequence[Chunk], captures: Mapping[int, RequestCaptures], result: StepResult, check: Check
     ) -> None:
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
         asking = [
-            at for at in placed if at.chunk.sequence.tells_attention or not findings[at.chunk.sequence.uid].is_empty
+            at for at in placed if at.chunk.sequence.captures_attention or not captures[at.chunk.sequence.uid].is_empty
         ]
-        looks, row_sinks = self._looks(asking, findings) if asking else (None, {})
-        passed = None if self.graphs is None else self.graphs.run(batch, looks)
+        hooks, row_sinks = self._looks(asking, captures) if asking else (None, {})
+        passed = None if self.graphs is None else self.graphs.run(batch, hooks)
         if passed is None:
-            hidden, logits = self.model.forward(batch, self.cache, looks), None
+            hidden, logits = self.model.forward(batch, self.cache, hooks), None
         else:
-            hidden, logits, looks = passed.hidden, passed.logits, passed.looks
+            hidden, logits, hooks = passed.hidden, passed.logits, passed.hooks
         for at in asking:
-            found = findings[at.chunk.sequence.uid]
+            found = captures[at.chunk.sequence.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
             if found.is_gathering:
                 self._read_logits(at, hidden, found, result, check)
         sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
         if sampling:
-            self._sample(sampling, hidden, logits, findings, result)
+            self._sample(sampling, hidden, logits, captures, result)
         if passed is not None:
             passed.deliver()  # behind the sampling: the device had time for it meanwhile
-        result.attention_seconds += _seconds(looks)
+        result.attention_seconds += _seconds(hooks)
         for uid, sink in row_sinks.items():
             result.rows[uid] = sink.arrays()
             if sink.problem is not None:
                 result.failures.setdefault(uid, Failure("overflow", sink.problem))
 
     def _looks(
-        self, asking: ReadOnlySequence[_Placed], findings: Mapping[int, Findings]
-    ) -> tuple[Looks | None, dict[int, RowSink]]:
-        builder = LooksBuilder("decoder")
+        self, asking: ReadOnlySequence[_Placed], captures: Mapping[int, RequestCaptures]
+    ) -> tuple[Hooks | None, dict[int, RowSink]]:
+        builder = HooksBuilder("decoder")
         row_sinks: dict[int, RowSink] = {}
         for at in asking:
             chunk, seq = at.chunk, at.chunk.sequence
-            found = findings[seq.uid]
+            found = captures[seq.uid]
             if found.sinks or found.patches:
                 builder.add(found, at.window)
             if isinstance(seq.task, GenerateTask) and seq.task.attention is not None and chunk.needs_sample:
                 position = chunk.end - 1
                 sink = RowSink(seq.task.attention, self.model.config, position, seq.num_cross_tokens)
                 row_sinks[seq.uid] = sink
-                builder.add_look(sink.look(Window(at.span, at.last_row, position, 1)))
-        return builder.looks(), row_sinks
+                builder.add_hook(sink.hook(Window(at.span, at.last_row, position, 1)))
+        return builder.hooks(), row_sinks
 
     def _read_logits(
-        self, at: _Placed, hidden: torch.Tensor, found: Findings, result: StepResult, check: Check
+        self, at: _Placed, hidden: torch.Tensor, found: RequestCaptures, result: StepResult, check: Check
     ) -> None:
         """Hand out the prompt's logits that are asked for, and the log-probabilities of its tokens."""
         chunk, seq = at.chunk, at.chunk.sequence
@@ -206,7 +210,7 @@ class ModelRunner:
         last = min(chunk.end, seq.num_prompt_tokens)
         for start in range(chunk.capture_start, last, _LOGIT_ROWS):
             end = min(last, start + _LOGIT_ROWS)
-            reads = [read for sink in sinks if (read := sink.look(Window(at.span, 0, start, end - start))) is not None]
+            reads = [read for sink in sinks if (read := sink.hook(Window(at.span, 0, start, end - start))) is not None]
             first = 0
             if found.prompt_logprobs is None:  # then only the rows between the first and the last that somebody reads
                 if not reads:
@@ -242,13 +246,13 @@ class ModelRunner:
         sampling: ReadOnlySequence[_Placed],
         hidden: torch.Tensor,
         logits: torch.Tensor | None,
-        findings: Mapping[int, Findings],
+        captures: Mapping[int, RequestCaptures],
         result: StepResult,
     ) -> None:
         """hidden, logits: of every row of the batch, the latter where they are there already."""
         rows = [at.last_row for at in sampling]
         sequences = [at.chunk.sequence for at in sampling]
-        changing = [i for i, seq in enumerate(sequences) if findings[seq.uid].patches]
+        changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
         takes_largest = all(seq.takes_largest_logit for seq in sequences)
         if takes_largest and logits is None and not changing:
             ids, numbers = self.model.largest_logits(take(hidden, rows))
@@ -257,7 +261,7 @@ class ModelRunner:
             if changing:
                 logits = logits.float()
             for i in changing:
-                findings[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
+                captures[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
             ids, numbers = largest(logits) if takes_largest else self._draw(logits, sequences, result)
         result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids, strict=True)}
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
@@ -316,11 +320,11 @@ def _span(chunk: Chunk) -> Span:
     )
 
 
-def _seconds(looks: Looks | None) -> float:
-    return 0.0 if looks is None else looks.attention_seconds
+def _seconds(hooks: Hooks | None) -> float:
+    return 0.0 if hooks is None else hooks.attention_seconds
 
 
-def _give_hidden(found: Findings, window: Window, hidden: torch.Tensor) -> None:
+def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -> None:
     for sink in found.sinks:
         if isinstance(sink, EmbeddingSink):
             sink.take(window, hidden)

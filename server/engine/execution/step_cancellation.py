@@ -23,12 +23,12 @@ ASK_INTERVAL = 0.001
 """Seconds between two looks at who has left. One costs a microsecond where nobody has."""
 
 
-class StepAbandoned(Exception):
+class StepCancelled(Exception):
     """Too little of the step is still wanted. No failure: it must not be logged as one."""
 
 
-class StillWanted:
-    """Call it often while a step runs: it raises StepAbandoned once the step should be given up."""
+class CancellationCheck:
+    """Call it often while a step runs: it raises StepCancelled once the step should be given up."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class StillWanted:
             return
         num_wanted = self._num_wanted_tokens(now)
         if not num_wanted or (not self._must_complete and 2 * num_wanted < self._schedule.num_tokens):
-            raise StepAbandoned
+            raise StepCancelled
 
     def _num_wanted_tokens(self, now: float) -> int:
         """Of the step, by those who have neither left nor run out of time."""

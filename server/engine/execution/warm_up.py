@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from model.batch import TILE_ROWS, Batch, Span
-from model.hooks.hooks import AttentionTap, Looks
+from model.hooks.hooks import AttentionTap, Hooks
 from model.kernels.library import num_threads
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
@@ -37,10 +37,10 @@ def warm_up(
         length = max(1, min(_PROMPT, max_model_len, encoder.max_model_len))
         batch = Batch.unchunked([[0] * length], cache.block_size, model.device, [encoder.num_layers])
         model.encode(batch)
-        hidden = model.encode(batch, _look())
+        hidden = model.encode(batch, _hook())
         if model.config.kind == "encoder-decoder":
             num_cross = min(length, room // 2)
-            model.enter_cross(hidden[:num_cross], cache, np.arange(num_cross) + cache.block_size)
+            model.write_cross_kv(hidden[:num_cross], cache, np.arange(num_cross) + cache.block_size)
     if model.config.kind != "encoder":
         _warm_up_decoder(model, cache, min(max_model_len, room), num_cross)
     if model.device.type == "cuda":
@@ -56,12 +56,12 @@ def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: i
     for start, count in ((0, length), (length - 1, 1)):
         span = Span([0] * count, start, table, model.config.num_layers, range(1, cache.num_blocks), num_cross)
         batch = Batch([span], cache.block_size, model.device)
-        model.logits(model.forward(batch, cache, _look()))
+        model.logits(model.forward(batch, cache, _hook()))
 
 
-def _look() -> Looks:
+def _hook() -> Hooks:
     """One row of one head, so that what serves it has run too."""
-    return Looks(attention=[AttentionTap(0, [0], {0: [0]}, "pattern", lambda layer, i, rows: None)])
+    return Hooks(attention=[AttentionTap(0, [0], {0: [0]}, "pattern", lambda layer, i, rows: None)])
 
 
 @torch.inference_mode()
@@ -78,11 +78,11 @@ def _warm_up_rows(
     if model.decoder is not None:
         if encoder is not None:
             model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
-        spans = [_nobodys_span(n, 1, cache.block_size, model.config.cross_attention) for n in counts]
+        spans = [_padding_span(n, 1, cache.block_size, model.config.cross_attention) for n in counts]
         model.forward(Batch(spans, cache.block_size, model.device), cache)
         # Scores of the longest context, in every thread: of rows one by one, and of some that share their keys.
         for num_spans, num_rows in ((2 * num_threads(), 1), (1, min(TILE_ROWS, max_model_len))):
-            last = _nobodys_span(max_model_len, 1, cache.block_size, model.config.cross_attention)
+            last = _padding_span(max_model_len, 1, cache.block_size, model.config.cross_attention)
             span = last._replace(token_ids=[0] * num_rows, start=max_model_len - num_rows)
             model.forward(Batch([span] * num_spans, cache.block_size, model.device), cache)
     if model.head is not None:
@@ -97,6 +97,6 @@ def _counts(rows: int, piece: int) -> Sequence[int]:
     return [piece] * (rows // piece) + rest
 
 
-def _nobodys_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:
+def _padding_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:
     """Rows for so many layers, whose keys and values all go to the block that nobody reads."""
     return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), num_layers, [NULL_BLOCK], 1 if has_cross else 0)

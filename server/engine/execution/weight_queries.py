@@ -42,7 +42,7 @@ class _Stopped(Exception):
         self.reason = reason
 
 
-class Inspector:
+class WeightQueries:
     """A queue of questions and the thread that answers them. The methods are the engine's thread's."""
 
     def __init__(self, answer: Answer) -> None:

@@ -25,15 +25,15 @@ _MOST_BLAMES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class RetryDecision:
     """What becomes of those who found no memory in a step, and of those who hold it. Who is in neither goes on."""
 
     ending: frozenset[int]
-    leaving: frozenset[int]
+    requeued: frozenset[int]
     """They are to be set aside."""
 
 
-class SetAside:
+class MemoryRetry:
     """A line of requests that begin when there is room. Ask it what to do; it does nothing to the requests itself."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class SetAside:
         """Whether the request, which has begun, ends if it finds no memory."""
         return uid in self._blames
 
-    def judge(self, short: Collection[int], holders: Collection[int], scheduled: Collection[int]) -> Judgement:
+    def decide(self, short: Collection[int], holders: Collection[int], scheduled: Collection[int]) -> RetryDecision:
         """After a step over `scheduled`, in which `short` found no memory alone and `holders` gather still."""
         tried = self._retrying.intersection(scheduled)
         self._retrying -= tried
@@ -77,8 +77,8 @@ class SetAside:
             self._blames.clear()
         asking = set(short) - ending - set(holders)
         self._retrying |= asking
-        leaving = set(holders) if asking else set(holders).intersection(short)
-        return Judgement(frozenset(ending), frozenset(leaving - ending))
+        requeued = set(holders) if asking else set(holders).intersection(short)
+        return RetryDecision(frozenset(ending), frozenset(requeued - ending))
 
     def add(self, request: EngineRequest, *, is_to_blame: bool = True) -> None:
         """Set a request aside: one that found no memory or left for those who did, or, not to blame for anything, one

@@ -33,12 +33,12 @@ class StepWork:
 
     num_text_tokens: int
     """Of sequences that write text, or embed it."""
-    num_look_tokens: int
+    num_capture_tokens: int
     only_decodes: bool
     """But for the looks, each sequence had one token: steps like it are much alike, others are not."""
 
 
-class LookBudget:
+class CaptureBudget:
     """Ask it for `tokens` before each step in which text runs; tell it afterwards, with `note`, what the step took."""
 
     def __init__(self, max_tokens: int) -> None:
@@ -49,12 +49,12 @@ class LookBudget:
         """Seconds of the latest steps in which each stream got its token and nothing else ran."""
         self._credit = 0.0
         """Seconds that looks may still take; below 0 they took more than was theirs."""
-        self._just_looked = False
+        self._just_captured = False
 
     @property
     def tokens(self) -> int:
         """Most tokens of looks in the next step; 0 while they wait."""
-        return 0 if self._just_looked or self._credit < 0 else int(self._size)
+        return 0 if self._just_captured or self._credit < 0 else int(self._size)
 
     def state(self) -> dict[str, float]:
         """For a debug dump: most tokens of looks at once, and the seconds they may still take."""
@@ -69,15 +69,15 @@ class LookBudget:
 
     def note(self, seconds: float, work: StepWork) -> None:
         """Book a step in which text ran."""
-        self._just_looked = work.num_look_tokens > 0
-        if work.only_decodes and not self._just_looked:
+        self._just_captured = work.num_capture_tokens > 0
+        if work.only_decodes and not self._just_captured:
             self._plain.append(seconds)
         usual = median(self._plain) if self._plain else seconds
         cost = 0.0
-        if self._just_looked:
+        if self._just_captured:
             cost = self._cost(seconds, usual, work)
             if work.only_decodes and self._plain:
-                self._resize(cost, usual, work.num_look_tokens)
+                self._resize(cost, usual, work.num_capture_tokens)
         earned = self._credit + SHARE * seconds - cost
         self._credit = min(earned, _STRETCH * usual)  # what was not used is not saved up for a rush
 
@@ -86,7 +86,7 @@ class LookBudget:
         if work.only_decodes and self._plain:
             cost = seconds - usual
         else:  # nothing to compare it with: the looks' part of its tokens
-            cost = seconds * work.num_look_tokens / (work.num_text_tokens + work.num_look_tokens)
+            cost = seconds * work.num_capture_tokens / (work.num_text_tokens + work.num_capture_tokens)
         return max(-_MOST_CHARGED * usual, min(cost, _MOST_CHARGED * usual))
 
     def _resize(self, cost: float, usual: float, num_tokens: int) -> None:

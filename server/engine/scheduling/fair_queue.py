@@ -12,7 +12,7 @@ from server.engine.sequence import Rank, Sequence
 _rank = attrgetter("rank")
 
 
-class Line:
+class FairQueue:
     """Iterate over it in order of rank. No two sequences have the same one."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Line:
         return None
 
 
-class Turns:
+class RoundRobin:
     """Ranks for arrivals: clients of equal priority take turns, one sequence each a round.
 
     A client's next sequence is one turn behind its last that waits; of a client that has none waiting it belongs to the
@@ -68,7 +68,7 @@ class Turns:
         self._round: dict[int, int] = {}
         """The latest turn that was admitted, of each priority."""
 
-    def rank(self, priority: int, client: str, waiting: Line) -> Rank:
+    def rank(self, priority: int, client: str, waiting: FairQueue) -> Rank:
         """For a sequence that now goes to the end of its client's queue."""
         last, turn = waiting.last_turn(priority, client), self._round.get(priority, 0)
         if last is not None:

@@ -37,7 +37,7 @@ from itertools import islice
 from server.engine.outputs import FinishReason
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.capture_budget import StepWork
-from server.engine.scheduling.fair_queue import Line, Turns
+from server.engine.scheduling.fair_queue import FairQueue, RoundRobin
 from server.engine.scheduling.prompt_budget import PromptBound
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
@@ -94,10 +94,10 @@ class Schedule:
         """How much of it is text, and how much looks."""
         if self.num_tokens == self.num_decodes:
             return StepWork(self.num_tokens, 0, only_decodes=True)
-        looks = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_looks)
-        looks += sum(len(seq.encoder_token_ids) for seq in self.encodes if seq.only_looks)
-        decodes = all(chunk.num_tokens == 1 for chunk in self.chunks if not chunk.sequence.only_looks)
-        return StepWork(self.num_tokens - looks, looks, decodes and not self.encodes)
+        hooks = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_captures)
+        hooks += sum(len(seq.encoder_token_ids) for seq in self.encodes if seq.only_captures)
+        decodes = all(chunk.num_tokens == 1 for chunk in self.chunks if not chunk.sequence.only_captures)
+        return StepWork(self.num_tokens - hooks, hooks, decodes and not self.encodes)
 
     @property
     def sequences(self) -> list[Sequence]:
@@ -118,11 +118,11 @@ class Schedule:
 
 
 @dataclass(slots=True)
-class _Step:
+class _StepPlan:
     """A step while it is being filled."""
 
     chunks: list[Chunk]
-    look_room: int | None
+    capture_room: int | None
     """Tokens that looks may still have; None where nothing bounds them."""
     encodes: list[Sequence] = field(default_factory=list)
     served: set[int] = field(default_factory=set)
@@ -140,9 +140,9 @@ class Scheduler:
         self.config = config
         self.block_manager = block_manager
         self.num_preemptions = 0
-        self._running = Line()
-        self._waiting = Line()
-        self._turns = Turns()
+        self._running = FairQueue()
+        self._waiting = FairQueue()
+        self._round_robin = RoundRobin()
         self._deadlines: list[tuple[float, int]] = []
         self._num_texts = 0
         """Unfinished sequences that generate."""
@@ -185,7 +185,7 @@ class Scheduler:
                 f"{blocks.block_size}), but the KV cache holds {blocks.num_usable_blocks * blocks.block_size} tokens "
                 f"({blocks.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
             )
-        seq.rank = self._turns.rank(seq.request.priority, seq.request.client, self._waiting)
+        seq.rank = self._round_robin.rank(seq.request.priority, seq.request.client, self._waiting)
         self._waiting.add(seq)
         self._num_texts += seq.sampling_params is not None
         if seq.request.deadline is not None:
@@ -236,9 +236,9 @@ class Scheduler:
         seq.finish_reason = reason
         if not self.has_work:
             self._deadlines.clear()
-            self._turns.forget()
+            self._round_robin.forget()
 
-    def schedule(self, look_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:
+    def schedule(self, capture_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
         look_tokens: most tokens of looks, should text run in this step; None is `max_look_tokens`.
@@ -247,12 +247,12 @@ class Scheduler:
         chunks, prefills = self._schedule_decodes()
         num_decodes = len(chunks)
         has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
-        allowed = self.config.max_look_tokens if look_tokens is None else look_tokens
-        step = _Step(chunks, allowed if has_text else None)
+        allowed = self.config.max_look_tokens if capture_tokens is None else capture_tokens
+        step = _StepPlan(chunks, allowed if has_text else None)
         budget = self.config.max_num_batched_tokens - num_decodes
         line = self._line(step, prefills) if budget else []
         if num_decodes and prompt_tokens is not None:
-            bound = prompt_tokens(num_decodes, sum(not seq.only_looks for seq in line))
+            bound = prompt_tokens(num_decodes, sum(not seq.only_captures for seq in line))
             budget = budget if bound is None else min(budget, bound)
         self._share(step, line, budget)
         num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in step.encodes)
@@ -348,17 +348,17 @@ class Scheduler:
         self._waiting.add(seq)
         self.num_preemptions += 1
 
-    def _line(self, step: _Step, prefills: list[Sequence]) -> list[Sequence]:
+    def _line(self, step: _StepPlan, prefills: list[Sequence]) -> list[Sequence]:
         """Who may have tokens of this step after the decodes, in order of rank."""
         if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
             return prefills
-        looks_may = self._looks_have_room(step)
-        waiting = (seq for seq in self._waiting if looks_may or not seq.only_looks)
+        captures_may = self._captures_have_room(step)
+        waiting = (seq for seq in self._waiting if captures_may or not seq.only_captures)
         line = [*prefills, *islice(waiting, _LOOKAHEAD)]
         line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken looks, rank before some that run
         return line
 
-    def _share(self, step: _Step, line: Iterable[Sequence], budget: int) -> int:
+    def _share(self, step: _StepPlan, line: Iterable[Sequence], budget: int) -> int:
         """Hand out `budget` tokens in the order of the line, to the shorter ones first where one would take all; what
         is left.
         """
@@ -383,11 +383,11 @@ class Scheduler:
             budget -= self._append_chunk(step, seq, budget)
         return budget
 
-    def _takes_part(self, step: _Step, seq: Sequence, budget: int) -> bool:
+    def _takes_part(self, step: _StepPlan, seq: Sequence, budget: int) -> bool:
         """Whether it runs, or is admitted now."""
         if seq.status is SequenceStatus.RUNNING:
             return True
-        if not step.is_open or (seq.only_looks and not self._looks_have_room(step)):
+        if not step.is_open or (seq.only_captures and not self._captures_have_room(step)):
             return False
         has_seat = len(self._running) < self.config.max_num_seqs
         must_wait = not seq.encoder_is_computed and len(seq.encoder_token_ids) > budget and not step.is_whole
@@ -397,19 +397,19 @@ class Scheduler:
             return False
         self._waiting.discard(seq)
         self._running.add(seq)
-        self._turns.note_admitted(seq.rank)
+        self._round_robin.note_admitted(seq.rank)
         seq.status = SequenceStatus.RUNNING
         return True
 
-    def _looks_have_room(self, step: _Step) -> bool:
+    def _captures_have_room(self, step: _StepPlan) -> bool:
         """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats, and not in
         a step that has no tokens for it.
         """
-        if step.look_room == 0:
+        if step.capture_room == 0:
             return False
         if self.config.max_look_tokens is None or not self._num_texts:
             return True
-        return sum(seq.only_looks for seq in self._running) < max(1, self.config.max_num_seqs // 4)
+        return sum(seq.only_captures for seq in self._running) < max(1, self.config.max_num_seqs // 4)
 
     def _allocate_admitted(self, seq: Sequence) -> bool:
         blocks = self.block_manager
@@ -429,21 +429,21 @@ class Scheduler:
             seq.num_cached_tokens = num_hit_tokens
         return True
 
-    def _append_encode(self, step: _Step, seq: Sequence, budget: int) -> int:
+    def _append_encode(self, step: _StepPlan, seq: Sequence, budget: int) -> int:
         """Let the encoder read for `seq`, all at once; what is left of the budget."""
         num_encoded = len(seq.encoder_token_ids)
         step.encodes.append(seq)
         step.is_whole = False
-        if seq.only_looks and step.look_room is not None:
-            step.look_room = max(0, step.look_room - num_encoded)
+        if seq.only_captures and step.capture_room is not None:
+            step.capture_room = max(0, step.capture_room - num_encoded)
         return max(0, budget - num_encoded)
 
-    def _append_chunk(self, step: _Step, seq: Sequence, budget: int) -> int:
+    def _append_chunk(self, step: _StepPlan, seq: Sequence, budget: int) -> int:
         """Give `seq` as many of its tokens as it may have; how many these are."""
         num_tokens = min(seq.num_uncomputed_tokens, budget)
-        if seq.only_looks and step.look_room is not None:
-            num_tokens = min(num_tokens, step.look_room)
-            step.look_room -= num_tokens
+        if seq.only_captures and step.capture_room is not None:
+            num_tokens = min(num_tokens, step.capture_room)
+            step.capture_room -= num_tokens
         if num_tokens:
             step.is_whole = False
             step.chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))

@@ -61,7 +61,7 @@ def load_shared(
             dtype,
             device,
             ranks.group,
-            ranks.tell,
+            ranks.send,
             max_model_len=max_model_len,
             batch_invariant=config.batch_invariant,
             progress=progress,

@@ -80,7 +80,7 @@ class Ranks:
         self._is_loading = True
         """Until a model is there: who waits for that tells of a loss, and `on_loss` is not called."""
         self._loss = ""
-        self._is_loss_told = threading.Event()
+        self._is_loss_reported = threading.Event()
         self._news: SimpleQueue[str | None] = SimpleQueue()
         """What comes of meeting: what went wrong, or None."""
         self._is_closing = False
@@ -130,14 +130,14 @@ class Ranks:
         """Of the other ranks."""
         return [rank.process.pid for rank in self._ranks]
 
-    def tell(self, command: Command | Settle) -> None:
+    def send(self, command: Command | Settle) -> None:
         """Send a command to all. Where one has ended, raises ModelLoadError until a model is there, then RanksApart."""
         message = multiprocessing.reduction.ForkingPickler.dumps(command)
         try:
             for rank in self._ranks:
                 rank.pipe.send_bytes(message)
         except OSError as error:  # which says nothing of how it ended
-            self._is_loss_told.wait(_LAST_WORDS)
+            self._is_loss_reported.wait(_LAST_WORDS)
             loss = self._loss or f"a rank of the model cannot be told anything: {error}"
             raise ModelLoadError(loss) if self._is_loading else RanksApart(loss) from error
 
@@ -152,16 +152,16 @@ class Ranks:
     def settle(self, memory: int | None) -> None:
         """Call when everything is there that serving needs: bound the memory of each rank, as `limit_memory` does.
 
-        Raises ModelLoadError when one has taken more than `memory` (bytes) already, else what `tell` raises.
+        Raises ModelLoadError when one has taken more than `memory` (bytes) already, else what `send` raises.
         """
-        self.tell(Settle(memory, len(self._ranks) + 1))
+        self.send(Settle(memory, len(self._ranks) + 1))
         self._wait("cannot serve")
 
     def wait_for_loss(self) -> None:
         """Return when `on_loss` was called, or when it is not soon: to be asked where a pass has failed, whose reason
         is better known to who watches the ranks.
         """
-        self._is_loss_told.wait(_LAST_WORDS)
+        self._is_loss_reported.wait(_LAST_WORDS)
 
     def close(self) -> None:
         """End all of them, and leave the group."""
@@ -198,7 +198,7 @@ class Ranks:
             except ModelLoadError as error:
                 self._news.put(str(error))
             except Exception as error:
-                self._is_loss_told.wait(_LAST_WORDS)
+                self._is_loss_reported.wait(_LAST_WORDS)
                 self._news.put(f"the processes that hold the model could not meet: {error}")
             else:
                 self._news.put(None)
@@ -214,7 +214,7 @@ class Ranks:
             try:
                 problem = rank.pipe.recv()
             except (EOFError, OSError):
-                self._is_loss_told.wait(_LAST_WORDS)
+                self._is_loss_reported.wait(_LAST_WORDS)
                 problem = self._loss or "it ended"
             if problem is not None:
                 raise ModelLoadError(f"rank {number} of the model {what}: {problem}")
@@ -225,11 +225,11 @@ class Ranks:
             return
         loss = f"rank {number} of the model (process {process.pid}) ended with status {status}"
         with self._changing:
-            self._loss, is_told_here = loss, not self._is_loading
-        if is_told_here:
+            self._loss, is_reported_here = loss, not self._is_loading
+        if is_reported_here:
             self._on_loss(loss)
         self._news.put(loss)
-        self._is_loss_told.set()
+        self._is_loss_reported.set()
 
 
 def _start() -> _Rank:

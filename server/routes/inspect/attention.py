@@ -28,14 +28,14 @@ from server.routes.responses import (
     TENSOR_CONTENT,
     counted_refusals,
     input_usage,
-    look_head,
+    inspection_head,
     tensor_response,
     token_bytes,
     token_fields,
     wire_of,
 )
 from server.routes.supported_routes import check_part
-from server.routes.tasks import Result, Work, run_all
+from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas import AttentionAnswer, AttentionRequest
 
 
@@ -65,7 +65,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             check_answer_size(plans, wire, limit, token_bytes(inputs))
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
         entries = await asyncio.to_thread(_entries, context, body, inputs, plans, results)
-        head = look_head(context, input_usage(inputs, results))
+        head = inspection_head(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
         return tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
 
@@ -87,7 +87,7 @@ def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: 
 
 async def _run(
     context: AppContext, body: AttentionRequest, inputs: list[Prompt], plans: list[AttentionPlan], arrival: float
-) -> list[Result]:
+) -> list[TaskResult]:
     changes = await read_all_interventions(context, body.interventions, inputs)
     works = [
         Work(AttentionTask(capture=plan.capture), prompt, plan.capture_bytes, interventions)
@@ -101,7 +101,7 @@ def _entries(
     body: AttentionRequest,
     inputs: list[Prompt],
     plans: list[AttentionPlan],
-    results: list[Result],
+    results: list[TaskResult],
 ) -> list[Entry]:
     return [
         attention_entry(context, body, index, *parts)
@@ -110,7 +110,7 @@ def _entries(
 
 
 def attention_entry(
-    context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: Result
+    context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: TaskResult
 ) -> Entry:
     """The answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""
     part, is_sparse = plan.capture.part, body.top_k is not None

@@ -20,7 +20,7 @@ from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import (
     Asked,
-    Look,
+    Inspection,
     NamedToken,
     Tensors,
     asked_of_weights,
@@ -59,21 +59,21 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         named = [target for target in targets if target is not None]
         if named:
             check_attributable(context.config, part)
-        look = await begin(context, request, body, "/v1/contributions", 3 if named else 1)
-        plans = [_plan(context, body, part, prompt, bool(named)) for prompt in look.inputs]
+        inspection = await begin(context, request, body, "/v1/contributions", 3 if named else 1)
+        plans = [_plan(context, body, part, prompt, bool(named)) for prompt in inspection.inputs]
         maps = 2 if named else 1
-        look.check_size(
+        inspection.check_size(
             sum(maps * plan.num_values for plan in plans), "fewer layers, heads, query_positions or key_positions"
         )
         questions = _questions(plans[0], tuple(token.token_id for token in named))
         asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
-        found = await look.run(asked, list(questions.values()))
+        found = await inspection.run(asked, list(questions.values()))
         weights = _weights(plans[0], dict(zip(questions, found[len(plans) :], strict=True)))
 
-        def tell() -> list[DescribedEntry]:
-            return [_entry(look, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
+        def report() -> list[DescribedEntry]:
+            return [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
 
-        return look.answer(await look.compute(tell))
+        return inspection.answer(await inspection.compute(report))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +179,16 @@ def _weights(plan: _Plan, answers: dict[Part, Tensors]) -> _Weights:
 
 
 def _entry(
-    look: Look, index: int, plan: _Plan, tensors: Tensors, weights: _Weights, named: list[NamedToken]
+    inspection: Inspection, index: int, plan: _Plan, tensors: Tensors, weights: _Weights, named: list[NamedToken]
 ) -> DescribedEntry:
     signs = np.array([1.0, -1.0])[: len(named)]
     norms = np.empty(plan.shape)
     attributions = np.empty(plan.shape)
     for i, layer in enumerate(plan.layers):
-        patterns = tensors[plan.point(look.context, "hook_pattern", layer).name]
-        values = tensors[plan.point(look.context, "hook_v", layer).name]
+        patterns = tensors[plan.point(inspection.context, "hook_pattern", layer).name]
+        values = tensors[plan.point(inspection.context, "hook_v", layer).name]
         norm = output_norm(plan.config, plan.part)
-        scale = None if norm is None else tensors[plan.point(look.context, norm, layer).name][:, 0]
+        scale = None if norm is None else tensors[plan.point(inspection.context, norm, layer).name][:, 0]
         for j, head in enumerate(plan.heads):
             v = values[:, plan.kv_heads.index(plan.kv_head(head))]
             norms[i, j] = value_norms(patterns[j], v, weights.grams[layer, head], scale)
@@ -217,4 +217,4 @@ def _entry(
             "final_softcap": plan.config.final_logit_softcap,
             "difference": plan.logit.difference(sums[:, -1], tensors, [token.token_id for token in named]),
         }
-    return look.entry(index, "contributions", fields, arrays)
+    return inspection.entry(index, "contributions", fields, arrays)

@@ -44,24 +44,24 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Every pair of units of a point, over the positions of all inputs together: Pearson's correlation rho, and
         what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats."""
         chosen = _choose(context.config, body)
-        look = await begin(context, request, body, "/v1/geometry", 4)
-        positions = [_positions(body, chosen, prompt) for prompt in look.inputs]
+        inspection = await begin(context, request, body, "/v1/geometry", 4)
+        positions = [_positions(body, chosen, prompt) for prompt in inspection.inputs]
         num_samples = sum(map(len, positions))
         units = resolve(body.units, chosen.num_units, "units", "unit")
         _check_amount(num_samples, len(units))
-        look.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest", told=())
+        inspection.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest", reported=())
         asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
-        found = await look.run(asked)
+        found = await inspection.run(asked)
 
         samples = [tensors[chosen.name] for tensors in found]
         for index, numbers in enumerate(samples):
             if not np.isfinite(numbers).all():
-                raise look.not_finite(f"the numbers of input {index} at {chosen.name}")
+                raise inspection.not_finite(f"the numbers of input {index} at {chosen.name}")
 
-        def tell() -> DescribedEntry:
+        def report() -> DescribedEntry:
             return _entry(body, chosen, np.concatenate(samples), units)
 
-        return look.answer([await look.compute(tell)])
+        return inspection.answer([await inspection.compute(report)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from server.engine.request import Part, PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
-from server.routes.inspect.inspection import Look, asked_of_weights, begin, capture, described, stack_of
+from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedArray, DescribedEntry
 from server.routes.responses import TENSOR_CONTENT
@@ -43,24 +43,24 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         own = stack_config(context.config, stack_of(part))
         (layer,) = resolve(body.layer, own.num_layers, "layer", "layer")
         (head,) = resolve(body.head, own.num_heads, "head", "head")
-        look = await begin(context, request, body, "/v1/explain", 14)
-        heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in look.inputs]
-        num_keys = [len(keys_of(prompt, part).ids) for prompt in look.inputs]
+        inspection = await begin(context, request, body, "/v1/explain", 14)
+        heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in inspection.inputs]
+        num_keys = [len(keys_of(prompt, part).ids) for prompt in inspection.inputs]
         # The keys' k (twice), v, products and weighted v; some numbers of each key; q, z, and rows of the stream.
         numbers = [n * (5 * own.head_dim + 8) + 3 * own.head_dim + 2 * own.hidden_size for n in num_keys]
-        look.check_size(sum(numbers), "fewer or shorter inputs")
+        inspection.check_size(sum(numbers), "fewer or shorter inputs")
         asked = [
             (TraceTask(points=tuple(one.points(context).values())), 4 * count)
             for one, count in zip(heads, numbers, strict=True)
         ]
         count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
         question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
-        *found, weights = await look.run(asked, [question])
+        *found, weights = await inspection.run(asked, [question])
 
-        def tell() -> list[DescribedEntry]:
-            return [_entry(look, i, one, found[i], weights) for i, one in enumerate(heads)]
+        def report() -> list[DescribedEntry]:
+            return [_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads)]
 
-        return look.answer(await look.compute(tell))
+        return inspection.answer(await inspection.compute(report))
 
 
 def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:
@@ -112,9 +112,9 @@ class _Head:
 
 
 def _entry(
-    look: Look, index: int, head: _Head, tensors: dict[str, NumpyArray], weights: dict[str, NumpyArray]
+    inspection: Inspection, index: int, head: _Head, tensors: dict[str, NumpyArray], weights: dict[str, NumpyArray]
 ) -> DescribedEntry:
-    points = {name: tensors[point.name] for name, point in head.points(look.context).items()}
+    points = {name: tensors[point.name] for name, point in head.points(inspection.context).items()}
     one = {name: points[name][0, 0] for name in _OF_QUERY}
     keys = {name: points[name][:, 0] for name in _OF_KEYS}
     observed = Observed(
@@ -162,7 +162,7 @@ def _entry(
     }
     if "b_o" in weights:
         arrays["output_bias"] = described(weights["b_o"], "d_model")
-    return look.entry(index, "explanation", fields, arrays)
+    return inspection.entry(index, "explanation", fields, arrays)
 
 
 def _at_distances(bias: NumpyArray | None, query: int, num_keys: int) -> NumpyArray | None:

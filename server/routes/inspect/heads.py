@@ -15,7 +15,7 @@ from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Look, begin, described, stack_of
+from server.routes.inspect.inspection import Inspection, begin, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.prompts import encoder_limit
@@ -51,30 +51,31 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         )
         half = None if body.input is not None else _repeat_length(context, body)
         read = body if half is None else body.model_copy(update=_random_input(context, body, half))
-        look = await begin(context, request, read, "/v1/heads", 1)
+        inspection = await begin(context, request, read, "/v1/heads", 1)
         offsets = () if half is None else (half - 1,)
         task = HeadScoresTask(pairs=grid.pairs, offsets=offsets, part="encoder" if part == "encoder" else "decoder")
         numbers = [
-            len(grid.pairs) * len(rows_of(prompt, part).ids) * (len(MEASURES) + len(offsets)) for prompt in look.inputs
+            len(grid.pairs) * len(rows_of(prompt, part).ids) * (len(MEASURES) + len(offsets))
+            for prompt in inspection.inputs
         ]
-        num_answers = 1 if half is not None else len(look.inputs)
-        look.check_size(
-            num_answers * len(grid.pairs) * len(MEASURES), "fewer layers or heads", look.inputs[:num_answers]
+        num_answers = 1 if half is not None else len(inspection.inputs)
+        inspection.check_size(
+            num_answers * len(grid.pairs) * len(MEASURES), "fewer layers or heads", inspection.inputs[:num_answers]
         )
-        found = await look.run([(task, 4 * count) for count in numbers])
+        found = await inspection.run([(task, 4 * count) for count in numbers])
         rows = [tensors["heads.scores"] for tensors in found]
 
-        def tell() -> list[DescribedEntry]:
+        def report() -> list[DescribedEntry]:
             if half is not None:
                 scores = np.mean([repeated_text_scores(each, half) for each in rows], axis=0)
                 fields = {"repeat_length": half, "num_sequences": body.num_sequences}
-                return [_entry(look, 0, grid, scores, {"part": part, **fields})]
+                return [_entry(inspection, 0, grid, scores, {"part": part, **fields})]
             return [
-                _entry(look, i, grid, text_scores(each, rows_of(prompt, part).ids), {"part": part})
-                for i, (each, prompt) in enumerate(zip(rows, look.inputs, strict=True))
+                _entry(inspection, i, grid, text_scores(each, rows_of(prompt, part).ids), {"part": part})
+                for i, (each, prompt) in enumerate(zip(rows, inspection.inputs, strict=True))
             ]
 
-        return look.answer(await look.compute(tell))
+        return inspection.answer(await inspection.compute(report))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,11 @@ def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[st
     return {"input": repeated_random_tokens(plain, half, body.num_sequences, body.seed, start)}
 
 
-def _entry(look: Look, index: int, grid: _Grid, scores: NumpyArray, fields: dict[str, Any]) -> DescribedEntry:
+def _entry(
+    inspection: Inspection, index: int, grid: _Grid, scores: NumpyArray, fields: dict[str, Any]
+) -> DescribedEntry:
     """Of scores [pair, measure]."""
-    told = {
+    reported = {
         **fields,
         "layers": grid.layers,
         "heads": grid.heads,
@@ -132,7 +135,7 @@ def _entry(look: Look, index: int, grid: _Grid, scores: NumpyArray, fields: dict
         "strongest": {name: _strongest(grid.pairs, scores[:, i]) for i, name in enumerate(MEASURES)},
     }
     shaped = scores.reshape(len(grid.layers), len(grid.heads), len(MEASURES))
-    entry = look.entry(index, "heads", told, {"scores": described(shaped, "layer", "head", "measure")})
+    entry = inspection.entry(index, "heads", reported, {"scores": described(shaped, "layer", "head", "measure")})
     if "repeat_length" in fields:  # over several sequences: the tokens of the first would mislead
         plain = {name: value for name, value in entry.fields.items() if not name.endswith(("tokens", "ids", "offsets"))}
         return replace(entry, fields=plain)

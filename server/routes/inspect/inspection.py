@@ -32,13 +32,13 @@ from server.routes.responses import (
     both_stacks_fields,
     counted_refusals,
     input_usage,
-    look_head,
+    inspection_head,
     tensor_response,
     token_bytes,
     wire_of,
 )
 from server.routes.supported_routes import check_route
-from server.routes.tasks import Result, Work, check_capture, run_all
+from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.schemas import LookRequest
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
 
 
 @dataclass
-class Look:
+class Inspection:
     """One HTTP request of these routes, from its headers to its answer."""
 
     context: AppContext
@@ -66,16 +66,16 @@ class Look:
     wanted: Format
     inputs: list[Prompt]
     arrival: float
-    results: list[Result] = field(default_factory=list)
+    results: list[TaskResult] = field(default_factory=list)
     is_abandoned: threading.Event = field(default_factory=threading.Event)
 
-    def check_size(self, num_values: int, advice: str, told: Sequence[Prompt] | None = None) -> None:
-        """Raise PayloadTooLarge when an answer of so many numbers, beside the tokens of `told`, is over the limit.
+    def check_size(self, num_values: int, advice: str, reported: Sequence[Prompt] | None = None) -> None:
+        """Raise PayloadTooLarge when an answer of so many numbers, beside the tokens of `reported`, is over the limit.
 
-        `advice` says what would help; `told` of None is all inputs.
+        `advice` says what would help; `reported` of None is all inputs.
         """
         size = round(num_values * _VALUE_BYTES[wire_of(self.wanted, self.body.encoding_format)])
-        size += token_bytes(self.inputs if told is None else told)
+        size += token_bytes(self.inputs if reported is None else reported)
         limit = self.context.settings.max_response_bytes
         with counted_refusals(self.context):
             if size > limit:
@@ -105,8 +105,8 @@ class Look:
         answers, self.results = results[: len(questions)], results[len(questions) :]
         return [_arrays(result) for result in (*self.results, *answers)]
 
-    async def compute(self, tell: Callable[[], T]) -> T:
-        """`tell()` beside the event loop, in a thread that only looks take, while the client waits.
+    async def compute(self, report: Callable[[], T]) -> T:
+        """`report()` beside the event loop, in a thread that only looks take, while the client waits.
 
         Raises ClientGone. What nobody waits for any more, as its client left or its time is over, does not begin, or
         ends with its next `check`.
@@ -114,7 +114,7 @@ class Look:
         run = copy_context().run
 
         async def result() -> T:
-            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, tell)
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, report)
 
         try:
             return await unless_disconnected(self.request, result())
@@ -129,7 +129,7 @@ class Look:
 
     def answer(self, entries: Sequence[DescribedEntry]) -> Response:
         """The entries in the wanted format."""
-        head = look_head(self.context, input_usage(self.inputs, self.results))
+        head = inspection_head(self.context, input_usage(self.inputs, self.results))
         pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)
@@ -148,11 +148,11 @@ class Look:
     ) -> DescribedEntry:
         """What is said of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
         self.check()
-        told = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
-        return DescribedEntry(index, told, dict(arrays), key="arrays")
+        reported = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
+        return DescribedEntry(index, reported, dict(arrays), key="arrays")
 
 
-async def begin(context: AppContext, request: Request, body: LookRequest, route: str, num_arrays: int) -> Look:
+async def begin(context: AppContext, request: Request, body: LookRequest, route: str, num_arrays: int) -> Inspection:
     """Check what needs no engine, and read the inputs. Raises ApiError.
 
     `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
@@ -164,10 +164,10 @@ async def begin(context: AppContext, request: Request, body: LookRequest, route:
     inputs = await read_inputs(context, body)
     if wanted is Format.NPY:
         check_npy(len(inputs) * num_arrays)
-    return Look(context, request, body, wanted, inputs, arrival)
+    return Inspection(context, request, body, wanted, inputs, arrival)
 
 
-def _arrays(result: Result) -> Tensors:
+def _arrays(result: TaskResult) -> Tensors:
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 

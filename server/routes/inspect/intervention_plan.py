@@ -61,7 +61,7 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class InterventionTarget:
     """A point in one or more layers, with the heads and positions that are meant, for one input."""
 
     stack: Stack
@@ -100,21 +100,21 @@ class Place:
         )
 
 
-def place_of(
+def target_of(
     config: ModelConfig, name: str, layer: Selector | None, head: Selector, positions: Selector, lengths: Lengths,
     field: str,
-) -> Place:  # fmt: skip
+) -> InterventionTarget:  # fmt: skip
     """The place of a point that a user wrote. `field` names the intervention in messages. Raises BadRequest."""
     try:
         written = read_name(config, name)
     except UnknownPoint as error:
         raise _wrong(f"{field}.point: {error}.", "unknown_point") from None
     stack, point = written.stack, written.point
-    told = short_name(config, stack, point.name)
+    shown_name = short_name(config, stack, point.name)
     own = stack_config(config, stack)
     layers = _layers(config, stack, point, written.layer, layer, field)
     if head != "all" and head_axis(point) is None:
-        raise _wrong(f'{field}.head: {told} has no heads; leave out {shown(head)} or give "all".')
+        raise _wrong(f'{field}.head: {shown_name} has no heads; leave out {shown(head)} or give "all".')
     heads = _about(choose_heads, head, own, point, f"{field}.head")
     is_encoders = stack == "encoder" and config.kind == "encoder-decoder"
     own_length = lengths.encoder if is_encoders else lengths.own
@@ -126,14 +126,14 @@ def place_of(
             shape[i] = len(heads)
         elif axis in ("position", "query") and chosen is not None:
             shape[i] = len(chosen)
-    return Place(stack, point, told, layers, heads, chosen, tuple(shape))
+    return InterventionTarget(stack, point, shown_name, layers, heads, chosen, tuple(shape))
 
 
 def is_scores(config: ModelConfig, name: str) -> bool:
     """Return whether the name, in whatever spelling, means the scores of an attention."""
     try:
         return _is_scores(read_name(config, name).point)
-    except UnknownPoint:  # `place_of` tells
+    except UnknownPoint:  # `target_of` tells
         return False
 
 
@@ -145,23 +145,23 @@ def _layers(
     config: ModelConfig, stack: Stack, point: Point, named: int | None, selector: Selector | None, field: str
 ) -> tuple[int | None, ...]:
     """The layers that name and field tell. Raises BadRequest where they disagree, or tell none that is needed."""
-    told = short_name(config, stack, point.name)
+    shown_name = short_name(config, stack, point.name)
     if not point.in_block:
         if selector is not None:
-            raise _wrong(f"{field}.layer: {told} stands outside the blocks; leave out {shown(selector)}.")
+            raise _wrong(f"{field}.layer: {shown_name} stands outside the blocks; leave out {shown(selector)}.")
         return (None,)
     own = stack_config(config, stack)
     if named is not None and selector is not None:
         raise _wrong(f"{field}.layer: the point's name tells layer {named} already; leave out {shown(selector)}.")
     if named is None and selector is None:
-        raise _wrong(f'{field}.layer: {told} stands in every block; a layer, a list or "all" is accepted.')
+        raise _wrong(f'{field}.layer: {shown_name} stands in every block; a layer, a list or "all" is accepted.')
     wanted = selector if named is None else named
     assert wanted is not None
     layers = _about(resolve, wanted, own.num_layers, f"{field}.layer", "layer")
     absent = {layer: reason for layer in layers if (reason := why_absent(config, stack, point, layer)) is not None}
     if absent and wanted != "all":
         layer, reason = next(iter(absent.items()))
-        raise _wrong(f"{field}.layer: layer {layer} has no {told}: {reason}.")
+        raise _wrong(f"{field}.layer: layer {layer} has no {shown_name}: {reason}.")
     return tuple(layer for layer in layers if layer not in absent)
 
 
@@ -177,7 +177,7 @@ def _wrong(message: str, code: str | None = "invalid_intervention") -> BadReques
     return BadRequest(message, param="interventions", code=code)
 
 
-def check_operation(config: ModelConfig, item: InterventionField, place: Place, field: str) -> None:
+def check_operation(config: ModelConfig, item: InterventionField, place: InterventionTarget, field: str) -> None:
     """Raise BadRequest when the operation cannot stand at this point."""
     name = place.name
     if not place.point.changeable:
@@ -193,7 +193,7 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Place, 
         raise _wrong(f"{field}.op: {item.op!r} with from is not accepted for {name}; 'patch' is.")
 
 
-def check_map_changes(config: ModelConfig, places: Sequence[Place], lengths: Lengths) -> None:
+def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget], lengths: Lengths) -> None:
     """Raise BadRequest when the scores and patterns of one input are changed too many times over.
 
     Each change passes over all numbers of its place in the step that computes them, while other requests wait: a map
@@ -217,7 +217,9 @@ def check_map_changes(config: ModelConfig, places: Sequence[Place], lengths: Len
         )
 
 
-def intervention(layer: int | None, place: Place, item: InterventionField, value: float | NumpyArray) -> Intervention:
+def intervention(
+    layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
+) -> Intervention:
     """The change of one layer, as the engine takes it. An array has been checked by `fitted`."""
     positions, numbers = place.positions, value if isinstance(value, float) else _array(value)
     if positions is None and not isinstance(value, float) and _tells_positions(value, place):
@@ -238,7 +240,7 @@ def _array(value: NumpyArray) -> Array:
     return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
 
 
-def _tells_positions(value: NumpyArray, place: Place) -> bool:
+def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:
     """Whether an array has numbers for each of the input's positions (or keys), so that it fits these alone."""
     lengths = dict(zip(range(-len(place.shape), 0), place.shape, strict=True))
     along = {place.row_axis - len(place.shape)} | ({-1} if place.is_map else set())
@@ -285,7 +287,7 @@ def _without_nulls(array: NumpyArray) -> NumpyArray:
     return array
 
 
-def check_masked(config: ModelConfig, place: Place, op: str, value: NumpyArray, field: str) -> None:
+def check_masked(config: ModelConfig, place: InterventionTarget, op: str, value: NumpyArray, field: str) -> None:
     """Raise BadRequest when numbers for each query and key would change what the mask hides, and so be lost.
 
     An array that is the same for all queries, or for all keys, is meant for those that see each other.
@@ -331,7 +333,7 @@ def _decoded(value: EncodedArray, field: str) -> NumpyArray:
     return np.frombuffer(data, dtype).reshape(value.shape)
 
 
-def check_fits(shape: Sequence[int], place: Place, field: str) -> None:
+def check_fits(shape: Sequence[int], place: InterventionTarget, field: str) -> None:
     """Raise BadRequest when an array of this shape does not broadcast to the place."""
     axes = list(zip(place.point.axes, place.shape, strict=True))
     aligned = axes[len(axes) - len(shape) :]
@@ -345,7 +347,7 @@ def check_fits(shape: Sequence[int], place: Place, field: str) -> None:
     )
 
 
-def mean_place(place: Place) -> Place:
+def mean_target(place: InterventionTarget) -> InterventionTarget:
     """The place once its positions are averaged: one row."""
     shape = list(place.shape)
     shape[place.row_axis] = 1

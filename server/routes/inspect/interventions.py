@@ -20,17 +20,17 @@ from server.http.tensor_formats import NumpyArray, as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.intervention_plan import (
+    InterventionTarget,
     Lengths,
-    Place,
     check_fits,
     check_map_changes,
     check_masked,
     check_operation,
     intervention,
     is_scores,
-    mean_place,
-    place_of,
+    mean_target,
     read_value,
+    target_of,
 )
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
@@ -52,13 +52,13 @@ class _Source:
     """Numbers that are taken from a clean pass over a prompt: as they are, or their mean over the positions."""
 
     prompt: Prompt
-    place: Place
+    place: InterventionTarget
     is_mean: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of what one layer is changed with."""
-        return (mean_place(self.place) if self.is_mean else self.place).shape
+        return (mean_target(self.place) if self.is_mean else self.place).shape
 
 
 async def read_all_interventions(
@@ -104,10 +104,10 @@ def _given(config: ModelConfig, items: Sequence[InterventionField]) -> dict[_Key
 
 def _placed(
     context: AppContext, item: InterventionField, number: int, prompt: Prompt, given: Mapping[_Key, _Values]
-) -> Place:
+) -> InterventionTarget:
     """Where the item stands in this input, its operation and own value checked."""
     field = f"interventions[{number}]"
-    place = place_of(context.config, item.point, item.layer, item.head, item.positions, _lengths(prompt), field)
+    place = target_of(context.config, item.point, item.layer, item.head, item.positions, _lengths(prompt), field)
     check_operation(context.config, item, place, field)
     for value in given.get((number, None), ()):
         if not isinstance(value, float):
@@ -116,7 +116,10 @@ def _placed(
 
 
 def _check_masked(
-    context: AppContext, items: Sequence[InterventionField], places: Sequence[Place], given: Mapping[_Key, _Values]
+    context: AppContext,
+    items: Sequence[InterventionField],
+    places: Sequence[InterventionTarget],
+    given: Mapping[_Key, _Values],
 ) -> None:
     """Raise BadRequest for numbers of one input's interventions that no query would see."""
     for number, (item, place) in enumerate(zip(items, places, strict=True)):
@@ -130,7 +133,7 @@ def _lengths(prompt: Prompt) -> Lengths:
 
 
 def _for_one(
-    items: Sequence[InterventionField], places: Sequence[Place], known: Mapping[_Key, _Values], index: int
+    items: Sequence[InterventionField], places: Sequence[InterventionTarget], known: Mapping[_Key, _Values], index: int
 ) -> tuple[Intervention, ...]:
     """The interventions of the input of this number."""
     changes: list[Intervention] = []
@@ -142,7 +145,7 @@ def _for_one(
 
 
 def _check_value_bytes(
-    places: Sequence[Place],
+    places: Sequence[InterventionTarget],
     given: Mapping[_Key, _Values],
     sources: Mapping[_Key, Sequence[_Source]],
     index: int,
@@ -171,7 +174,7 @@ async def _all_sources(
     context: AppContext,
     items: Sequence[InterventionField],
     prompts: Sequence[Prompt],
-    placed: Sequence[Sequence[Place]],
+    placed: Sequence[Sequence[InterventionTarget]],
 ) -> dict[_Key, list[_Source]]:
     """What must be captured: of `from`, and for a mean without it of the inputs themselves. Raises BadRequest."""
     sources: dict[_Key, list[_Source]] = {}
@@ -182,7 +185,7 @@ async def _all_sources(
             sources[number, None] = await _sources(context, item, item.source, targets, f"{field}.from")
         elif item.op == "mean":
             for index, prompt in enumerate(prompts):
-                place = place_of(context.config, item.point, item.layer, item.head, "all", _lengths(prompt), field)
+                place = target_of(context.config, item.point, item.layer, item.head, "all", _lengths(prompt), field)
                 sources[number, index] = [_Source(prompt, place, is_mean=True)]
     elsewhere = [source.prompt for (_, index), each in sources.items() if index is None for source in each]
     num_tokens = sum(prompt.num_tokens for prompt in {_ids(prompt): prompt for prompt in elsewhere}.values())
@@ -197,7 +200,11 @@ async def _all_sources(
 
 
 async def _sources(
-    context: AppContext, item: InterventionField, source: InterventionSource, targets: Sequence[Place], field: str
+    context: AppContext,
+    item: InterventionField,
+    source: InterventionSource,
+    targets: Sequence[InterventionTarget],
+    field: str,
 ) -> list[_Source]:
     """The passes over the inputs of `from`, checked to fit the item's place in each input of the request."""
     is_mean = item.op == "mean"
@@ -213,7 +220,7 @@ async def _sources(
     head = item.head if source.head is None else source.head
     found = []
     for prompt in prompts:
-        place = place_of(context.config, source.point or item.point, layer, head, positions, _lengths(prompt), field)
+        place = target_of(context.config, source.point or item.point, layer, head, positions, _lengths(prompt), field)
         found.append(_Source(prompt, place, is_mean))
         for target in targets:
             check_fits(found[-1].shape, target, field)

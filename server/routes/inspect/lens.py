@@ -13,7 +13,7 @@ from starlette.responses import Response
 from server.engine.request import LensTask
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Look, NamedToken, begin, described, read_token
+from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, read_token
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.responses import TENSOR_CONTENT
@@ -33,7 +33,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def lens(request: Request, body: LensRequest) -> Response:
         """The likeliest next tokens by each layer at each position, and a target's rank and probability there."""
         target = read_token(context, body.target, "target") if context.config.has_head else None
-        look = await begin(context, request, body, "/v1/lens", 3 if body.target is None else 5)
+        inspection = await begin(context, request, body, "/v1/lens", 3 if body.target is None else 5)
         layers = resolve(body.layers, context.config.num_layers + 1, "layers", "state")
         tasks = [
             LensTask(
@@ -42,31 +42,33 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 top_k=min(body.top_k, context.config.vocab_size),
                 target_token_ids=() if target is None else (target.token_id,),
             )
-            for prompt in look.inputs
+            for prompt in inspection.inputs
         ]
         numbers = [len(layers) * len(task.positions) * (2 * task.top_k + 3) for task in tasks]
         # In JSON each of the top tokens is spelt out too, which is about as long as another number.
-        look.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
-        found = await look.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
-        _check_finite(look, tasks, found)
-        entries = await look.compute(lambda: [_entry(look, i, task, target, found[i]) for i, task in enumerate(tasks)])
-        return look.answer(entries)
+        inspection.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
+        found = await inspection.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
+        _check_finite(inspection, tasks, found)
+        entries = await inspection.compute(
+            lambda: [_entry(inspection, i, task, target, found[i]) for i, task in enumerate(tasks)]
+        )
+        return inspection.answer(entries)
 
 
-def _check_finite(look: Look, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:
+def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:
     """Raise BadRequest for logits that overflowed: they have no order, and so no likeliest tokens and no ranks."""
     for index, (task, tensors) in enumerate(zip(tasks, found, strict=True)):
         broken = np.argwhere(~np.isfinite(tensors["lens.entropy"]))
         if len(broken):
             state, position = task.layers[broken[0, 0]], task.positions[broken[0, 1]]
-            raise look.not_finite(f"the logits of input {index} in state {state} at position {position}")
+            raise inspection.not_finite(f"the logits of input {index} in state {state} at position {position}")
 
 
 def _entry(
-    look: Look, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
+    inspection: Inspection, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
 ) -> DescribedEntry:
     ids = tensors["lens.ids"]
-    strings = look.context.tokenizer.token_strings(ids.reshape(-1).tolist())
+    strings = inspection.context.tokenizer.token_strings(ids.reshape(-1).tolist())
     fields: dict[str, Any] = {
         "layers": task.layers,
         "positions": task.positions,
@@ -81,4 +83,4 @@ def _entry(
         fields["target"] = target.as_json()
         arrays["target_probabilities"] = described(np.exp(tensors["lens.target_logprobs"][..., 0]), "layer", "position")
         arrays["target_ranks"] = described(tensors["lens.target_ranks"][..., 0], "layer", "position")
-    return look.entry(index, "lens", fields, arrays)
+    return inspection.entry(index, "lens", fields, arrays)

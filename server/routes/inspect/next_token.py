@@ -33,34 +33,34 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
-        look = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
-        positions = [resolve(body.position, len(prompt.ids), "position", "position") for prompt in look.inputs]
+        inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
+        positions = [resolve(body.position, len(prompt.ids), "position", "position") for prompt in inspection.inputs]
         rows = 1 + 2 * len(body.temperatures)
         numbers = rows * context.config.vocab_size if body.full else 5 * body.num_tokens * len(body.temperatures)
-        look.check_size(numbers * len(look.inputs), "fewer inputs or temperatures, or without full")
+        inspection.check_size(numbers * len(inspection.inputs), "fewer inputs or temperatures, or without full")
         points = [capture(context, "decoder", "logits", positions=position) for position in positions]
         asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
-        found = await look.run(asked)
+        found = await inspection.run(asked)
         logits = [tensors[point.name][0] for tensors, point in zip(found, points, strict=True)]
         for index, row in enumerate(logits):
             if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
-                raise look.not_finite(f"the logits of input {index} at position {positions[index][0]}")
-        told = await look.compute(lambda: [_told(context, body, row) for row in logits])
-        return look.answer(
+                raise inspection.not_finite(f"the logits of input {index} at position {positions[index][0]}")
+        reported = await inspection.compute(lambda: [_next_tokens(context, body, row) for row in logits])
+        return inspection.answer(
             [
-                look.entry(index, "next", {"position": positions[index][0], **one.fields}, one.arrays)
-                for index, one in enumerate(told)
+                inspection.entry(index, "next", {"position": positions[index][0], **one.fields}, one.arrays)
+                for index, one in enumerate(reported)
             ]
         )
 
 
 @dataclass(frozen=True)
-class _Told:
+class _NextTokens:
     fields: dict[str, Any]
     arrays: dict[str, DescribedArray]
 
 
-def _told(context: AppContext, body: NextRequest, logits: NumpyArray) -> _Told:
+def _next_tokens(context: AppContext, body: NextRequest, logits: NumpyArray) -> _NextTokens:
     """What is said of one row of logits."""
     top_k = max(0, body.top_k)
     found = [
@@ -87,7 +87,7 @@ def _told(context: AppContext, body: NextRequest, logits: NumpyArray) -> _Told:
             "probabilities": described(np.stack([one.probabilities for one in found]), "temperature", "token"),
             "kept": described(np.stack([one.kept for one in found]), "temperature", "token"),
         }
-    return _Told({"temperatures": temperatures}, arrays)
+    return _NextTokens({"temperatures": temperatures}, arrays)
 
 
 def _tokens(order: NumpyArray, names: list[str], logits: NumpyArray, one: Distribution) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Look, begin, described, stack_of
+from server.routes.inspect.inspection import Inspection, begin, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.responses import TENSOR_CONTENT
@@ -46,13 +46,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         own = stack_config(context.config, stack_of(part))
         layers = resolve(body.layers, own.num_layers, "layers", "layer")
         heads = resolve(body.heads, own.num_heads, "heads", "head")
-        look = await begin(context, request, body, "/v1/rollout", 1 if body.method == "rollout" else 2)
-        lengths = [len(rows_of(prompt, part).ids) for prompt in look.inputs]
+        inspection = await begin(context, request, body, "/v1/rollout", 1 if body.method == "rollout" else 2)
+        lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         queries = [resolve(_rows(body), length, "query_positions", "position") for length in lengths]
         _check_work(body, layers, lengths, queries)
         arrays = 1 if body.method == "rollout" else 2
         numbers = sum(arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))
-        look.check_size(numbers, "fewer layers or query_positions")
+        inspection.check_size(numbers, "fewer layers or query_positions")
         needed = range(max(layers) + 1)
         task = AttentionTask(
             capture=AttentionCapture(
@@ -61,14 +61,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 part=part,
             )
         )
-        found = await look.run([(task, 4 * len(needed) * length * length) for length in lengths])
-        _check_finite(look, [tensors["attention"] for tensors in found])
+        found = await inspection.run([(task, 4 * len(needed) * length * length) for length in lengths])
+        _check_finite(inspection, [tensors["attention"] for tensors in found])
 
-        def tell() -> list[DescribedEntry]:
-            told = {"part": part, "method": body.method, "layers": layers, "heads": heads}
-            return [_entry(look, i, told, queries[i], tensors["attention"]) for i, tensors in enumerate(found)]
+        def report() -> list[DescribedEntry]:
+            reported = {"part": part, "method": body.method, "layers": layers, "heads": heads}
+            return [
+                _entry(inspection, i, reported, queries[i], tensors["attention"]) for i, tensors in enumerate(found)
+            ]
 
-        return look.answer(await look.compute(tell))
+        return inspection.answer(await inspection.compute(report))
 
 
 def _rows(body: RolloutRequest) -> Any:
@@ -102,28 +104,30 @@ def _check_work(
         )
 
 
-def _check_finite(look: Look, patterns: Sequence[NumpyArray]) -> None:
+def _check_finite(inspection: Inspection, patterns: Sequence[NumpyArray]) -> None:
     """Raise BadRequest for patterns [layer, query, key] that overflowed: nothing flows through them."""
     for index, pattern in enumerate(patterns):
         broken = np.flatnonzero(~np.isfinite(pattern).all((1, 2)))
         if len(broken):
-            raise look.not_finite(f"the patterns of input {index} in layer {broken[0]}")
+            raise inspection.not_finite(f"the patterns of input {index} in layer {broken[0]}")
 
 
 def _entry(
-    look: Look, index: int, told: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
+    inspection: Inspection, index: int, reported: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
 ) -> DescribedEntry:
-    """Of mean patterns [layer, query, key], the layers from the first on. `told`: what all entries tell."""
-    fields, layers = {**told, "query_positions": queries}, told["layers"]
+    """Of mean patterns [layer, query, key], the layers from the first on. `reported`: what all entries tell."""
+    fields, layers = {**reported, "query_positions": queries}, reported["layers"]
     axes = ("layer", "query", "key")
-    if told["method"] == "rollout":
+    if reported["method"] == "rollout":
         rows = {}
         for layer, rolled in enumerate(roll(patterns)):
-            look.check()
+            inspection.check()
             if layer in layers:
                 rows[layer] = rolled[list(queries)]
         stacked = np.stack([rows[layer] for layer in layers])
-        return look.entry(index, "rollout", fields, {"rollout": described(stacked, *axes)})
-    flows = np.array([[flow(patterns[: layer + 1], query, look.check) for query in queries] for layer in layers])
+        return inspection.entry(index, "rollout", fields, {"rollout": described(stacked, *axes)})
+    flows = np.array([[flow(patterns[: layer + 1], query, inspection.check) for query in queries] for layer in layers])
     shares = flows / flows.sum(-1, keepdims=True)
-    return look.entry(index, "flow", fields, {"flow": described(flows, *axes), "normalized": described(shares, *axes)})
+    return inspection.entry(
+        index, "flow", fields, {"flow": described(flows, *axes), "normalized": described(shares, *axes)}
+    )

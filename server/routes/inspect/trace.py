@@ -22,12 +22,12 @@ from server.routes.responses import (
     both_stacks_fields,
     counted_refusals,
     input_usage,
-    look_head,
+    inspection_head,
     tensor_response,
     token_bytes,
     wire_of,
 )
-from server.routes.tasks import Result, Work, run_all
+from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas import TraceAnswer, TraceRequest
 
 
@@ -68,14 +68,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
         results = await unless_disconnected(request, _run(context, body, inputs, plans, arrival))
         entries = await asyncio.to_thread(_entries, context, inputs, plans, results)
-        head = look_head(context, input_usage(inputs, results))
+        head = inspection_head(context, input_usage(inputs, results))
         pieces = described_body(wanted, head, entries, body.encoding_format)
         return tensor_response(wanted, pieces, (point.value for entry in entries for point in entry.points.values()))
 
 
 async def _run(
     context: AppContext, body: TraceRequest, inputs: list[Prompt], plans: list[list[PlannedPoint]], arrival: float
-) -> list[Result]:
+) -> list[TaskResult]:
     changes = await read_all_interventions(context, body.interventions, inputs)
     works = [
         trace_work(prompt, points, interventions)
@@ -91,13 +91,13 @@ def trace_work(prompt: Prompt, points: list[PlannedPoint], interventions: tuple[
 
 
 def _entries(
-    context: AppContext, inputs: list[Prompt], plans: list[list[PlannedPoint]], results: list[Result]
+    context: AppContext, inputs: list[Prompt], plans: list[list[PlannedPoint]], results: list[TaskResult]
 ) -> list[DescribedEntry]:
     return [trace_entry(context, index, *parts) for index, parts in enumerate(zip(inputs, plans, results, strict=True))]
 
 
 def trace_entry(
-    context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: Result
+    context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: TaskResult
 ) -> DescribedEntry:
     """The answer for one input: its tokens, and each point with its description."""
     fields: dict[str, Any] = {"object": "trace", "index": index, **both_stacks_fields(context, prompt)}

@@ -120,8 +120,8 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
         if absent is None:
             yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
         elif selector != "all":
-            told = short_name(config, stack, point.name)
-            raise BadRequest(f"points: layer {layer} has no {told}: {absent}.", param="points")
+            reported = short_name(config, stack, point.name)
+            raise BadRequest(f"points: layer {layer} has no {reported}: {absent}.", param="points")
 
 
 Lengths = tuple[int, int]
@@ -230,9 +230,10 @@ def check_trace_size(
         value = next((value for value in values if fits(field, value)), None)
         if value is not None:
             ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
-    told = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
+    advice = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
     raise PayloadTooLarge(
-        f"The answer would be about {size + token_bytes} bytes; at most {limit} are sent (--max-response-bytes).{told}",
+        f"The answer would be about {size + token_bytes} bytes; at most {limit} are sent "
+        f"(--max-response-bytes).{advice}",
         code="answer_too_large",
     )
 

@@ -12,7 +12,7 @@ from server.engine.request import PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Look, begin, capture, described, stack_of
+from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_body import DescribedEntry
 from server.routes.responses import TENSOR_CONTENT
@@ -34,9 +34,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Length of each position's vector in every state, and its cosines to the start, to the state before, and to
         other positions' vectors. State 0 is the embedding, state i the stream after block i."""
         part = check_part(context, body.part)
-        look = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
+        inspection = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
-        lengths = [len(rows_of(prompt, part).ids) for prompt in look.inputs]
+        lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         chosen = [resolve(body.positions, length, "positions", "position") for length in lengths]
         others = [
             () if body.compare_positions is None
@@ -44,7 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             for length in lengths
         ]  # fmt: skip
         states = own.num_layers + 1
-        look.check_size(
+        inspection.check_size(
             sum(states * len(p) * (4 + len(o)) for p, o in zip(chosen, others, strict=True)),
             "fewer positions or compare_positions",
         )
@@ -54,17 +54,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             (TraceTask(points=states_of), 4 * states * len(kept) * own.hidden_size)
             for states_of, kept in zip(points, rows, strict=True)
         ]
-        found = await look.run(asked)
+        found = await inspection.run(asked)
 
-        def tell() -> list[DescribedEntry]:
+        def report() -> list[DescribedEntry]:
             entries = []
             for index, tensors in enumerate(found):
                 streams = np.stack([tensors[point.name] for point in points[index]])
                 place = {position: i for i, position in enumerate(rows[index])}
-                entries.append(_entry(look, index, streams, place, chosen[index], others[index]))
+                entries.append(_entry(inspection, index, streams, place, chosen[index], others[index]))
             return entries
 
-        return look.answer(await look.compute(tell))
+        return inspection.answer(await inspection.compute(report))
 
 
 def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
@@ -77,7 +77,7 @@ def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, 
 
 
 def _entry(
-    look: Look,
+    inspection: Inspection,
     index: int,
     streams: NumpyArray,
     place: dict[int, int],
@@ -86,9 +86,9 @@ def _entry(
 ) -> DescribedEntry:
     """Of streams [state, row, d], where `place` tells the row of a position."""
     found = measure(streams[:, [place[p] for p in chosen]], streams[:, [place[p] for p in others]])
-    body = look.body
+    body = inspection.body
     assert isinstance(body, TrajectoryRequest)
-    fields: dict[str, Any] = {"part": check_part(look.context, body.part), "positions": chosen}
+    fields: dict[str, Any] = {"part": check_part(inspection.context, body.part), "positions": chosen}
     arrays = {
         name: described(getattr(found, name), "position", "state")
         for name in ("norms", "steps", "cosine_to_start", "cosine_to_previous")
@@ -96,4 +96,4 @@ def _entry(
     if body.compare_positions is not None:
         fields["compare_positions"] = others
         arrays["cosine_to_others"] = described(found.cosine_to_others, "position", "state", "other")
-    return look.entry(index, "trajectory", fields, arrays)
+    return inspection.entry(index, "trajectory", fields, arrays)

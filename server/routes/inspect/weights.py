@@ -10,7 +10,7 @@ from starlette.responses import Response
 from model.analysis import spectra
 from model.analysis.census import take_census
 from model.analysis.census_report import as_json
-from model.analysis.matrices import Place, UnknownMatrix, find_matrix
+from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix
 from model.hooks.point_names import stack_config
 from server.engine.request import WeightsTask
 from server.http.errors import BadRequest, PayloadTooLarge, shown
@@ -73,7 +73,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         check_model(context, model_id)
         _check_once(request)
         wanted = negotiate(request.headers.get("accept"))
-        place, head = _place(context, query)
+        place, head = _locate(context, query)
         if wanted is Format.NPY:
             check_npy(4 if query.spectrum else 3)
         _check_size(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
@@ -188,7 +188,7 @@ def _check_once(request: Request) -> None:
             raise BadRequest(f"{name}: given {len(values)} times, {shown(values)}; once is accepted.", param=name)
 
 
-def _place(context: AppContext, query: GeometryQuery) -> tuple[Place, int | None]:
+def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, int | None]:
     """The matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
     layer = query.layer
     if layer is not None:
@@ -209,12 +209,12 @@ def _place(context: AppContext, query: GeometryQuery) -> tuple[Place, int | None
 
 
 def _geometry_entry(
-    place: Place, head: int | None, query: GeometryQuery, found: dict[str, NumpyArray]
+    place: MatrixLocation, head: int | None, query: GeometryQuery, found: dict[str, NumpyArray]
 ) -> DescribedEntry:
     count, dimension, num_zero, num_pairs, num_compared, is_drawn = (int(n) for n in found["counts"])
     moments = [float(x) if num_compared else None for x in found["moments"]]
     closest = found["closest"]
-    told = zip(_QUANTILES, found["quantiles"], strict=True) if num_compared else ()
+    reported = zip(_QUANTILES, found["quantiles"], strict=True) if num_compared else ()
     fields = {
         "object": "geometry",
         "index": 0,
@@ -233,7 +233,7 @@ def _geometry_entry(
         "norms": dict(zip(("smallest", "mean", "largest"), found["norms"].tolist(), strict=True)),
         "cosines": {
             **dict(zip(("mean", "std", "smallest", "largest"), moments, strict=True)),
-            "quantiles": {str(share): float(value) for share, value in told},
+            "quantiles": {str(share): float(value) for share, value in reported},
         },
         "max_deviation_from_identity": float(np.abs(closest).max()) if len(closest) else None,
         "baseline": {

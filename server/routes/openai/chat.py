@@ -53,7 +53,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, job, arrival))
         started, arrivals = await unless_disconnected(request, _begin(context, body, job, arrival))
-        writer = _Writer(context, body, job, started)
+        writer = _ChatWriter(context, body, job, started)
         direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
         return EventStream(_events(writer, arrivals), started.close, direct)
 
@@ -73,7 +73,7 @@ async def _job(context: AppContext, body: ChatCompletionRequest) -> Job:
 async def _whole(context: AppContext, body: ChatCompletionRequest, job: Job, arrival: float) -> Response:
     started = await start(context, body, [job], arrival)
     choices = await collect(started)
-    writer = _Writer(context, body, job, started)
+    writer = _ChatWriter(context, body, job, started)
     answer = writer.head("chat.completion")
     answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
     answer["usage"] = usage([job], sum(len(choice.token_ids) for choice in choices), started.runs)
@@ -93,7 +93,7 @@ async def _begin(
         raise
 
 
-async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+async def _events(writer: "_ChatWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
     for run in writer.started.runs:
         yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
     num_tokens = 0
@@ -110,7 +110,7 @@ async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncI
     yield last
 
 
-class _Writer:
+class _ChatWriter:
     """Writes the choices of one request; remembers how far each has come."""
 
     def __init__(self, context: AppContext, body: ChatCompletionRequest, job: Job, started: Started) -> None:

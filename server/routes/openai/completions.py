@@ -54,7 +54,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, jobs, arrival))
         started, arrivals = await unless_disconnected(request, _begin(context, body, jobs, arrival))
-        writer = _Writer(context, body, jobs, started)
+        writer = _CompletionWriter(context, body, jobs, started)
         direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
         return EventStream(_events(writer, arrivals), started.close, direct)
 
@@ -92,7 +92,7 @@ async def _jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
 async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float) -> Response:
     started = await start(context, body, jobs, arrival)
     choices = await collect(started)
-    writer = _Writer(context, body, jobs, started)
+    writer = _CompletionWriter(context, body, jobs, started)
     answer = writer.head()
     answer["choices"] = [await writer.whole_choice(run.index, c) for run, c in zip(started.runs, choices, strict=True)]
     answer["usage"] = usage(jobs, writer.num_completion_tokens, started.runs)
@@ -110,7 +110,7 @@ async def _begin(
         raise
 
 
-async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
+async def _events(writer: "_CompletionWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
     async for arrived in arrivals:
         yield event(orjson.dumps(writer.stream_chunk([await writer.chunk(arrived.run.index, arrived.piece)])))
     last = DONE
@@ -120,7 +120,7 @@ async def _events(writer: "_Writer", arrivals: AsyncIterator[Arrived]) -> AsyncI
     yield last
 
 
-class _Writer:
+class _CompletionWriter:
     """Writes the choices of one request; remembers how far each has come."""
 
     def __init__(self, context: AppContext, body: CompletionRequest, jobs: list[Job], started: Started) -> None:

@@ -18,7 +18,7 @@ from server.routes.inspect.selectors import resolve
 from server.routes.prompts import Keep, Prompt, encoder_limit, fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.routes.responses import TENSOR_CONTENT, head_of, input_usage, tensor_response, token_bytes, wire_of
-from server.routes.tasks import Result, Work, run_all
+from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas import EmbeddingAnswer, EmbeddingRequest, PromptInput
 
 _BYTES = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
@@ -151,7 +151,7 @@ def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], byte
         )
 
 
-def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: Result) -> Entry:
+def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: TaskResult) -> Entry:
     """The answer for one input: its vector, or with pooling none its vectors and tokens."""
     vectors = as_numpy(result.tensors["embedding"])
     fields: dict[str, Any] = {"object": "embedding", "index": index}

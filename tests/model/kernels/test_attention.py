@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from model.kernels import attention, library
-from model.kernels.attention import AttentionItems, SeenKeys, ToldTable
+from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 SENTINEL = 7.0
@@ -74,8 +74,8 @@ class World:
         self.values[block, :, place] = v
 
     @property
-    def seen(self) -> SeenKeys:
-        return SeenKeys(self.tables, self.positions, self.first, self.last, self.block_size)
+    def seen(self) -> VisibleKeys:
+        return VisibleKeys(self.tables, self.positions, self.first, self.last, self.block_size)
 
     def rows_of(self, sequence: int) -> list[int]:
         return np.flatnonzero(self.owners == sequence).tolist()
@@ -92,10 +92,12 @@ class World:
         random.shuffle(items)
         return np.array(items, np.int32)
 
-    def attend(self, items: np.ndarray | None = None, told: ToldTable | None = None) -> torch.Tensor:
+    def attend(self, items: np.ndarray | None = None, pattern_output: PatternOutput | None = None) -> torch.Tensor:
         out = torch.full(self.q.shape, SENTINEL, dtype=self.dtype)
         shared = AttentionItems(self.items() if items is None else items)
-        attention.attend(self.q, self.keys, self.values, self.seen, shared, **self.rule, told=told, out=out)
+        attention.attend(
+            self.q, self.keys, self.values, self.seen, shared, **self.rule, pattern_output=pattern_output, out=out
+        )
         return out
 
     def rows(self, rows: list[int], heads: list[int], kind: str) -> torch.Tensor:
@@ -147,8 +149,8 @@ class World:
         """What all four kernels make of the same things, the same in every call."""
         rows, heads = self.rows_of(1), list(range(self.num_heads))
         kinds: list[str] = ["pattern", "scores", "dots"]
-        looks = [self.rows(rows, heads, kind) for kind in kinds]
-        return [self.attend(), *looks, attention.softmax_rows(looks[1]), self.mix(looks[0], heads, 1)]
+        hooks = [self.rows(rows, heads, kind) for kind in kinds]
+        return [self.attend(), *hooks, attention.softmax_rows(hooks[1]), self.mix(hooks[0], heads, 1)]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -244,26 +246,26 @@ def test_nothing_out_of_sight_is_read_and_only_the_items_are_written(dtype: torc
 
 
 @DTYPES
-@pytest.mark.parametrize("told_dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("pattern_dtype", [torch.float32, torch.float16])
 def test_what_is_told_has_the_bits_of_a_look_at_rows_and_changes_nothing(
-    dtype: torch.dtype, told_dtype: torch.dtype
+    dtype: torch.dtype, pattern_dtype: torch.dtype
 ) -> None:
     for _ in range(15):
         world = World(dtype)
-        expected, told, rooms = world.attend(), ToldTable(world.num_sequences, world.num_heads), {}
+        expected, pattern_output, rooms = world.attend(), PatternOutput(world.num_sequences, world.num_heads), {}
         for sequence in random.sample(range(world.num_sequences), random.randint(1, world.num_sequences)):
             rows, num_keys = world.rows_of(sequence), world.lengths[sequence]
             _, heads = world.some_rows_and_heads(sequence)
-            answer = torch.full((len(heads) + 2, len(rows) + 3, num_keys + 5), SENTINEL, dtype=told_dtype)
+            answer = torch.full((len(heads) + 2, len(rows) + 3, num_keys + 5), SENTINEL, dtype=pattern_dtype)
             room = answer[1:-1, 2:-1, :num_keys]
             room.zero_()
-            assert not told.has(sequence)
-            told.add(sequence, rows[0], heads, room)
-            assert told.has(sequence)
+            assert not pattern_output.has(sequence)
+            pattern_output.add(sequence, rows[0], heads, room)
+            assert pattern_output.has(sequence)
             rooms[sequence] = answer, room, rows, heads
-        assert torch.equal(world.attend(told=told), expected)
+        assert torch.equal(world.attend(pattern_output=pattern_output), expected)
         for answer, room, rows, heads in rooms.values():
-            assert torch.equal(room, world.rows(rows, heads, "pattern").to(told_dtype)), world
+            assert torch.equal(room, world.rows(rows, heads, "pattern").to(pattern_dtype)), world
             assert (answer == SENTINEL).sum() == answer.numel() - room.numel(), world
 
 
@@ -272,9 +274,9 @@ def test_patterns_are_rounded_to_float16_as_torch_rounds_them() -> None:
         world = World(torch.float32, group=1, dim=8, num_sequences=1)
         world.q *= random.choice([0.1, 10, 100])  # from even patterns to those of tiny numbers
         rows, room = world.rows_of(0), torch.zeros(world.num_heads, len(world.q), world.lengths[0], dtype=torch.float16)
-        told = ToldTable(1, world.num_heads)
-        told.add(0, 0, range(world.num_heads), room)
-        world.attend(told=told)
+        pattern_output = PatternOutput(1, world.num_heads)
+        pattern_output.add(0, 0, range(world.num_heads), room)
+        world.attend(pattern_output=pattern_output)
         assert torch.equal(room, world.rows(rows, list(range(world.num_heads)), "pattern").half())
 
 
@@ -334,19 +336,19 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         short = torch.zeros(world.num_heads, 2 * seen.longest - 3)
         with pytest.raises(ValueError, match=f"reaches {seen.longest - 1} positions; a sequence has {seen.longest}"):
             attention.attend(**good, **{**rule, "bias": short})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="told is for"):
-        attention.attend(**good, **rule, told=ToldTable(1, 1))  # type: ignore[arg-type]
-    told, room = ToldTable(1, 2), torch.zeros(1, 4, 4)
+    with pytest.raises(ValueError, match="pattern_output is for"):
+        attention.attend(**good, **rule, pattern_output=PatternOutput(1, 1))  # type: ignore[arg-type]
+    pattern_output, room = PatternOutput(1, 2), torch.zeros(1, 4, 4)
     with pytest.raises(ValueError, match="span is 1; 0 to 0"):
-        told.add(1, 0, [0], room)
+        pattern_output.add(1, 0, [0], room)
     with pytest.raises(ValueError, match="heads are from 2"):
-        told.add(0, 0, [2], room)
+        pattern_output.add(0, 0, [2], room)
     with pytest.raises(ValueError, match="room is for 1 heads; 2 are chosen"):
-        told.add(0, 0, [0, 1], room)
+        pattern_output.add(0, 0, [0, 1], room)
     with pytest.raises(ValueError, match="last is"):
-        SeenKeys(world.tables, world.positions, world.first, world.last + 1000, world.block_size)
+        VisibleKeys(world.tables, world.positions, world.first, world.last + 1000, world.block_size)
     with pytest.raises(ValueError, match="tables has the block -1"):
-        SeenKeys(np.full_like(world.tables, -1), world.positions, world.first, world.last, world.block_size)
+        VisibleKeys(np.full_like(world.tables, -1), world.positions, world.first, world.last, world.block_size)
     with pytest.raises(ValueError, match="heads are from"):
         world.rows([0], [world.num_heads], "dots")
     with pytest.raises(ValueError, match="kind is"):

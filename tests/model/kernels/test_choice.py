@@ -150,9 +150,9 @@ def choosing(kernels: str, **environ: str) -> str:
 
 
 def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is() -> None:
-    told = choosing("auto", LIGHTWELL_KERNEL_LEVEL="mmx")
-    assert all(level in told for level in library.levels())
-    assert "'mmx'" in told or not library.levels()
+    message = choosing("auto", LIGHTWELL_KERNEL_LEVEL="mmx")
+    assert all(level in message for level in library.levels())
+    assert "'mmx'" in message or not library.levels()
     assert "'/nothing.so'" in choosing("auto", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "'/nothing.so'" in choosing("torch", LIGHTWELL_KERNEL_LEVEL="mmx", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LEVEL="", LIGHTWELL_KERNEL_LIBRARY="")
@@ -172,6 +172,6 @@ def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_sourc
 
 def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for() -> None:
     assert choosing("auto", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0\n"
-    told = choosing("native", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="")
-    assert "'native'" in told
-    assert "'auto' and 'torch' are accepted" in told
+    message = choosing("native", BUILT="/nothing.so", LIGHTWELL_KERNEL_LIBRARY="")
+    assert "'native'" in message
+    assert "'auto' and 'torch' are accepted" in message

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from model.kernels import attention, library, rows
-from model.kernels.attention import AttentionItems, SeenKeys
+from model.kernels.attention import AttentionItems, VisibleKeys
 from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight
@@ -96,8 +96,8 @@ class World:
             before_mlp=self._norm(self.width),
             q_norm={None: None, "head": self._norm(dim), "full": self._norm(heads * dim)}[self.head_norm],
             k_norm={None: None, "head": self._norm(dim), "full": self._norm(key_heads * dim)}[self.head_norm],
-            turns=(cos, sin) if self.rng.random() < 0.8 else None,
-            sight=self.rng.randrange(len(self.windows)),
+            rotary_tables=(cos, sin) if self.rng.random() < 0.8 else None,
+            key_range=self.rng.randrange(len(self.windows)),
         )
 
     def _draw_rows(self) -> None:
@@ -118,8 +118,8 @@ class World:
         self.owners = np.repeat(np.arange(len(counts)), counts)
         self.positions = np.concatenate([np.arange(s, n) for s, n in zip(self.starts, lengths, strict=True)])
         self.slots = self.tables[self.owners, self.positions // size].astype(np.int64) * size + self.positions % size
-        self.sights = [
-            SeenKeys(
+        self.key_ranges = [
+            VisibleKeys(
                 self.tables,
                 self.positions,
                 np.maximum(self.positions - (window - 1), 0).astype(np.int64),
@@ -138,7 +138,7 @@ class World:
         rng.shuffle(items)
         self.items = AttentionItems(np.array(items, np.int32))
         alone = np.repeat(np.array(counts) == 1, counts)
-        self.rows = DecoderRows(self.sights, self.items, self.slots, alone, self.num_key_heads)
+        self.rows = DecoderRows(self.key_ranges, self.items, self.slots, alone, self.num_key_heads)
         shape = (self.num_blocks, self.num_key_heads)
         self.caches = []
         for _ in self.layers:
@@ -190,11 +190,13 @@ class World:
                 if norm is not None:
                     part.copy_(rows.rms_norm(part.reshape(-1, len(norm)).contiguous(), norm, EPS).view(part.shape))
             qkv, at = qkv.view(self.num_rows, -1, self.dim), torch.from_numpy(self.positions)
-            turns = None if layer.turns is None else (layer.turns[0][at], layer.turns[1][at])
-            q = rows.rotate_and_store(qkv, turns, torch.from_numpy(self.slots), keys, values)
+            rotary_tables = (
+                None if layer.rotary_tables is None else (layer.rotary_tables[0][at], layer.rotary_tables[1][at])
+            )
+            q = rows.rotate_and_store(qkv, rotary_tables, torch.from_numpy(self.slots), keys, values)
             mixed = torch.empty(q.shape, dtype=self.dtype)
             attention.attend(
-                *(q, keys, values, self.sights[layer.sight], self.items),
+                *(q, keys, values, self.key_ranges[layer.key_range], self.items),
                 scale=self.scale,
                 softcap=self.softcap,
                 out=mixed,
@@ -216,11 +218,11 @@ class World:
                 part if norm is None else _normal(part.reshape(-1, len(norm)), norm).view(part.shape)
                 for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
             )
-            if layer.turns is not None:
+            if layer.rotary_tables is not None:
                 at = torch.from_numpy(self.positions)
-                cos, sin = (table[at][:, None].double() for table in layer.turns)
+                cos, sin = (table[at][:, None].double() for table in layer.rotary_tables)
                 q, k = _turned(q, cos, sin), _turned(k, cos, sin)
-            mixed, sight = torch.empty_like(q), self.sights[layer.sight]
+            mixed, key_range = torch.empty_like(q), self.key_ranges[layer.key_range]
             for sequence, start in enumerate(self.starts):
                 own, blocks = np.flatnonzero(self.owners == sequence), self.tables[sequence]
                 cached = keys[blocks].permute(0, 3, 1, 2).flatten(0, 1)[:start].double()  # [position, K, D]
@@ -230,7 +232,7 @@ class World:
                 if self.softcap is not None:
                     scores = self.softcap * (scores / self.softcap).tanh()
                 numbers = np.arange(len(cached))
-                unseen = (numbers < sight.first[own][:, None]) | (numbers >= sight.last[own][:, None])
+                unseen = (numbers < key_range.first[own][:, None]) | (numbers >= key_range.last[own][:, None])
                 scores = scores.masked_fill(torch.from_numpy(unseen), -math.inf).softmax(2)
                 mixed[own] = torch.einsum("hqk,khd->qhd", scores, weighted.repeat_interleave(self.group, 1))
             x = x + _exactly(layer.out, mixed.flatten(1))
@@ -349,9 +351,9 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         world.decoder().run(world.x.clone(), world.rows, caches, queries={0: torch.zeros(1)})
     fewer = AttentionItems(world.items.array[:-1].copy())
     with pytest.raises(ValueError, match="items have"):
-        DecoderRows(world.sights, fewer, world.slots, world.rows.alone, world.num_key_heads)
+        DecoderRows(world.key_ranges, fewer, world.slots, world.rows.alone, world.num_key_heads)
     with pytest.raises(ValueError, match="slots holds -1"):
-        DecoderRows(world.sights, world.items, world.slots * 0 - 1, world.rows.alone, world.num_key_heads)
+        DecoderRows(world.key_ranges, world.items, world.slots * 0 - 1, world.rows.alone, world.num_key_heads)
     few = [(keys[:1].clone(), values[:1].clone()) for keys, values in world.caches]
     if world.tables.max() > 0:
         with pytest.raises(ValueError, match="caches have 1 blocks"):

@@ -138,18 +138,18 @@ class Heads:
     def __init__(self, count: int, dtype: torch.dtype, seed: int, *, special: bool = False) -> None:
         random = Random(seed)
         self.num_heads, num_key_heads, dim = random.randrange(5), random.randint(1, 3), random.randint(1, 80)
-        size, num_turned = random.randint(1, 20), 2 * random.randint(0, dim // 2)
+        size, num_rotated = random.randint(1, 20), 2 * random.randint(0, dim // 2)
         num_blocks = count // size + 2
         self.qkv = draw_numbers(count, self.num_heads + 2 * num_key_heads, dim, dtype=dtype, seed=seed, special=special)
-        self.cos, self.sin = draw_numbers(2, count, num_turned, seed=seed + 1)
+        self.cos, self.sin = draw_numbers(2, count, num_rotated, seed=seed + 1)
         self.slots = torch.tensor(random.sample(range(num_blocks * size), count), dtype=torch.int64)
         self.keys = torch.full((num_blocks, num_key_heads, dim, size), 7.0).to(dtype)
         self.values = torch.full((num_blocks, num_key_heads, size, dim), 7.0).to(dtype)
 
-    def enter(self) -> tuple[Tensor, Tensor, Tensor]:
+    def write_kv(self) -> tuple[Tensor, Tensor, Tensor]:
         keys, values = self.keys.clone(), self.values.clone()
-        turns = (self.cos, self.sin) if self.cos.numel() else None
-        return rows.rotate_and_store(self.qkv, turns, self.slots, keys, values), keys, values
+        rotary_tables = (self.cos, self.sin) if self.cos.numel() else None
+        return rows.rotate_and_store(self.qkv, rotary_tables, self.slots, keys, values), keys, values
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def test_queries_and_keys_turn_and_the_cache_is_written_at_the_slots_alone(
     count: int, dtype: torch.dtype, seed: int
 ) -> None:
     heads = Heads(count, dtype, seed)
-    q, keys, values = everywhere(heads.enter)
+    q, keys, values = everywhere(heads.write_kv)
     first, last = heads.num_heads, heads.num_heads + heads.keys.shape[1]
     expected = turned(heads.qkv, heads.cos, heads.sin)
     parts = turned(heads.qkv.abs(), heads.cos.abs(), heads.sin.abs())

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch, Sight, Span
+from model.batch import Batch, KeyRange, Span
 from model.config import RopeConfig
 from model.kv_cache import LayerCache
 from model.layers.attention import (
@@ -98,17 +98,17 @@ class World:
             values=torch.full((num_blocks, heads, size, self.dim), math.nan, dtype=self.dtype),
         )
 
-    def step(self, attention: Attention, *pieces: tuple[int, int, int]) -> tuple[torch.Tensor, Batch, Sight]:
+    def step(self, attention: Attention, *pieces: tuple[int, int, int]) -> tuple[torch.Tensor, Batch, KeyRange]:
         """Enter and attend rows start..stop of sequences: (sequence, start, stop) each. Returns q too."""
         spans = [Span([0] * (stop - start), start, self.tables[s], 1) for s, start, stop in pieces]
         batch = Batch(spans, self.block_size, CPU, self.check)
         qkv = torch.cat([self.qkv[s][start:stop] for s, start, stop in pieces])
-        return attention.enter(qkv, None, self.cache, batch), batch, batch.sight(self.causal, self.window)
+        return attention.write_kv(qkv, None, self.cache, batch), batch, batch.key_range(self.causal, self.window)
 
     def attend(self, attention: Attention, *pieces: tuple[int, int, int]) -> list[torch.Tensor]:
         """[rows, H, D] of each piece."""
-        q, batch, sight = self.step(attention, *pieces)
-        out = attention.attend(q, self.cache, batch, sight, self.rule)
+        q, batch, key_range = self.step(attention, *pieces)
+        out = attention.attend(q, self.cache, batch, key_range, self.rule)
         return [out[batch.first_rows[i] : batch.first_rows[i + 1]] for i in range(len(pieces))]
 
     def whole(self, *sequences: int) -> list[tuple[int, int, int]]:
@@ -166,7 +166,7 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.d
     attention, bound = kind(), min(bound, 5e-5)  # float32 arithmetic, exact products of bfloat16
     for _ in range(8):
         world = World(dtype)
-        q, batch, sight = world.step(attention, *world.whole(0, 1, 2))
+        q, batch, key_range = world.step(attention, *world.whole(0, 1, 2))
         span = random.randrange(3)
         expected, n = scores_of(world, span), len(world.qkv[span])
         chosen = random.sample(range(n), random.randint(1, n))
@@ -174,7 +174,7 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.d
 
         def rows(kind: str) -> torch.Tensor:
             where = [batch.first_rows[span] + row for row in chosen]  # noqa: B023
-            return attention.rows(q, where, heads, world.cache, sight, span, world.rule, kind)  # noqa: B023
+            return attention.rows(q, where, heads, world.cache, key_range, span, world.rule, kind)  # noqa: B023
 
         scores = expected[heads][:, chosen]
         seen = scores > -math.inf
@@ -252,26 +252,26 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dt
     attention = kind()
     for _ in range(12):
         world = World(dtype)
-        q, batch, sight = world.step(attention, *world.whole(0, 1, 2))
-        out = attention.attend(q, world.cache, batch, sight, world.rule)
+        q, batch, key_range = world.step(attention, *world.whole(0, 1, 2))
+        out = attention.attend(q, world.cache, batch, key_range, world.rule)
         span = random.randrange(3)
         rows = list(range(batch.first_rows[span], batch.first_rows[span + 1]))
         rows = random.sample(rows, random.randint(1, len(rows)))
         heads = random.sample(range(world.num_heads), random.randint(1, world.num_heads))
-        scores = attention.rows(q, rows, heads, world.cache, sight, span, world.rule, "scores")
-        pattern = attention.rows(q, rows, heads, world.cache, sight, span, world.rule, "pattern")
+        scores = attention.rows(q, rows, heads, world.cache, key_range, span, world.rule, "scores")
+        pattern = attention.rows(q, rows, heads, world.cache, key_range, span, world.rule, "pattern")
         assert torch.equal(attention.softmax(scores), pattern)
-        z = attention.mix(pattern, heads, world.num_heads, world.cache, sight, span)
+        z = attention.mix(pattern, heads, world.num_heads, world.cache, key_range, span)
         assert torch.equal(z, out[rows][:, heads].transpose(0, 1))
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention, world = kind(), World(dtype)
-    _, _, sight = world.step(attention, *world.whole(0, 1))
+    _, _, key_range = world.step(attention, *world.whole(0, 1))
     n, heads = len(world.qkv[1]), random.choices(range(world.num_heads), k=3)
     pattern = torch.rand(3, 5, n, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    z = attention.mix(pattern, heads, world.num_heads, world.cache, sight, 1)
+    z = attention.mix(pattern, heads, world.num_heads, world.cache, key_range, 1)
     _, _, v = world.parts(1)
     expected = pattern.double() @ v[:, heads].transpose(0, 1)
     assert (z - expected).abs().max() <= bound * (1 + expected.abs().max())
@@ -292,19 +292,19 @@ def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dt
                 world.tables[encoder][p // world.block_size] * world.block_size + p % world.block_size
                 for p in range(keys)
             ]
-            attention.enter_cross(kv, world.cache, np.array(slots, np.int64))
+            attention.write_cross_kv(kv, world.cache, np.array(slots, np.int64))
             spans.append(Span([0] * rows, 0, world.tables[s], 1, world.tables[encoder], keys))
         batch = Batch(spans, world.block_size, CPU)
-        sight = batch.cross_sight()
+        key_range = batch.cross_key_range()
         q = torch.cat([world.qkv[0], world.qkv[1]])[:, : world.num_heads]
-        found = attention.attend(q, world.cache, batch, sight, rule)
+        found = attention.attend(q, world.cache, batch, key_range, rule)
         for span, (s, encoder) in enumerate(((0, 2), (1, 3))):
             queries, _, _ = world.parts(s)
             _, k, v = world.parts(encoder)
             scores = torch.einsum("qhd,khd->hqk", queries, k) * rule.scale
             own = list(range(batch.first_rows[span], batch.first_rows[span + 1]))
             assert (found[own] - mixed(scores, v)).abs().max() <= bound * (1 + v.abs().max())
-            pattern = attention.rows(q, own, [0], world.cache, sight, span, rule, "pattern")
+            pattern = attention.rows(q, own, [0], world.cache, key_range, span, rule, "pattern")
             assert (pattern[0] - torch.softmax(scores[0], -1)).abs().max() <= 5e-5
 
 
@@ -319,15 +319,17 @@ def test_only_the_first_dimensions_turn_and_the_cache_holds_the_turned_keys(
     world.cache = world.empty_cache(30)
     rope = Rope(RopeConfig(max_position=64, original_max_position=64, dims=8), 20, 64, dtype)
     batch = Batch([Span([0] * 30, 0, world.tables[0], 1)], world.block_size, CPU)
-    q = kind().enter(world.qkv[0], rope.at(batch.positions), world.cache, batch)
-    sight = batch.sight()
+    q = kind().write_kv(world.qkv[0], rope.at(batch.positions), world.cache, batch)
+    key_range = batch.key_range()
     wide = world.qkv[0].double()
     exact = Rope(RopeConfig(max_position=64, original_max_position=64), 8, 64, torch.float64)
-    turned = torch.cat((Rope.turn(wide[..., :8], *exact.at(torch.arange(30))), wide[..., 8:]), -1)
+    turned = torch.cat((Rope.rotate(wide[..., :8], *exact.at(torch.arange(30))), wide[..., 8:]), -1)
     heads, key_heads = world.num_heads, world.num_key_heads
     assert (q - turned[:, :heads]).abs().max() <= max(bound, 1e-6)
-    assert (cached_keys(world.cache, sight, 0) - turned[:, heads : heads + key_heads]).abs().max() <= max(bound, 1e-6)
-    assert torch.equal(cached_values(world.cache, sight, 0), world.qkv[0][:, heads + key_heads :])
+    assert (cached_keys(world.cache, key_range, 0) - turned[:, heads : heads + key_heads]).abs().max() <= max(
+        bound, 1e-6
+    )
+    assert torch.equal(cached_values(world.cache, key_range, 0), world.qkv[0][:, heads + key_heads :])
 
 
 def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
@@ -337,8 +339,8 @@ def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:
     world.qkv = [torch.stack([torch.ones_like(values), values, values], 1)[..., None]]
     world.tables, world.cache, world.window = [list(range(800))], world.empty_cache(800), None
     attention, cap = NativeAttention(), 30.0
-    q, _, sight = world.step(attention, *world.whole(0))
-    scores = attention.rows(q, [0], [0], world.cache, sight, 0, AttentionRule(1.0, cap), "scores")
+    q, _, key_range = world.step(attention, *world.whole(0))
+    scores = attention.rows(q, [0], [0], world.cache, key_range, 0, AttentionRule(1.0, cap), "scores")
     expected = cap * torch.tanh(values.double() / cap)
     assert ((scores[0, 0] - expected).abs() <= 4e-7 * expected.abs()).all()
 
@@ -364,14 +366,14 @@ def test_what_a_row_sees() -> None:
     batch = Batch([Span([0] * 3, 2, [1, 2], 1), Span([0], 0, [3], 1)], 4, CPU)
 
     def seen(causal: bool, window: int | None) -> list[list[int]]:
-        sight = batch.sight(causal, window)
-        return [list(range(*pair)) for pair in zip(sight.first_array, sight.last_array, strict=True)]
+        key_range = batch.key_range(causal, window)
+        return [list(range(*pair)) for pair in zip(key_range.first_array, key_range.last_array, strict=True)]
 
     assert seen(True, None) == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0]]
     assert seen(True, 2) == [[1, 2], [2, 3], [3, 4], [0]]
     assert seen(False, None) == [[0, 1, 2, 3, 4]] * 3 + [[0]]
     assert seen(False, 2) == [[1, 2, 3], [2, 3, 4], [3, 4], [0]]
-    assert batch.sight(True, 2) is batch.sight(True, 2)
+    assert batch.key_range(True, 2) is batch.key_range(True, 2)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])

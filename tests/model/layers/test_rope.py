@@ -141,7 +141,7 @@ def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_
     torch.manual_seed(head_dim)
     rope = Rope(RopeConfig(max_position=600, original_max_position=600), head_dim, 600, dtype)
 
-    def turn(rows: torch.Tensor) -> torch.Tensor:
+    def rotate(rows: torch.Tensor) -> torch.Tensor:
         """The first column says the position; q and k are views into a wider row, as in a decoder."""
         parts = torch.split(rows[:, 1:], [5 * head_dim, 2 * head_dim, 2 * head_dim], -1)
         q, k = (part.reshape(len(rows), -1, head_dim) for part in parts[:2])
@@ -150,7 +150,7 @@ def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_
         return torch.cat(turned, 1)
 
     positions = torch.randint(0, 250, (512, 1)).to(dtype)  # exact in every dtype
-    assert_rows_do_not_depend_on_the_batch(turn, torch.cat((positions, torch.randn(512, 9 * head_dim).to(dtype)), 1))
+    assert_rows_do_not_depend_on_the_batch(rotate, torch.cat((positions, torch.randn(512, 9 * head_dim).to(dtype)), 1))
 
 
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
@@ -159,8 +159,8 @@ def test_frequencies_that_follow_the_length_are_fixed_by_the_context_served(name
     x = torch.randn(8, 2, HEAD_DIM)
     within = 128 if name == "dynamic" else 32
 
-    def turn(max_len: int) -> torch.Tensor:
+    def rotate(max_len: int) -> torch.Tensor:
         return Rope(rope, HEAD_DIM, max_len, torch.float32).apply(x, x, torch.arange(8))[0]
 
-    assert torch.equal(turn(within), turn(within // 2))
-    assert not torch.equal(turn(within), turn(within + 64))
+    assert torch.equal(rotate(within), rotate(within // 2))
+    assert not torch.equal(rotate(within), rotate(within + 64))

@@ -13,7 +13,7 @@ from model.batch import Batch, Span
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig, RopeConfig
-from model.hooks.hooks import AttentionTap, Looks, Read
+from model.hooks.hooks import AttentionTap, Hooks, Read
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
 from model.loading.loader import build_model, load_model
@@ -203,10 +203,10 @@ def test_attention_rows_of_one_call_are_those_of_the_blocks(dtype: torch.dtype, 
         def seen_by(stack: Stack, cache: KVCache) -> list[tuple[int, int, torch.Tensor]]:
             found: list[tuple[int, int, torch.Tensor]] = []
             tap = AttentionTap(span, rows, heads, kind, lambda *piece: found.append(piece))
-            looks = Looks(attention=[tap])
-            assert case.step.can_run(batch, looks)
-            stack(batch, cache.layers, looks)
-            assert looks.attention_seconds > 0
+            hooks = Hooks(attention=[tap])
+            assert case.step.can_run(batch, hooks)
+            stack(batch, cache.layers, hooks)
+            assert hooks.attention_seconds > 0
             return found
 
         ours, theirs = seen_by(decoder, case.caches[0]), seen_by(block_by_block(decoder), case.caches[1])
@@ -269,7 +269,7 @@ def test_what_one_call_cannot_do_goes_block_by_block(default_model: Transformer)
     assert step is not None
     whole = Batch(tokens(config, 2), BLOCK_SIZE, CPU)
     assert step.can_run(whole, None)
-    reading = Looks(reads=[Read("hook_resid_post", 0, [0], None, lambda x: None)])
+    reading = Hooks(reads=[Read("hook_resid_post", 0, [0], None, lambda x: None)])
     assert not step.can_run(whole, reading)
     shallow = Batch([*tokens(config, 1), *tokens(config, 1, num_layers=2)], BLOCK_SIZE, CPU)
     assert not step.can_run(shallow, None)

@@ -9,7 +9,7 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import Looks, Read
+from model.hooks.hooks import Hooks, Read
 from model.layers.linear import Linear
 from model.loading.loader import build_model
 from model.network.fused_encoder import why_not_whole
@@ -86,8 +86,8 @@ def _model(config: ModelConfig, weights: dict[str, torch.Tensor], dtype: torch.d
     return model
 
 
-def _encode(model: Transformer, texts: list[list[int]], looks: Looks | None = None) -> torch.Tensor:
-    return model.encode(Batch.unchunked(texts, 16, CPU, [model.config.num_layers] * len(texts)), looks)
+def _encode(model: Transformer, texts: list[list[int]], hooks: Hooks | None = None) -> torch.Tensor:
+    return model.encode(Batch.unchunked(texts, 16, CPU, [model.config.num_layers] * len(texts)), hooks)
 
 
 @pytest.mark.parametrize(("heads", "head_dim", "ff"), [(3, 32, 160), (2, 64, 96), (1, 128, 32), (5, 8, 33)])
@@ -107,8 +107,8 @@ def test_a_text_has_the_same_bits_alone_and_among_others_looked_at_or_not(dtype:
     model, texts = _model(config, _weights(config), dtype), _texts(300, 1, 16, 17, 31, 33, 32, 66, 2, 129, 40)
     seen: list[torch.Tensor] = []
     rows = list(range(sum(map(len, texts))))
-    looks = Looks([Read("hook_resid_post", layer, rows, None, lambda x: seen.append(x.clone())) for layer in (0, 2)])
-    looked = _encode(model, texts, looks)
+    hooks = Hooks([Read("hook_resid_post", layer, rows, None, lambda x: seen.append(x.clone())) for layer in (0, 2)])
+    looked = _encode(model, texts, hooks)
     for threads in (1, 2):
         with num_threads(threads):
             together = _encode(model, texts)

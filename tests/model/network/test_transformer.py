@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.batch import Batch, Span
-from model.hooks.hooks import Looks, Read
+from model.hooks.hooks import Hooks, Read
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.row_search import largest
@@ -90,12 +90,12 @@ def test_a_sequence_that_needs_fewer_layers_leaves_the_others_as_they_were(model
     left_early: list[torch.Tensor] = []
     read = Read("hook_resid_post", 0, range(20, 33), None, left_early.append)
     if model.config.kind == "encoder":
-        together = model.encode(Batch.unchunked([first, second], BLOCK, CPU, [layers, 1]), Looks([read]))
+        together = model.encode(Batch.unchunked([first, second], BLOCK, CPU, [layers, 1]), Hooks([read]))
         expected = model.encode(Batch.unchunked([first], BLOCK, CPU, [layers]))
     else:
         spans = [Span(first, 0, [3, 1, 2], layers, [6], 8), Span(second, 0, [5, 4], 1, [7], 8)]
         together = model.forward(
-            Batch(spans, BLOCK, CPU), KVCache(model.config, 40, BLOCK, model.dtype, CPU), Looks([read])
+            Batch(spans, BLOCK, CPU), KVCache(model.config, 40, BLOCK, model.dtype, CPU), Hooks([read])
         )
         cache = KVCache(model.config, 40, BLOCK, model.dtype, CPU)
         expected = model.forward(Batch(spans[:1], BLOCK, CPU), cache)
@@ -126,7 +126,7 @@ def test_a_stack_that_is_not_there_is_named(model: Transformer) -> None:
             model.encode(batch)
     if not model.config.cross_attention:
         with pytest.raises(ValueError, match="has no cross attention"):
-            model.enter_cross(torch.zeros(2, model.config.hidden_size), cache, batch.slots_array)
+            model.write_cross_kv(torch.zeros(2, model.config.hidden_size), cache, batch.slots_array)
 
 
 def test_spans_in_the_wrong_order_are_refused() -> None:

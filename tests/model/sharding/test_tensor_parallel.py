@@ -14,7 +14,7 @@ from model.analysis.live_weights import linears_of
 from model.batch import Batch
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
-from model.hooks.hooks import Change, Looks, Read
+from model.hooks.hooks import Change, Hooks, Read
 from model.hooks.points import Stack
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
@@ -52,7 +52,7 @@ def make(name: str, path: Path) -> Path:
 
 def load_both(folder: Path, dtype: torch.dtype, ranks: Ranks) -> tuple[Transformer, LeadingTransformer]:
     config = read_config(folder)
-    together = load_leading(folder, config, dtype, CPU, ranks.group, ranks.tell, max_model_len=tiny.CONTEXT)
+    together = load_leading(folder, config, dtype, CPU, ranks.group, ranks.send, max_model_len=tiny.CONTEXT)
     ranks.wait_loaded()
     return load_model(folder, config, dtype, CPU, max_model_len=tiny.CONTEXT), together
 
@@ -142,17 +142,17 @@ def test_a_wish_that_fails_leaves_all_ranks_in_step(ranks: Ranks, tmp_path: Path
     def fail(_: torch.Tensor) -> torch.Tensor:
         raise MemoryError("there is no room for it")
 
-    def forward(looks: Looks | None) -> torch.Tensor:
+    def forward(hooks: Hooks | None) -> torch.Tensor:
         cache = KVCache(two.cache_config, 8, BLOCK_SIZE, two.dtype, CPU)
         batch = Batch.unchunked([tokens], BLOCK_SIZE, CPU, [two.config.num_layers])
-        return two.logits(two.forward(batch, cache, looks))
+        return two.logits(two.forward(batch, cache, hooks))
 
-    for looks in (
-        Looks([Read("attn.hook_q", 0, range(3), None, fail)]),  # type: ignore[arg-type]
-        Looks(changes=[Change("attn.hook_z", 1, range(3), (2,), fail)]),
+    for hooks in (
+        Hooks([Read("attn.hook_q", 0, range(3), None, fail)]),  # type: ignore[arg-type]
+        Hooks(changes=[Change("attn.hook_z", 1, range(3), (2,), fail)]),
     ):
         with pytest.raises(MemoryError, match="no room"):
-            forward(looks)
+            forward(hooks)
         torch.testing.assert_close(forward(None), logits_alone(one, tokens), atol=1e-4, rtol=0)
 
 
@@ -194,9 +194,9 @@ def test_the_number_told_is_found_at_once_and_goes_with_both_stacks(tmp_path: Pa
 
 def test_processes_on_gpus_connect_when_they_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not at the first pass, when the file where they find each other has gone."""
-    told: list[dict[str, object]] = []
+    message: list[dict[str, object]] = []
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **named: told.append(named))
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda *_, **named: message.append(named))
     for device in (torch.device("cuda", 1), CPU):
         Group.join(tmp_path / "store", 1, 2, device)
-    assert [each["device_id"] for each in told] == [torch.device("cuda", 1), None]
+    assert [each["device_id"] for each in message] == [torch.device("cuda", 1), None]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.dispatch.admission import Admission, Budget, Cost
+from server.dispatch.admission import Admission, Cost, ResourceBudget
 from server.http.errors import PayloadTooLarge, QueueFull
 
 
@@ -46,7 +46,7 @@ class Queue:
         return caught.value
 
     @property
-    def budgets(self) -> list[Budget]:
+    def budgets(self) -> list[ResourceBudget]:
         admission = self.admission
         return [admission.requests, admission.tokens, admission.blocks, admission.capture]
 
@@ -245,7 +245,7 @@ def test_whoever_comes_the_queue_stays_below_twice_its_limit(comers: list[str], 
 
 def test_a_flood_of_looks_turns_no_text_away() -> None:
     queue = Queue(max_requests=8, max_queue_time=20.0, num_seats=2)
-    looks = queue.admission.cost(5, 0, 0, 0, is_look=True)
+    looks = queue.admission.cost(5, 0, 0, 0, is_inspection=True)
     for _ in range(8):
         queue.admission.admit(looks)
     queue.clock.now += 10.0  # they take long
@@ -260,16 +260,16 @@ def test_a_flood_of_looks_turns_no_text_away() -> None:
 
 def test_a_flood_of_text_turns_no_look_away_and_asked_early_the_answer_is_the_same() -> None:
     admission = Queue(max_requests=8).admission
-    text, look = (admission.cost(5, 0, 0, 0, is_look=is_look) for is_look in (False, True))
+    text, look = (admission.cost(5, 0, 0, 0, is_inspection=is_inspection) for is_inspection in (False, True))
     for _ in range(8):
         admission.admit(text)
     with pytest.raises(QueueFull):
         admission.check()
     for _ in range(4):  # their share of the queue
-        admission.check(is_look=True)
+        admission.check(is_inspection=True)
         admission.admit(look)
     with pytest.raises(QueueFull):
-        admission.check(is_look=True)
+        admission.check(is_inspection=True)
     with pytest.raises(QueueFull):
         admission.admit(look)
 
@@ -283,7 +283,7 @@ def test_text_that_waits_long_does_not_make_a_look_seem_to_wait() -> None:
     for _ in range(5):
         queue.come()
     assert queue.refused().code == "queue_time_exceeded"
-    queue.admission.check(is_look=True)
+    queue.admission.check(is_inspection=True)
 
 
 # --- the time to wait ---
@@ -316,7 +316,7 @@ def test_a_client_does_not_wait_for_all_that_another_has_queued() -> None:
 def test_looks_that_wait_long_for_their_turn_do_not_make_text_seem_to_wait() -> None:
     queue = Queue(max_queue_time=10.0, num_seats=64)
     queue.reads_at_once = False
-    queue.admission.admit(queue.admission.cost(1000, 0, 0, 0, is_look=True))
+    queue.admission.admit(queue.admission.cost(1000, 0, 0, 0, is_inspection=True))
     queue.clock.now += 100
     queue.come()
     queue.come()

@@ -14,7 +14,7 @@ from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, Ge
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
 from server.ipc import messages
-from server.ipc.messages import Abort, Heartbeat, Loading, NewRequest, Ready, Refusal
+from server.ipc.messages import Abort, Heartbeat, Loading, NewRequest, Ready, RequestRefused
 from server.observability.access_log import RequestRecord, current_record
 from server.observability.metrics import FAILURES
 from tests.server.narrow_client import narrow_client, ready_worker
@@ -202,7 +202,7 @@ async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineC
     worker.step(
         RequestOutput(uid=handles[0].uid, finish_reason="error", error="numbers ran out"),
         RequestOutput(uid=handles[1].uid, finish_reason="deadline"),
-        refusals=(Refusal(handles[2].uid, "it can never fit"),),
+        refusals=(RequestRefused(handles[2].uid, "it can never fit"),),
     )
     with pytest.raises(EngineError, match="numbers ran out"):
         await anext(handles[0])
@@ -348,7 +348,7 @@ async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
     lost, refused, left = [await client.submit(generate(), [1]) for _ in range(3)]
-    worker.step(refusals=(Refusal(refused.uid, "no"),))
+    worker.step(refusals=(RequestRefused(refused.uid, "no"),))
     with pytest.raises(BadRequest):
         await outputs_of(refused)
     worker.link.close()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.dispatch.routing import Candidate, PrefixIndex, Prompt, Route, Router
+from server.dispatch.routing import Candidate, PrefixIndex, Route, RoutedPrompt, Router
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -35,8 +35,8 @@ def router(num_workers: int, num_blocks: int = 100) -> Router:
     return made
 
 
-def prompt(start: int, length: int) -> Prompt:
-    return Prompt(range(start, start + length))
+def prompt(start: int, length: int) -> RoutedPrompt:
+    return RoutedPrompt(range(start, start + length))
 
 
 def test_whoever_has_the_fewest_tokens_left_gets_it() -> None:
@@ -78,13 +78,13 @@ def test_only_whole_blocks_from_the_very_beginning_count() -> None:
     made = router(2)
     made.route(idle(0), prompt(0, 20))
     assert made.route(idle(0), prompt(4, 20)).num_prefix_tokens == 0
-    assert made.route(idle(0), Prompt([*range(10), 99, *range(11, 20)])).num_prefix_tokens == 2 * BLOCK
+    assert made.route(idle(0), RoutedPrompt([*range(10), 99, *range(11, 20)])).num_prefix_tokens == 2 * BLOCK
 
 
 def test_what_the_encoder_reads_is_part_of_the_prefix() -> None:
     made = router(2)
     for encoder_token_ids, held in (((1, 2), 0), ((1, 2), 16), ((1, 3), 0)):
-        assert made.route(idle(0), Prompt(range(20), encoder_token_ids)).num_prefix_tokens == held
+        assert made.route(idle(0), RoutedPrompt(range(20), encoder_token_ids)).num_prefix_tokens == held
 
 
 def test_a_worker_that_ended_holds_nothing() -> None:
@@ -122,10 +122,10 @@ def test_the_ends_of_the_prompts_used_longest_ago_are_forgotten_first() -> None:
 def test_who_needs_every_position_takes_nothing_and_who_runs_all_layers_leaves_it(
     task: Task, takes: bool, leaves: bool
 ) -> None:
-    made = Prompt.of(task, range(20), (), is_changed=False)
+    made = RoutedPrompt.of(task, range(20), (), is_changed=False)
     assert (made.takes, made.leaves) == (takes, leaves)
-    assert not Prompt.of(task, range(20), (), is_changed=True).takes
-    assert not Prompt.of(task, range(20), (), is_changed=True).leaves
+    assert not RoutedPrompt.of(task, range(20), (), is_changed=True).takes
+    assert not RoutedPrompt.of(task, range(20), (), is_changed=True).leaves
     routed = router(2)
     routed.route(idle(0), made)
     assert routed.route(idle(0), prompt(0, 20)).num_prefix_tokens == (16 if leaves else 0)
@@ -135,7 +135,7 @@ def test_who_needs_every_position_takes_nothing_and_who_runs_all_layers_leaves_i
 @pytest.mark.parametrize("made", [router(1), router(2, num_blocks=0)], ids=["one worker", "no prefix cache"])
 def test_nothing_is_hashed_in_vain(made: Router) -> None:
     unhashable: Sequence[int] = [[]] * 20  # type: ignore[list-item]
-    assert [made.route(idle(0), Prompt(unhashable)) for _ in range(2)] == [Route(0, 0)] * 2
+    assert [made.route(idle(0), RoutedPrompt(unhashable)) for _ in range(2)] == [Route(0, 0)] * 2
 
 
 # ---- whatever arrives
@@ -164,7 +164,7 @@ def test_it_is_the_cheapest_worker_by_an_obvious_account(
         held = [max((common_blocks(token_ids, each) for each in seen), default=0) * BLOCK for seen in given_to]
         costs = [left[i] + len(token_ids) - held[i] for i in range(num_workers)]
         candidates = [Candidate(i, left[i], 0) for i in range(num_workers)]
-        route = made.route(candidates, Prompt(token_ids))
+        route = made.route(candidates, RoutedPrompt(token_ids))
         assert costs[route.worker_id] == min(costs)
         assert route.num_prefix_tokens == held[route.worker_id]
         given_to[route.worker_id].append(token_ids)
@@ -182,7 +182,7 @@ def test_no_worker_is_ahead_of_another_by_more_than_one_request_and_one_prefix(
     most = 0
     for token_ids, max_tokens, _ in arrivals:
         most = max(most, 2 * len(token_ids) + max_tokens)
-        chosen = made.route([Candidate(i, left[i], 0) for i in range(num_workers)], Prompt(token_ids)).worker_id
+        chosen = made.route([Candidate(i, left[i], 0) for i in range(num_workers)], RoutedPrompt(token_ids)).worker_id
         left[chosen] += len(token_ids) + max_tokens
         assert max(left) - min(left) <= most
 

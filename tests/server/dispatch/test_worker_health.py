@@ -9,7 +9,7 @@ import pytest
 from server.dispatch import worker_state
 from server.dispatch.admission import Cost
 from server.dispatch.request_handle import RequestHandle
-from server.dispatch.worker_health import WorkerWatch
+from server.dispatch.worker_health import WorkerHealth
 from server.dispatch.worker_state import WorkerState
 from server.engine.outputs import EngineInfo
 from server.lifecycle.supervisor import MAX_FAILURES, _num_short
@@ -25,7 +25,7 @@ class Watched:
         self.worker = WorkerState(0)
         self.hung: list[WorkerState] = []
         self.killed: list[WorkerState] = []
-        self._watch = WorkerWatch(
+        self._watch = WorkerHealth(
             [self.worker],
             timeout=30.0,
             load_timeout=load_timeout,

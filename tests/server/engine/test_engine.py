@@ -269,7 +269,7 @@ def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "wish", "invariant"),
+    ("dtype", "asked", "invariant"),
     [
         ("float32", None, True),
         ("bfloat16", None, True),
@@ -279,9 +279,9 @@ def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: 
     ],
 )
 def test_an_engine_says_whether_its_answers_depend_on_the_batch(
-    dtype: str, wish: bool | None, invariant: bool, folder: Path
+    dtype: str, asked: bool | None, invariant: bool, folder: Path
 ) -> None:
-    engine = Engine.from_folder(EngineConfig(model=folder, dtype=dtype, batch_invariant=wish, threads=1))
+    engine = Engine.from_folder(EngineConfig(model=folder, dtype=dtype, batch_invariant=asked, threads=1))
     assert engine.info.batch_invariant is invariant
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
-from server.engine.scheduling.capture_budget import LookBudget
+from server.engine.scheduling.capture_budget import CaptureBudget
 from server.worker.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
 from tests.server.engine.driving import Load, build, generate, request
 
@@ -52,14 +52,14 @@ def test_the_state_is_json_and_holds_no_tokens(model: Transformer) -> None:
 
 
 def _forget(engine: Engine) -> object:
-    return engine._tracked.pop(0)
+    return engine._active.pop(0)
 
 
 def _keep(engine: Engine) -> None:
-    tracked = dict(engine._tracked)
+    active = dict(engine._active)
     for uid in range(3):
         engine.abort(uid)
-    engine._tracked.update(tracked)
+    engine._active.update(active)
 
 
 def _miscount(engine: Engine) -> None:
@@ -67,8 +67,8 @@ def _miscount(engine: Engine) -> None:
 
 
 def _lose_budget(engine: Engine) -> None:
-    engine._look_budget = LookBudget(8)
-    engine._look_budget._credit = float("nan")
+    engine._capture_budget = CaptureBudget(8)
+    engine._capture_budget._credit = float("nan")
 
 
 def _take_block(engine: Engine) -> object:

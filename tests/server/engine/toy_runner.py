@@ -77,13 +77,13 @@ def scheduler(
     block_size: int = 4,
     max_num_seqs: int = 8,
     budget: int = 64,
-    look_tokens: int | None = None,
+    capture_tokens: int | None = None,
     caching: bool = True,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
-        max_look_tokens=look_tokens,
+        max_look_tokens=capture_tokens,
         enable_prefix_caching=caching,
     )
     return Scheduler(config, BlockManager(num_blocks, block_size))

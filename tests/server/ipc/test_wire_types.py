@@ -139,7 +139,7 @@ def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     header, buffers = messages.step_message(sent)
     frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
     message = messages.decode_from_worker(messages.encode(header))
-    assert isinstance(message, messages.Step)
+    assert isinstance(message, messages.StepMessage)
     assert repr(message.stats) == repr(sent.stats)
     received = [messages.request_output(wire, frames) for wire in message.outputs]
     assert [plain(output) for output in received] == [plain(output) for output in sent.outputs if not is_token(output)]
@@ -172,7 +172,7 @@ def test_log_probabilities_of_a_long_prompt_stay_out_of_the_message_and_can_be_r
     encoded = messages.encode(header)
     assert len(encoded) < 500
     message = messages.decode_from_worker(encoded)
-    assert isinstance(message, messages.Step)
+    assert isinstance(message, messages.StepMessage)
     for wire in message.outputs:
         received = messages.request_output(wire, buffers).prompt_logprobs
         assert received is not None

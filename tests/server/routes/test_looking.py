@@ -15,7 +15,7 @@ from starlette.types import Message
 from server.http.errors import QueueFull
 from server.http.sse import ClientGone
 from server.http.tensor_formats import Format
-from server.routes.inspect.inspection import Look
+from server.routes.inspect.inspection import Inspection
 from tests.server.routes.looks import NEEDED, TEXT, at_site, engine_of
 from tests.server.tiny_network import HEADS, LAYERS
 
@@ -149,7 +149,7 @@ class Watched:
         self.has_begun = threading.Event()
         self.has_ended = threading.Event()
         request = Request({"type": "http"}, self.receive)
-        self.look = Look(cast("Any", None), request, cast("Any", None), Format.JSON, [], 0.0)
+        self.look = Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [], 0.0)
 
     async def receive(self) -> Message:
         await self.leaves.wait()

@@ -50,12 +50,12 @@ class Api:
                 self.stats = step.stats
         return found
 
-    def _steps(self) -> list[messages.Step]:
+    def _steps(self) -> list[messages.StepMessage]:
         received = self._socket.recv_into(self._decoder.space())
         assert received, "the worker left"
         frames = self._decoder.advance(received)
         decoded = [messages.decode_from_worker(frame.header) for frame in frames]
-        return [message for message in decoded if isinstance(message, messages.Step)]
+        return [message for message in decoded if isinstance(message, messages.StepMessage)]
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: st
     before = run(build(model), [trace(model)])[0]
     for stack, layer, point in changeable(model):
         capture = full_name(model.config, stack, point, layer)
-        wish = Intervention(
+        intervention = Intervention(
             stack=stack,
             layer=layer,
             point=point,
@@ -61,7 +61,7 @@ def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: st
             value=array(before.array(capture)),
             positions=tuple(range(LENGTH)),
         )
-        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, wish)])[0]
+        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, intervention)])[0]
         for each in everything(model.config).points:
             found, expected = after.array(each.name), before.array(each.name)
             with np.errstate(invalid="ignore"):
@@ -78,7 +78,7 @@ def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: s
             continue
         capture = full_name(model.config, stack, point, layer)
         heads = (0,) if "head" in point or point.split(".")[-1] in ("hook_q", "hook_k", "hook_v", "hook_z") else None
-        wish = Intervention(
+        intervention = Intervention(
             stack=stack,
             layer=layer,
             point=point,
@@ -87,7 +87,7 @@ def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: s
             positions=(7,),
             heads=heads,
         )
-        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, wish)])[0]
+        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, intervention)])[0]
         found, expected = after.array(capture), before.array(capture)
         changed = expected.copy()
         where = (7,) if heads is None else (7, 0)
@@ -105,11 +105,11 @@ def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: st
     model = model_of(name)
     stack = stacks_of(model.config)[0]
     kind = "encoder." if model.config.encoder else ""
-    wish = Intervention(
+    intervention = Intervention(
         stack=stack, layer=0, point="attn.hook_attn_scores", op="temperature", value=temperature, heads=(1,)
     )
     scores, pattern, z = (f"{kind}blocks.0.attn.hook_{point}" for point in ("attn_scores", "pattern", "z"))
-    before, after = (run(build(model), [each])[0] for each in (trace(model), trace(model, wish)))
+    before, after = (run(build(model), [each])[0] for each in (trace(model), trace(model, intervention)))
     raw = before.array(scores).astype(np.float64)
     expected = before.array(pattern).astype(np.float64)
     if temperature > 1e-30:  # below, float32 cannot hold the quotients: all weight goes to the largest
@@ -148,7 +148,7 @@ def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, p
     name = f"blocks.1.{point}"
     expected = run(build(model), [trace(model)])[0].array(name).copy()
     is_map, has_heads = point == "attn.hook_pattern", point.startswith("attn")
-    wishes = []
+    interventions = []
     for number in range(20):
         op: Op = ("set", "scale", "add")[number % 3]
         heads = tuple(random.permutation(4)[: 1 + number % 3].tolist()) if has_heads else None
@@ -160,7 +160,7 @@ def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, p
         if positions is None:
             shape[1 if is_map else 0] = 1
         value = random.standard_normal(shape).astype(np.float32)
-        wishes.append(
+        interventions.append(
             Intervention(
                 stack="decoder", layer=1, point=point, op=op, value=array(value), heads=heads, positions=positions
             )
@@ -171,7 +171,7 @@ def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, p
         expected = np.tril(expected) if is_map else expected
     for budget in (5, 64):
         engine = build(model, max_num_seqs=2, max_num_batched_tokens=budget)
-        assert (run(engine, [trace(model, *wishes)])[0].array(name) == expected).all()
+        assert (run(engine, [trace(model, *interventions)])[0].array(name) == expected).all()
 
 
 @pytest.mark.parametrize("name", ["gemma2", "bart"])
@@ -186,23 +186,23 @@ def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
         ("attn.hook_attn_scores", "add", array(rows), (1, 2, 7, 9)),
         ("attn.hook_pattern", "set", array(rows), (0, 2, 6, 11)),
     )
-    wishes = [
+    interventions = [
         Intervention(stack=stack, layer=0, point=point, op=op, value=value, heads=(2, 0), positions=positions)
         for stack in stacks_of(model.config)
         for point, op, value, positions in maps
     ]
-    whole = run(build(model), [trace(model, *wishes)])[0]
+    whole = run(build(model), [trace(model, *interventions)])[0]
     for size in (1, 4 * LENGTH * 2 * 5):
         monkeypatch.setattr("model.hooks.attention_hooks.TAP_BYTES", size)
-        cut = run(build(model), [trace(model, *wishes)])[0]
+        cut = run(build(model), [trace(model, *interventions)])[0]
         for capture in everything(model.config).points:
             assert (cut.array(capture.name) == whole.array(capture.name)).all(), f"{capture}"
 
 
 def test_a_pattern_may_not_look_ahead(model_of: Load) -> None:
     model = model_of("llama-gqa")
-    wish = Intervention(stack="decoder", layer=1, point="attn.hook_pattern", op="set", value=1.0)
-    found = run(build(model), [trace(model, wish)])[0].array("blocks.1.attn.hook_pattern")
+    intervention = Intervention(stack="decoder", layer=1, point="attn.hook_pattern", op="set", value=1.0)
+    found = run(build(model), [trace(model, intervention)])[0].array("blocks.1.attn.hook_pattern")
     assert (found == np.tri(LENGTH)).all()
 
 
@@ -210,7 +210,7 @@ def test_a_pattern_may_not_look_ahead(model_of: Load) -> None:
 def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model_of: Load, name: str) -> None:
     model = model_of(name)
     encoded = PROMPT if model.config.kind == "encoder-decoder" else ()
-    wishes = (
+    interventions = (
         Intervention(stack="decoder", layer=0, point="attn.hook_z", op="scale", value=0.0, heads=(1,)),
         Intervention(stack="decoder", layer=1, point="attn.hook_attn_scores", op="temperature", value=0.7),
         Intervention(stack="decoder", layer=None, point="logits", op="scale", value=-1.0, positions=(LENGTH - 1, 15)),
@@ -222,7 +222,7 @@ def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model
             PROMPT,
             generate(30, attention=rows, attention_prompt=True, ignore_eos=True, logprobs=2, prompt_logprobs=1),
             encoded=encoded,
-            interventions=wishes if uid % 2 else (),
+            interventions=interventions if uid % 2 else (),
         )
         for uid in range(4)
     ]
@@ -231,17 +231,19 @@ def test_a_change_of_every_position_reaches_generated_tokens_in_any_chunks(model
     assert engine.stats().num_preemptions_total > 0
     assert found == alone(model, requests)
     assert found[0].tokens != found[1].tokens
-    whole = run(build(model), [trace(model, *wishes, prompt=PROMPT + tuple(found[1].tokens))])[0]
+    whole = run(build(model), [trace(model, *interventions, prompt=PROMPT + tuple(found[1].tokens))])[0]
     logits = whole.array("decoder.logits" if encoded else "logits")
     assert logits[LENGTH - 1 : -1].argmax(-1).tolist() == found[1].tokens
 
 
 def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(model_of: Load) -> None:
     model = model_of("llama-gqa")
-    wish = Intervention(stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5, positions=(2,))
+    intervention = Intervention(
+        stack="decoder", layer=0, point="hook_resid_post", op="scale", value=0.5, positions=(2,)
+    )
     prompt = tuple(range(3, 43))
     plain = request(0, prompt, generate(5, logprobs=3, ignore_eos=True))
-    changed = replace(plain, interventions=(wish,))
+    changed = replace(plain, interventions=(intervention,))
     for first, second in ((plain, changed), (changed, plain)):
         engine = build(model)
         run(engine, [first])
@@ -301,11 +303,11 @@ def test_thirty_one_neighbours_keep_their_bits(model_of: Load, name: str, data: 
         requests.append(request(uid, prompt, crowd_task(uid, config), encoded=encoded))
     victim = data.draw(st.integers(0, 31))
     donor = alone(model, [trace(model, prompt=PROMPT[::-1])])[0]
-    wishes = tuple(draw_change(data, model, donor) for _ in range(data.draw(st.integers(1, 4))))
+    interventions = tuple(draw_change(data, model, donor) for _ in range(data.draw(st.integers(1, 4))))
     task = requests[victim].task
     own = replace(
         requests[victim],
-        interventions=wishes,
+        interventions=interventions,
         task=looked_at(task, config) if data.draw(st.booleans()) else task,
     )
     expected = run(build(model, num_blocks=400, max_num_batched_tokens=64), requests)
@@ -321,7 +323,7 @@ def test_a_change_behind_what_is_asked_for_is_nobody_elses(model_of: Load, name:
     """A neighbour runs the layers that a shallow request does not: there the shallow one has no rows to change."""
     model, config = model_of(name), model_of(name).config
     first, encoded = stacks_of(config)[0], PROMPT if config.kind == "encoder-decoder" else ()
-    wishes = [
+    interventions = [
         Intervention(
             stack=stack,
             layer=None if layer is None else stack_config(config, stack).num_layers - 1,
@@ -334,14 +336,14 @@ def test_a_change_behind_what_is_asked_for_is_nobody_elses(model_of: Load, name:
     ]
     shallow = AttentionTask(capture=AttentionCapture(pairs=((0, 0),), part=first))
     deep = request(0, range(5, 50), everything(config), encoded=encoded)
-    for wish in wishes:
-        changed = request(1, range(6, 36), shallow, encoded=encoded, interventions=(wish,))
+    for intervention in interventions:
+        changed = request(1, range(6, 36), shallow, encoded=encoded, interventions=(intervention,))
         found = run(build(model), [deep, changed])
-        assert found == alone(model, [deep, replace(changed, interventions=())]), wish.point
+        assert found == alone(model, [deep, replace(changed, interventions=())]), intervention.point
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("intervention", "says"),
     [
         (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="temperature", value=2.0), "temperature"),
         (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=0.0, heads=(4,)), "it has 0 to 3"),
@@ -359,8 +361,10 @@ def test_a_change_behind_what_is_asked_for_is_nobody_elses(model_of: Load, name:
         ),
     ],
 )
-def test_an_intervention_that_does_not_fit_its_point_is_refused(model_of: Load, wish: Intervention, says: str) -> None:
+def test_an_intervention_that_does_not_fit_its_point_is_refused(
+    model_of: Load, intervention: Intervention, says: str
+) -> None:
     engine = build(model_of("llama-gqa"))
     with pytest.raises(ValueError, match=says):
-        engine.add_request(request(0, PROMPT, generate(3), interventions=(wish,)))
+        engine.add_request(request(0, PROMPT, generate(3), interventions=(intervention,)))
     assert not engine.has_work

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import model.hooks.attention_hooks
 import model.network.sublayers
 from model.hooks.attention_hooks import Attended
-from model.hooks.hooks import LayerLooks, Looks
+from model.hooks.hooks import Hooks, LayerHooks
 from model.layers.attention import NativeAttention, PlainAttention
 from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink, RowSink
@@ -22,16 +22,16 @@ from tests import tiny
 from tests.server.engine.driving import Load, build, generate, request
 
 CAPTURES: tuple[tuple[Any, str], ...] = (
-    (Looks, "__init__"),
-    (LayerLooks, "__init__"),
-    (LayerLooks, "__call__"),
+    (Hooks, "__init__"),
+    (LayerHooks, "__init__"),
+    (LayerHooks, "__call__"),
     (Attended, "rows"),
     (NativeAttention, "rows"),
     (PlainAttention, "rows"),
     (AttentionSink, "__init__"),
     (RowSink, "__init__"),
-    (model.network.sublayers, "attend_and_look"),
-    (model.network.sublayers, "look_at_results"),
+    (model.network.sublayers, "attend_with_hooks"),
+    (model.network.sublayers, "deliver_results"),
 )
 """All ways into the code that looks: whoever comes by one of them is looking."""
 Operation = tuple[str, tuple[tuple[int, ...], ...]]

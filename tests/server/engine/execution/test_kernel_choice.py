@@ -26,8 +26,8 @@ def chosen() -> Iterator[None]:
     choose()
 
 
-def config(**wishes: Any) -> EngineConfig:
-    return EngineConfig(model=Path("folder"), **wishes)
+def config(**interventions: Any) -> EngineConfig:
+    return EngineConfig(model=Path("folder"), **interventions)
 
 
 @needs_kernels

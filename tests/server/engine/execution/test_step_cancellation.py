@@ -10,7 +10,7 @@ import pytest
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.execution import step_cancellation
-from server.engine.execution.step_cancellation import ASK_INTERVAL, StepAbandoned, StillWanted
+from server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, LensTask, Task
 from server.engine.scheduling.scheduler import Schedule
 from server.engine.sequence import Chunk
@@ -44,7 +44,7 @@ class Asked:
         self.left: list[int] = []
         self.num_looks = 0
         self.clock = Clock()
-        self.wanted = StillWanted(
+        self.wanted = CancellationCheck(
             Schedule(chunks, 12, [read]), self._new_aborts, deadline, must_complete=must_complete, clock=self.clock
         )
 
@@ -58,7 +58,7 @@ class Asked:
         self.clock.now += ASK_INTERVAL
         try:
             self.wanted()
-        except StepAbandoned:
+        except StepCancelled:
             return True
         return False
 
@@ -118,9 +118,9 @@ class Leaving:
         here = [uid for uid in self._added if uid >= FIRST_LEAVER and uid not in self._told]
         if not here or self._draw.random() > self._often:
             return []
-        leaving = self._draw.sample(here, self._draw.randint(1, len(here)))
-        self._told += leaving
-        return leaving
+        requeued = self._draw.sample(here, self._draw.randint(1, len(here)))
+        self._told += requeued
+        return requeued
 
     def run(self) -> dict[int, Answer]:
         waiting = list(self._requests)
@@ -191,11 +191,11 @@ def test_whoever_leaves_in_whatever_layer_the_others_are_answered_as_if_alone(
     # Small enough that some are preempted, with chunks that end within prompts.
     engine = build(model, num_blocks=60, max_num_seqs=8, max_num_batched_tokens=draw.choice([64, 160, 2048]))
     started = [replace(each, arrival_time=0.0) for each in together]
-    leaving = Leaving(engine, started, draw, often=0.2)
-    answers = leaving.run()
+    requeued = Leaving(engine, started, draw, often=0.2)
+    answers = requeued.run()
     for uid, expected in quiet.items():
         assert answers[uid] == expected, f"request {uid} was answered differently"
-    assert set(leaving.num_ends.values()) == {1}
+    assert set(requeued.num_ends.values()) == {1}
     left = [answers[uid].finish_reason for uid in answers if uid >= FIRST_LEAVER]
     assert "abort" in left
     assert engine.stats().steps_abandoned_total > 0
@@ -211,7 +211,7 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
     engine.watch_aborts(lambda: [uid])  # whoever came last leaves at once, in every step
     engine.add_request(stream)
     uid, answer = 0, Answer()
-    budget = engine.state()["look_budget"]
+    budget = engine.state()["capture_budget"]
     while answer.finish_reason is None:
         uid += 1
         engine.add_request(request(uid, [9] * 90, generate(4)))
@@ -221,7 +221,9 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
         engine.abort(uid)
         assert uid <= 2 * 12 + 1
         if not answer.tokens:
-            assert engine.state()["look_budget"] == budget  # a step that was given up says nothing of what steps take
+            assert (
+                engine.state()["capture_budget"] == budget
+            )  # a step that was given up says nothing of what steps take
     assert answer == expected
     assert engine.stats().steps_abandoned_total == engine.state()["num_steps_abandoned"] == 12
 

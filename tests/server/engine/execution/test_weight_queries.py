@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from server.engine.execution.weight_queries import Inspector
+from server.engine.execution.weight_queries import WeightQueries
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, WeightsTask
 
@@ -22,7 +22,7 @@ class Asked:
         self.started = threading.Event()
         self.woken = threading.Semaphore(0)
         self.threads: list[int] = []
-        self.inspector = Inspector(self.answer)
+        self.inspector = WeightQueries(self.answer)
         self.inspector.call_when_ready(self.woken.release)
 
     def answer(self, task: WeightsTask, check: Callable[[], None]) -> dict[str, torch.Tensor]:

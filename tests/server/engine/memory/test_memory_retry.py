@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.engine.memory.memory_retry import SetAside
+from server.engine.memory.memory_retry import MemoryRetry
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
 
 NOBODY, SOMEBODY = (lambda: False), (lambda: True)
@@ -13,26 +13,26 @@ def look(uid: int, deadline: float | None = None) -> EngineRequest:
     return EngineRequest(uid=uid, prompt_token_ids=(1,), task=task, arrival_time=0.0, deadline=deadline)
 
 
-def begun(aside: SetAside, is_anyone_gathering: bool = False) -> int | None:
+def begun(aside: MemoryRetry, is_anyone_gathering: bool = False) -> int | None:
     request = aside.next(SOMEBODY if is_anyone_gathering else NOBODY)
     return None if request is None else request.uid
 
 
 def test_who_gathers_and_finds_no_memory_begins_anew_when_nobody_else_gathers_and_then_ends() -> None:
-    aside = SetAside()
-    judgement = aside.judge([1], holders=[1, 2], scheduled=[1, 2])
-    assert (judgement.leaving, judgement.ending) == (frozenset({1}), frozenset())
+    aside = MemoryRetry()
+    decision = aside.decide([1], holders=[1, 2], scheduled=[1, 2])
+    assert (decision.requeued, decision.ending) == (frozenset({1}), frozenset())
     aside.add(look(1))
     assert begun(aside, is_anyone_gathering=True) is None
     assert begun(aside) == 1
     assert not aside.has_had_its_tries(1)
     assert aside.is_last_try(1)
-    assert aside.judge([1], holders=[1], scheduled=[1]).ending == {1}
+    assert aside.decide([1], holders=[1], scheduled=[1]).ending == {1}
 
 
 def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_behind_them() -> None:
-    aside = SetAside()
-    assert aside.judge([1, 2], holders=[1, 2], scheduled=[1, 2]).leaving == {1, 2}
+    aside = MemoryRetry()
+    assert aside.decide([1, 2], holders=[1, 2], scheduled=[1, 2]).requeued == {1, 2}
     for uid in (1, 2):
         aside.add(look(uid))
     assert aside.is_memory_short
@@ -48,9 +48,9 @@ def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_be
 
 
 def test_text_without_memory_is_tried_again_when_all_who_gather_are_gone() -> None:
-    aside = SetAside()
-    judgement = aside.judge([7], holders=[1, 2], scheduled=[1, 7])
-    assert (judgement.leaving, judgement.ending) == (frozenset({1, 2}), frozenset())
+    aside = MemoryRetry()
+    decision = aside.decide([7], holders=[1, 2], scheduled=[1, 7])
+    assert (decision.requeued, decision.ending) == (frozenset({1, 2}), frozenset())
     for uid in (1, 2):
         aside.add(look(uid))
     assert aside.is_trying
@@ -58,22 +58,22 @@ def test_text_without_memory_is_tried_again_when_all_who_gather_are_gone() -> No
 
 
 def test_who_finds_memory_only_without_the_others_shows_that_they_are_to_blame() -> None:
-    aside = SetAside()
+    aside = MemoryRetry()
     for _ in range(2):
-        judgement = aside.judge([7], holders=[1], scheduled=[1, 7])
-        assert judgement.leaving == {1}
+        decision = aside.decide([7], holders=[1], scheduled=[1, 7])
+        assert decision.requeued == {1}
         aside.add(look(1))
-        assert not aside.judge([], holders=[], scheduled=[7]).ending
+        assert not aside.decide([], holders=[], scheduled=[7]).ending
         assert begun(aside) == 1
     assert aside.has_had_its_tries(1)
 
 
 def test_who_finds_none_without_the_others_either_ends_and_they_are_as_before() -> None:
-    aside = SetAside()
+    aside = MemoryRetry()
     for greedy in (7, 8, 9):
-        assert aside.judge([greedy], holders=[1], scheduled=[1, greedy]).leaving == {1}
+        assert aside.decide([greedy], holders=[1], scheduled=[1, greedy]).requeued == {1}
         aside.add(look(1))
-        assert aside.judge([greedy], holders=[], scheduled=[greedy]).ending == {greedy}
+        assert aside.decide([greedy], holders=[], scheduled=[greedy]).ending == {greedy}
         aside.forget(greedy)
         assert begun(aside) == 1
         assert not aside.is_last_try(1)
@@ -81,8 +81,8 @@ def test_who_finds_none_without_the_others_either_ends_and_they_are_as_before() 
 
 
 def test_one_that_leaves_before_it_was_tried_again_holds_nobody_up() -> None:
-    aside = SetAside()
-    assert aside.judge([7], holders=[1], scheduled=[7]).leaving == {1}
+    aside = MemoryRetry()
+    assert aside.decide([7], holders=[1], scheduled=[7]).requeued == {1}
     aside.add(look(1))
     aside.forget(7)
     assert begun(aside) == 1
@@ -90,7 +90,7 @@ def test_one_that_leaves_before_it_was_tried_again_holds_nobody_up() -> None:
 
 
 def test_who_waits_can_be_aborted_and_has_its_deadline() -> None:
-    aside = SetAside()
+    aside = MemoryRetry()
     for uid, deadline in ((1, None), (2, 5.0), (3, 9.0)):
         aside.add(look(uid, deadline))
     assert aside.remove(1) is not None
@@ -100,8 +100,8 @@ def test_who_waits_can_be_aborted_and_has_its_deadline() -> None:
 
 
 def test_a_line_that_waits_for_one_who_is_gone_is_found() -> None:
-    aside = SetAside()
-    aside.judge([7], holders=[1], scheduled=[1, 7])
+    aside = MemoryRetry()
+    aside.decide([7], holders=[1], scheduled=[1, 7])
     aside.add(look(1))
     aside.check_integrity({7})
     with pytest.raises(AssertionError, match=r"requests \[7\] are gone, and others wait"):

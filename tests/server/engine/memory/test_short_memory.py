@@ -71,8 +71,8 @@ def test_a_look_that_is_too_large_ends_and_nobody_beside_it_does(model: Transfor
 
 
 def test_looks_too_large_together_are_answered_one_after_the_other(model: Transformer, limit: Limit) -> None:
-    looks = [look(uid, 3) for uid in range(4)]
-    everyone = [*looks, text(4), text(5)]
+    hooks = [look(uid, 3) for uid in range(4)]
+    everyone = [*hooks, text(4), text(5)]
     quiet = alone(model, everyone)
     engine = build(model)
     limit(engine, 4 * ONE_PAIR)
@@ -137,11 +137,11 @@ def test_whoever_leaves_or_is_late_meanwhile_each_is_told_its_end_once(
     limit(engine, 3 * ONE_PAIR)
     ends: dict[int, list[str]] = {uid: [] for uid in range(30)}
     begun: list[int] = []
-    leaving: list[int] = []
+    requeued: list[int] = []
 
     def some_leave() -> list[int]:
         now = random.sample(begun, 1) if begun and random.random() < 0.1 else []
-        leaving.extend(now)
+        requeued.extend(now)
         return now
 
     engine.watch_aborts(some_leave)
@@ -157,7 +157,7 @@ def test_whoever_leaves_or_is_late_meanwhile_each_is_told_its_end_once(
             if output.finish_reason is not None:
                 ends[output.uid].append(output.finish_reason)
         engine.check_integrity()
-        for uid in leaving:  # the messages that were looked at come in their turn
+        for uid in requeued:  # the messages that were looked at come in their turn
             engine.abort(uid)
     assert all(len(reasons) == 1 for reasons in ends.values()), ends
     assert not engine.state()["set_aside"]
@@ -168,14 +168,14 @@ def test_a_question_about_the_weights_without_memory_is_asked_again_when_nobody_
     model: Transformer, limit: Limit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = build(model)
-    answer = engine._inspector._answer
+    answer = engine._weight_queries._answer
 
     def short(task: WeightsTask, check: Callable[[], None]) -> Any:
         if engine.capture_bytes:
             raise MemoryError
         return answer(task, check)
 
-    monkeypatch.setattr(engine._inspector, "_answer", short)
+    monkeypatch.setattr(engine._weight_queries, "_answer", short)
     answered = threading.Event()
     engine.call_when_ready(answered.set)
     question = WeightsTask(question="circuits", options={"part": "decoder", "pairs": ((0, 0),), "compose": 0})

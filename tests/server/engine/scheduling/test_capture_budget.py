@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from server.engine.scheduling.capture_budget import SHARE, LookBudget, StepWork
+from server.engine.scheduling.capture_budget import SHARE, CaptureBudget, StepWork
 
 PLAIN = 0.020
 """Seconds of a step of the streams alone."""
@@ -15,7 +15,7 @@ PLAIN = 0.020
 class Run:
     """Steps in which looks took all that they were given."""
 
-    look_tokens: list[int]
+    capture_tokens: list[int]
     seconds: list[float]
 
     @property
@@ -24,12 +24,12 @@ class Run:
         return 1 - PLAIN * len(self.seconds) / sum(self.seconds)
 
 
-def run(budget: LookBudget, num_steps: int, cost: Callable[[int], float], *, only_decodes: bool = True) -> Run:
+def run(budget: CaptureBudget, num_steps: int, cost: Callable[[int], float], *, only_decodes: bool = True) -> Run:
     """Steps of 8 streams whose looks of n tokens cost `cost(n)` seconds."""
     done = Run([], [])
     for _ in range(num_steps):
         n = budget.tokens
-        done.look_tokens.append(n)
+        done.capture_tokens.append(n)
         done.seconds.append(PLAIN + (cost(n) if n else 0.0))
         budget.note(done.seconds[-1], StepWork(8, n, only_decodes))
     return done
@@ -38,56 +38,56 @@ def run(budget: LookBudget, num_steps: int, cost: Callable[[int], float], *, onl
 @pytest.mark.parametrize("seconds_per_token", [1e-5, 1e-4, 1e-3, 1e-2])
 @pytest.mark.parametrize("seconds_per_step", [0.0, 0.002])
 def test_looks_take_their_share_of_the_time_and_no_more(seconds_per_token: float, seconds_per_step: float) -> None:
-    budget = LookBudget(2048)
+    budget = CaptureBudget(2048)
     done = run(budget, 1000, lambda n: seconds_per_step + seconds_per_token * n)
     assert 0.9 * SHARE < done.share < SHARE + 0.005
 
 
 def test_a_step_with_looks_is_at_most_half_as_long_again() -> None:
-    budget = LookBudget(2048)
+    budget = CaptureBudget(2048)
     run(budget, 200, lambda n: 1e-3 * n)
     assert max(run(budget, 500, lambda n: 1e-3 * n).seconds) < 1.5 * PLAIN
 
 
 def test_looks_that_cost_nothing_still_leave_every_second_step_to_text_and_stay_below_their_bound() -> None:
-    done = run(LookBudget(32), 100, lambda n: 0.0)
-    assert max(done.look_tokens) == 32
-    assert all(0 in pair for pair in zip(done.look_tokens, done.look_tokens[1:], strict=False))
-    assert sum(done.look_tokens[-20:]) == 10 * 32
+    done = run(CaptureBudget(32), 100, lambda n: 0.0)
+    assert max(done.capture_tokens) == 32
+    assert all(0 in pair for pair in zip(done.capture_tokens, done.capture_tokens[1:], strict=False))
+    assert sum(done.capture_tokens[-20:]) == 10 * 32
 
 
 def test_looks_become_smaller_where_they_become_dear() -> None:
-    budget = LookBudget(2048)
+    budget = CaptureBudget(2048)
     run(budget, 100, lambda n: 1e-5 * n)
-    before = max(run(budget, 20, lambda n: 1e-5 * n).look_tokens)
+    before = max(run(budget, 20, lambda n: 1e-5 * n).capture_tokens)
     run(budget, 200, lambda n: 1e-3 * n)
-    after = max(run(budget, 40, lambda n: 1e-3 * n).look_tokens)
+    after = max(run(budget, 40, lambda n: 1e-3 * n).capture_tokens)
     assert 0 < after < before / 10
 
 
 def test_one_token_that_costs_a_whole_step_is_still_given_now_and_then() -> None:
-    done = run(LookBudget(32), 400, lambda n: PLAIN * n)
-    assert set(done.look_tokens[100:]) == {0, 1}
+    done = run(CaptureBudget(32), 400, lambda n: PLAIN * n)
+    assert set(done.capture_tokens[100:]) == {0, 1}
     assert done.share <= SHARE + 0.005
 
 
 def test_a_step_that_the_machine_held_up_does_not_keep_looks_waiting_for_long() -> None:
-    budget = LookBudget(32)
+    budget = CaptureBudget(32)
     run(budget, 50, lambda n: 1e-3 * n)
     while not budget.tokens:
         budget.note(PLAIN, StepWork(8, 0, True))
     budget.note(60.0, StepWork(8, budget.tokens, True))
-    assert sum(run(budget, 40, lambda n: 1e-3 * n).look_tokens) > 0
+    assert sum(run(budget, 40, lambda n: 1e-3 * n).capture_tokens) > 0
 
 
 def test_looks_get_their_share_of_steps_that_read_prompts_without_pause() -> None:
     """Nothing says there what they cost; their part of the tokens is as good a guess as any."""
-    done = run(LookBudget(2048), 1000, lambda n: PLAIN * n / 8, only_decodes=False)
+    done = run(CaptureBudget(2048), 1000, lambda n: PLAIN * n / 8, only_decodes=False)
     assert 0.5 * SHARE < done.share <= SHARE + 0.005
 
 
 def test_a_pause_is_not_saved_up_for_a_rush() -> None:
-    budget = LookBudget(32)
+    budget = CaptureBudget(32)
     run(budget, 100, lambda n: 1e-3 * n)
     for _ in range(10_000):  # nobody looks
         budget.note(PLAIN, StepWork(8, 0, True))

@@ -128,7 +128,7 @@ def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its
 
 
 def test_looks_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
-    sched = scheduler(budget=64, look_tokens=3)
+    sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=4)))
     runner.step()
@@ -143,14 +143,14 @@ def test_looks_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
 
 
 def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_all() -> None:
-    sched = scheduler(budget=64, look_tokens=3)
+    sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=3)))
     runner.step()
     sched.add(sequence(2, range(20, 28), attend()))
     found = []
-    for look_tokens in (0, 2, 0):
-        schedule = sched.schedule(look_tokens)
+    for capture_tokens in (0, 2, 0):
+        schedule = sched.schedule(capture_tokens)
         found.append({chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks})
         sched.commit(schedule, runner.run(schedule))
     assert found == [{1: 1}, {1: 1, 2: 2}, {2: 6}]  # the stream ends with its third token
@@ -158,15 +158,15 @@ def test_a_step_with_text_may_have_no_tokens_for_looks_and_one_without_text_has_
 
 def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks() -> None:
     """Each is a whole pass of the encoder: several in one step held the streams up."""
-    sched = scheduler(budget=64, look_tokens=3)
+    sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5))
     runner.step()
     for uid in (1, 2, 3):
         sched.add(sequence(uid, [1, 2], attend_encoder(), encoded=[4] * 20))
     begun = []
-    for look_tokens in (0, 3, 0, 0, 2, 0, 3):
-        schedule = sched.schedule(look_tokens)
+    for capture_tokens in (0, 3, 0, 0, 2, 0, 3):
+        schedule = sched.schedule(capture_tokens)
         begun.append([seq.uid for seq in schedule.encodes])
         assert 0 in [chunk.sequence.uid for chunk in schedule.chunks]
         sched.commit(schedule, runner.run(schedule))
@@ -174,7 +174,7 @@ def test_looks_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_looks(
 
 
 def test_text_overtakes_the_looks_that_wait_for_a_seat_however_many() -> None:
-    sched = scheduler(budget=64, look_tokens=3, max_num_seqs=4)
+    sched = scheduler(budget=64, capture_tokens=3, max_num_seqs=4)
     runner = ToyRunner(sched)
     sched.add(sequence(1, range(4), generate(max_tokens=30)))
     runner.step()

@@ -44,7 +44,7 @@ class AnyTraffic(RuleBasedStateMachine):
         block_size=st.integers(1, 5),
         max_num_seqs=st.integers(2, 6),
         extra_budget=st.integers(0, 12),
-        look_tokens=st.none() | st.integers(1, 4),
+        capture_tokens=st.none() | st.integers(1, 4),
         caching=st.booleans(),
     )
     def start(
@@ -53,7 +53,7 @@ class AnyTraffic(RuleBasedStateMachine):
         block_size: int,
         max_num_seqs: int,
         extra_budget: int,
-        look_tokens: int | None,
+        capture_tokens: int | None,
         caching: bool,
     ) -> None:
         self.scheduler = scheduler(
@@ -61,7 +61,7 @@ class AnyTraffic(RuleBasedStateMachine):
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             budget=max_num_seqs + extra_budget,
-            look_tokens=look_tokens,
+            capture_tokens=capture_tokens,
             caching=caching,
         )
         self.runner = ToyRunner(self.scheduler)
@@ -164,7 +164,7 @@ class AnyTraffic(RuleBasedStateMachine):
             return
         first = min(read, key=lambda chunk: chunk.sequence.rank)
         budget = self.scheduler.config.max_num_batched_tokens - (len(schedule.chunks) - len(read))
-        if not (first.sequence.only_looks and schedule.has_text):
+        if not (first.sequence.only_captures and schedule.has_text):
             least = min(first.sequence.num_uncomputed_tokens, -(-budget // 2))
             assert first.num_tokens >= least, "the first in line was starved"
 

@@ -181,7 +181,7 @@ def test_a_rank_leaves_at_once_where_who_started_it_has_ended() -> None:
 
 
 def test_a_rank_that_cannot_load_says_why(ranks: tuple[Ranks, list[str]], tmp_path: Path) -> None:
-    ranks[0].tell(Load(tmp_path / "nothing", torch.float32, None, None))
+    ranks[0].send(Load(tmp_path / "nothing", torch.float32, None, None))
     with pytest.raises(ModelLoadError, match=r"rank 1 of the model could not be loaded: .*nothing.*config.json"):
         ranks[0].wait_loaded()
 

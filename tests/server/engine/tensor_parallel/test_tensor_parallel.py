@@ -60,7 +60,7 @@ def ranks() -> Iterator[Ranks]:
 
 def load_shared(folder: Path, ranks: Ranks, dtype: torch.dtype = torch.float32) -> LeadingTransformer:
     config, ended = read_config(folder), ranks.wait_for_loss
-    model = load_leading(folder, config, dtype, CPU, ranks.group, ranks.tell, before_apart=ended)
+    model = load_leading(folder, config, dtype, CPU, ranks.group, ranks.send, before_apart=ended)
     ranks.wait_loaded()
     return model
 
