@@ -26,7 +26,7 @@ from server.dispatch.worker_state import WorkerState, add_counters, seconds_unti
 from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EmbedTask, EngineRequest, GenerateTask, Intervention, Task
 from server.http.errors import ApiError, BadRequest, Unavailable, WorkerLost
-from server.ipc import link, messages
+from server.ipc import frames, link, messages
 from server.ipc.messages import MessageError
 from server.observability.access_log import current_record
 from server.observability.metrics import WorkerNumbers
@@ -310,7 +310,7 @@ class EngineClient:
         if worker.protocol is not None:
             worker.protocol.send(messages.encode(message), buffers)
 
-    def _on_frame(self, protocol: link.LinkProtocol, frame: link.Frame) -> None:
+    def _on_frame(self, protocol: link.LinkProtocol, frame: frames.Frame) -> None:
         """Raises MessageError for what makes no sense; the link then drops the worker."""
         message = messages.decode_from_worker(frame.header)
         if isinstance(message, messages.Hello):

@@ -12,7 +12,8 @@ from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOu
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages
-from server.ipc.link import Received, WorkerLink
+from server.ipc.frames import Received
+from server.ipc.link import WorkerLink
 from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.ipc.link import Frame, FrameDecoder, FrameError, LinkProtocol, WorkerLink, frame_parts, listen
+from server.ipc.frames import Frame, FrameDecoder, FrameError, frame_parts
+from server.ipc.link import LinkProtocol, WorkerLink, listen
 
 frames = st.lists(
     st.tuples(

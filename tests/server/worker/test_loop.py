@@ -12,7 +12,8 @@ import pytest
 from server.engine.execution import step_cancellation
 from server.engine.request import EngineRequest
 from server.ipc import messages
-from server.ipc.link import FrameDecoder, WorkerLink, frame_parts
+from server.ipc.frames import FrameDecoder, frame_parts
+from server.ipc.link import WorkerLink
 from server.worker.loop import run_engine
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request

@@ -1,0 +1,142 @@
+"""Frames: a header and raw buffers in one message, as bytes.
+
+    u32 header length, u32 number of buffers n, n x u64 buffer sizes, header, buffers      (little endian)
+
+A frame that makes no sense ends the connection, as its sender cannot be trusted with the next one. This module never
+knows what a header says, and touches no socket.
+"""
+
+import contextlib
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Buffer = bytes | bytearray | memoryview
+Received = bytearray | memoryview
+
+_PREFIX = struct.Struct("<II")
+_SCRATCH_BYTES = 256 * 1024
+MAX_HEADER_BYTES = 1 << 28
+MAX_BUFFERS = 1 << 19
+"""A step may end hundreds of traces at once, each of all the points of a deep network, some 25 a layer."""
+MAX_BUFFER_BYTES = 1 << 34
+_LARGE = 4 << 20
+"""Bytes from which on a buffer has a mapping of its own, in huge pages, which cost the kernel little time."""
+
+
+class FrameError(ConnectionError):
+    """The other end sent something that is no frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    header: bytes
+    buffers: tuple[Received, ...]
+
+
+def frame_parts(header: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]:
+    """Return a frame as pieces to be sent one after another; the buffers are not copied."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    sizes = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
+    return [
+        memoryview(_PREFIX.pack(len(header), len(views)) + sizes + header),
+        *(view for view in views if view.nbytes),
+    ]
+
+
+class FrameDecoder:
+    """Turns bytes, as they arrive, into whole frames. Large buffers are read into place, without a copy.
+
+    Use: read into `space()`, then `advance(n)` with the number of bytes read.
+    """
+
+    def __init__(self) -> None:
+        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._start = 0
+        self._end = 0
+        self._header = b""
+        self._sizes: list[int] | None = None  # of the frame whose buffers are being read
+        self._buffers: list[Received] = []
+        self._filled = 0  # of the last buffer
+
+    def space(self) -> memoryview:
+        """Return the memory that the next bytes are to be read into; it is never empty."""
+        if self._is_filling():
+            return memoryview(self._buffers[-1])[self._filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        return memoryview(self._scratch)[self._end :]
+
+    def advance(self, count: int) -> list[Frame]:
+        """Return the frames that the `count` bytes just read complete. Raises FrameError for malformed bytes."""
+        if self._is_filling():
+            self._filled += count
+        else:
+            self._end += count
+        frames: list[Frame] = []
+        while self._read_head() and self._read_buffers():
+            frames.append(Frame(self._header, tuple(self._buffers)))
+            self._sizes, self._buffers, self._filled = None, [], 0
+        return frames
+
+    def _is_filling(self) -> bool:
+        return bool(self._buffers) and self._filled < len(self._buffers[-1])
+
+    def _read_head(self) -> bool:
+        """Return whether the head of a frame (prefix, sizes, header) has been read."""
+        if self._sizes is not None:
+            return True
+        held = self._end - self._start
+        if held < _PREFIX.size:
+            self._make_room(_PREFIX.size)
+            return False
+        header_bytes, num_buffers = _PREFIX.unpack_from(self._scratch, self._start)
+        if header_bytes > MAX_HEADER_BYTES or num_buffers > MAX_BUFFERS:
+            raise FrameError(f"a frame announces a header of {header_bytes} bytes and {num_buffers} buffers")
+        head = _PREFIX.size + 8 * num_buffers + header_bytes
+        if held < head:
+            self._make_room(head)
+            return False
+        sizes = list(struct.unpack_from(f"<{num_buffers}Q", self._scratch, self._start + _PREFIX.size))
+        if any(size > MAX_BUFFER_BYTES for size in sizes):
+            raise FrameError(f"a frame announces a buffer of {max(sizes)} bytes")
+        end = self._start + head
+        self._header = bytes(memoryview(self._scratch)[end - header_bytes : end])
+        self._start, self._sizes = end, sizes
+        return True
+
+    def _read_buffers(self) -> bool:
+        """Return whether every buffer of the present frame is complete."""
+        assert self._sizes is not None
+        while not self._is_filling():
+            if len(self._buffers) == len(self._sizes):
+                return True
+            size = self._sizes[len(self._buffers)]
+            taken = min(size, self._end - self._start)
+            buffer = _room(size)
+            buffer[:taken] = memoryview(self._scratch)[self._start : self._start + taken]
+            self._start += taken
+            self._buffers.append(buffer)
+            self._filled = taken
+        return False
+
+    def _make_room(self, needed: int) -> None:
+        """Let the scratch hold `needed` bytes from its start on, and at least one byte more than it holds now."""
+        if self._start + needed <= len(self._scratch):
+            return
+        held = self._scratch[self._start : self._end]
+        if needed > len(self._scratch):
+            self._scratch = bytearray(needed)
+        self._scratch[: len(held)] = held
+        self._start, self._end = 0, len(held)
+
+
+def _room(num_bytes: int) -> Received:
+    """Return zeroed memory."""
+    if num_bytes < _LARGE:
+        return bytearray(num_bytes)
+    found = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        found.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(found)
