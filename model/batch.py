@@ -1,4 +1,4 @@
-"""One step's work as tensors: rows of several sequences, end to end. Knows positions and blocks, not requests."""
+"""Holds one step's work as tensors: rows of several sequences, end to end. It knows positions and blocks, not requests."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,13 @@ import torch
 from model.kernels.attention import AttentionItems, VisibleKeys
 
 Check = Callable[[], None]
-"""Called between pieces of a pass; what it raises ends the pass."""
+"""A function called between pieces of a pass; what it raises ends the pass."""
 TILE_ROWS = 8
-"""Query rows that share one pass over their keys; enough to keep a block of keys in the first cache."""
+"""Query rows that share one pass over their keys: enough to keep a block of keys in the first cache."""
 _ATTENTION_PIECE = 1 << 19
-"""Most row-key-head products of a thread between two checks: some 10 ms with heads of 32 dimensions."""
+"""Most products of rows, keys and heads that a thread computes between two checks: some 10 ms with heads of 32
+dimensions.
+"""
 
 
 class Span(NamedTuple):
@@ -37,7 +39,7 @@ class Span(NamedTuple):
     num_cross_keys: int = 0
     """Positions of the encoder."""
     needs_output: bool = True
-    """Whether anything behind the queries, keys and values of its last layer is needed."""
+    """Whether anything after the queries, keys and values of its last layer is needed."""
 
     @property
     def num_rows(self) -> int:
@@ -45,7 +47,7 @@ class Span(NamedTuple):
 
     @property
     def num_keys(self) -> int:
-        """Positions known once the step has run: what the last row sees."""
+        """Return how many positions are known once the step has run: what the last row sees."""
         return self.start + len(self.token_ids)
 
 
@@ -64,28 +66,28 @@ class KeyRange:
     positions_array: np.ndarray
     """[T] int64: each row's own position."""
     first_array: np.ndarray
-    """[T] int64."""
+    """[T] int64: the first key that a row sees."""
     last_array: np.ndarray
-    """[T] int64."""
+    """[T] int64: the key after the last that a row sees."""
 
     def num_keys(self, span: int) -> int:
-        """Keys of a span, whether or not a row sees them all."""
+        """Return the number of keys of a span, whether or not a row sees them all."""
         return int(self.lengths_array[span])
 
     @cached_property
     def seen(self) -> VisibleKeys:
-        """The same, as our kernels take it."""
+        """Return the same in the form that our kernels take."""
         arrays = self.positions_array, self.first_array, self.last_array
         return VisibleKeys(self.tables_array, *arrays, self.block_size)
 
     @property
     def longest(self) -> int:
-        """Keys of the longest span."""
+        """Return the number of keys of the longest span."""
         return int(self.lengths_array.max())
 
 
 class Batch:
-    """Spans laid end to end, those that need the most layers first, so that each layer works on the rows 0..n.
+    """The spans of a step, end to end, those that need the most layers first, so that each layer works on rows 0..n.
 
     Raises ValueError when the spans are not in that order.
     """
@@ -101,7 +103,7 @@ class Batch:
         self.device = device
         self.check = check
         self.first_rows = [0, *accumulate(len(span.token_ids) for span in spans)]
-        """Row where each span begins, and the total."""
+        """The row where each span begins, and the total."""
         self.tables_array = _as_array([span.block_table for span in spans])
         self._key_ranges: dict[tuple[bool, int | None], KeyRange] = {}
         self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
@@ -111,7 +113,7 @@ class Batch:
         self.positions = torch.from_numpy(lines[1]).to(device)
 
     def _rows(self) -> np.ndarray:
-        """[3, T] int64: token ids, positions and the cache's slots."""
+        """Return token ids, positions and the cache's slots: [3, T] int64."""
         lines = np.empty((3, self.num_rows), np.int64)
         ids, positions, slots = lines
         ids[:] = [token for span in self.spans for token in span.token_ids]
@@ -123,8 +125,8 @@ class Batch:
         return lines
 
     def _single_rows(self) -> np.ndarray:
-        """The same where each span has one row. In plain Python: every call of numpy takes a few microseconds after
-        a pass that has emptied the caches, and a step of decodes has little else to do here.
+        """Return the same where each span has one row. It is plain Python: every call of numpy takes a few microseconds
+        after a pass that has emptied the caches, and a step of decodes has little else to do here.
         """
         size = self.block_size
         ids = [span.token_ids[0] for span in self.spans]
@@ -134,7 +136,7 @@ class Batch:
 
     @cached_property
     def _owners(self) -> np.ndarray:
-        """[T]: the span of each row."""
+        """Return the span of each row: [T]."""
         return np.repeat(np.arange(len(self.spans)), np.diff(self.first_rows))
 
     @classmethod
@@ -147,9 +149,10 @@ class Batch:
         check: Check = lambda: None,
         needs_output: Sequence[bool] | None = None,
     ) -> "Batch":
-        """Whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 .. num_blocks - 1.
+        """Make a batch of whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 ..
+        num_blocks - 1.
 
-        num_layers, needs_output: what each sequence needs, as in `Span`; None is the output, of all of them. Raises
+        num_layers, needs_output: what each sequence needs, as in `Span`; None means that all need the output. Raises
         ValueError when the most layers do not come first.
         """
         spans, num_blocks = [], 0
@@ -162,7 +165,7 @@ class Batch:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that a cache must have for this batch: the highest one that is used, and those below it."""
+        """Return how many blocks a cache must have for this batch: the highest one that is used, and those below it."""
         return int(self.tables_array.max()) + 1
 
     @property
@@ -170,20 +173,20 @@ class Batch:
         return int(self.first_rows[-1])
 
     def num_spans_at(self, layer: int) -> int:
-        """Spans that still need layer `layer` (0-based)."""
+        """Return the number of spans that still need layer `layer` (0-based)."""
         return sum(span.num_layers > layer for span in self.spans)
 
     def num_rows_at(self, layer: int) -> int:
-        """Rows that still need layer `layer`."""
+        """Return the number of rows that still need layer `layer`."""
         return int(self.first_rows[self.num_spans_at(layer)])
 
     def needs_output_of(self, layer: int) -> bool:
-        """Whether any row needs more of layer `layer` than its queries, keys and values."""
+        """Return whether any row needs more of layer `layer` than its queries, keys and values."""
         return any(span.num_layers > layer + (not span.needs_output) for span in self.spans)
 
     @cached_property
     def tiles_array(self) -> np.ndarray:
-        """[tile, 3] int32: (span, first row, rows), at most TILE_ROWS rows each, in row order."""
+        """Return (span, first row, rows) for each tile, at most TILE_ROWS rows each, in row order: [tile, 3] int32."""
         tiles = []
         for i, span in enumerate(self.spans):
             for offset in range(0, span.num_rows, TILE_ROWS):
@@ -191,17 +194,17 @@ class Batch:
         return np.array(tiles, np.int32).reshape(-1, 3)
 
     def num_tiles_at(self, num_rows: int) -> int:
-        """Tiles that cover the first `num_rows` rows (a span's end)."""
+        """Return the number of tiles that cover the first `num_rows` rows (a span's end)."""
         return int(np.searchsorted(self.tiles_array[:, 1], num_rows))
 
     def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[AttentionItems]:
-        """What threads share out of the attention of the first `num_rows` rows (a span's end), in pieces short enough
-        for a check between two of them.
+        """Return the pieces of attention over the first `num_rows` rows (a span's end) that threads share, in lists
+        short enough for a check between two of them.
 
-        Items are (span, first row, rows, first key head, key heads). Tiles of several rows are taken head
-        by head, those of a head one after another, as its keys and values then stay near. Tiles of one row are taken
-        with all heads, unless they are too few for all threads. Each thread takes an equal number of neighbours, so
-        they are dealt out, the most work first: a row late in a text costs many times what an early one does.
+        Items are (span, first row, rows, first key head, key heads). Tiles of several rows are taken head by head,
+        those of a head one after another, so that its keys and values stay in the cache. Tiles of one row are taken
+        with all heads, unless they are too few for all threads. Each thread takes an equal number of neighbours, so the
+        items are dealt out, the most work first: a row late in a text costs many times what an early one does.
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
@@ -219,7 +222,7 @@ class Batch:
 
     @staticmethod
     def _by_head(items: np.ndarray, num_threads: int) -> np.ndarray:
-        """One item a key head of tiles that have several rows, or of all tiles where they are few."""
+        """Make one item per key head of tiles that have several rows, or of all tiles where they are few."""
         num_key_heads = items[:, 4]
         counts = np.where((items[:, 2] > 1) | (len(items) < 2 * num_threads), num_key_heads, 1)
         split = items.repeat(counts, 0)
@@ -228,7 +231,7 @@ class Batch:
         return split
 
     def key_range(self, causal: bool = True, window: int | None = None) -> KeyRange:
-        """What the rows see of their own sequences.
+        """Return which keys the rows see of their own sequences.
 
         causal: a row at p sees keys p - window < k <= p; otherwise all keys with |p - k| < window. None is no window.
         """
@@ -245,7 +248,7 @@ class Batch:
         return self._key_ranges[causal, window]
 
     def cross_key_range(self) -> KeyRange:
-        """What the rows see in cross attention: all of their span's encoder positions."""
+        """Return which keys the rows see in cross attention: all of their span's encoder positions."""
         return self._cross_key_range
 
     @cached_property
@@ -257,7 +260,9 @@ class Batch:
 
 
 def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int) -> list[np.ndarray]:
-    """Items in pieces of at most so much work, each ordered so that threads which take equal shares get equal work."""
+    """Return items in pieces of at most so much work, each ordered so that threads which take equal shares get equal
+    work.
+    """
     several = items[:, 2] > 1
     order = np.lexsort((-work, several * items[:, 3], several * items[:, 0], ~several))  # the last key counts most
     pieces = [order]
@@ -267,7 +272,7 @@ def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int)
 
 
 def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
-    """Block tables one under the other, filled up with zeros: [span, J] int32."""
+    """Return block tables one under the other, filled up with zeros: [span, J] int32."""
     width = max(map(len, tables))
     numbers: list[int] = []
     for table in tables:

@@ -1,9 +1,9 @@
-"""Where the parameters of a network are, counted from its configuration. Knows shapes; needs no weights and no torch.
+"""Counts the parameters of a network from its configuration. It knows shapes; it needs no weights and no torch.
 
-Counted is what this server loads and runs: a checkpoint's other heads and poolers are not. There are two totals.
-`total` counts every number as the configuration ties it: storage that two places share counts once. `matrices_untied`
+Only what this server loads and runs is counted; a checkpoint's other heads and poolers are not. There are two totals.
+`total` counts every number as the configuration ties it: storage that two weights share counts once. `matrices_untied`
 counts what textbooks add up: every matrix, the unembedding as one of its own even where it is tied, and no biases,
-norms, positions and token types. Of GPT-3's shape (Brown et al. 2020, arXiv:2005.14165, table 2.1) the second is
+norms, positions and token types. For GPT-3's shape (Brown et al. 2020, arXiv:2005.14165, table 2.1) the second is
 175,181,291,520.
 """
 
@@ -21,7 +21,7 @@ MATRICES = (
 )  # fmt: skip
 VECTORS = ("positions", "token types", "position bias", "norms", "biases")
 COMPONENTS = (*MATRICES, *VECTORS)
-"""In the order in which they are told."""
+"""The components, in the order in which answers list them."""
 
 _WHOLE = {
     "embed": "embedding",
@@ -36,7 +36,7 @@ _WHOLE = {
     "token_type_embed": "token types",
     "position_bias": "position bias",
 }
-"""Weights that are one component, by their name without stack and layer."""
+"""The component of weights that are one component as a whole, by their name without stack and layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,16 @@ class WeightGroup:
     """Matrices or vectors of one kind and one shape."""
 
     stack: str
-    """decoder | encoder; of an encoder-decoder's one token table: shared."""
+    """The stack: decoder, encoder, or shared (the one token table of an encoder-decoder)."""
     component: str
     weight: str
-    """Our name of it, without the layer: "qkv.weight" holds queries, keys and values."""
+    """Our name of the weight, without the layer: "qkv.weight" holds queries, keys and values."""
     shape: tuple[int, ...]
-    """Of one; matrices [out, in], tables [entries, width]."""
+    """The shape of one of them: matrices [out, in], tables [entries, width]."""
     count: int
-    """How many: one a layer, and of queries, keys and values one a head."""
+    """How many there are: one a layer; of queries, keys and values one a head."""
     tied_to: str | None = None
-    """The weight whose storage it shares; it is then not in the total."""
+    """The weight whose storage it shares, or None. A tied weight is not in the total."""
 
     @property
     def parameters(self) -> int:
@@ -72,21 +72,21 @@ class Census:
 
     @property
     def total(self) -> int:
-        """Everything, shared storage once."""
+        """Return the number of all parameters; shared storage counts once."""
         return sum(row.parameters for row in self.rows if row.tied_to is None)
 
     @property
     def matrices_untied(self) -> int:
-        """Matrices alone, the unembedding always as one of its own."""
+        """Return the number of parameters in matrices; the unembedding always counts as one of its own."""
         return sum(row.parameters for row in self.rows if row.is_matrix)
 
     @property
     def num_matrices(self) -> int:
-        """How many make up `matrices_untied`."""
+        """Return the number of matrices that make up `matrices_untied`."""
         return sum(row.count for row in self.rows if row.is_matrix)
 
     def component(self, name: str) -> tuple[WeightGroup, ...]:
-        """Its rows, which may be none."""
+        """Return the groups of one component, which may be none."""
         return tuple(row for row in self.rows if row.component == name)
 
 
@@ -108,7 +108,7 @@ def take_census(config: ModelConfig) -> Census:
 
 
 def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
-    """The stack of a weight, and its name without stack and layer."""
+    """Return the stack of a weight, and its name without stack and layer."""
     short = re.sub(r"^layers\.\d+\.", "", name.removeprefix("encoder."))
     if config.encoder is None:
         return config.kind, short
@@ -118,7 +118,7 @@ def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
 
 
 def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """(component, shape of one, how many) of one weight."""
+    """Yield (component, shape of one, how many) for each part of one weight."""
     base, _, kind = name.rpartition(".")
     width = shape[-1]
     if base.endswith("norm"):

@@ -1,4 +1,4 @@
-"""A census as JSON and as a table to read. Knows how it is told; what is counted is `model.analysis.census`'s."""
+"""Writes a census as JSON and as a table to read. What is counted is up to `model.analysis.census`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,8 +8,8 @@ from model.config import ModelConfig
 
 
 def as_json(census: Census) -> dict[str, Any]:
-    """Write totals, components and rows as JSON. A `share` is of `total`, so that tied rows have none; one of the
-    matrices is of `matrices_untied`, and null for what is no matrix.
+    """Return totals, components and groups as JSON. A `share` is a part of `total`, so tied weights have none; a
+    matrix's share is a part of `matrices_untied`, and null for what is no matrix.
     """
     return {
         "tied": census.tied,
@@ -58,7 +58,7 @@ def _sum(shares: Iterable[float | None]) -> float | None:
 
 
 def as_table(census: Census, config: ModelConfig) -> str:
-    """Lines to read: a row each, then both totals."""
+    """Return lines to read: one for each group, then both totals."""
     has_two = len({row.stack for row in census.rows}) > 1
     heads = [
         *(["stack"] if has_two else []),

@@ -1,13 +1,14 @@
-"""The low-rank matrices of a head: what it moves (OV) and what it looks for (QK). Never d_model x d_model.
+"""Computes the low-rank matrices of a head: what it moves (OV) and what it attends to (QK). Nothing of size d_model x
+d_model is ever built.
 
 Elhage et al. 2021, "A mathematical framework for transformer circuits". In [in, out] matrices, x a row vector:
 
-    OV = W_V W_O      what a key's stream adds to the query's       [d_model, d_model], rank <= d_head
-    QK = W_Q W_K^T    query's stream . QK . key's stream = the dot   [d_model, d_model], rank <= d_head
+    OV = W_V W_O      what a key's residual stream adds to the query's   [d_model, d_model], rank <= d_head
+    QK = W_Q W_K^T    query's residual . QK . key's residual = the dot   [d_model, d_model], rank <= d_head
 
-These are the weights alone: norms' gains and biases are not folded in, and a rotation between query and key is left
-out (rotary QK is that of distance 0). Of grouped heads W_K and W_V are the group's. With the factors' QR, W_V = Q1 R1
-and W_O^T = Q2 R2, OV has the singular values of R1 R2^T [D, D]; its eigenvalues other than 0 are those of W_O W_V.
+These are the weights alone: norms' gains and biases are not folded in, and a rotation between query and key is left out
+(rotary QK is that of distance 0). For grouped heads W_K and W_V are the group's. With the factors' QR, W_V = Q1 R1 and
+W_O^T = Q2 R2, OV has the singular values of R1 R2^T [D, D]; its eigenvalues other than 0 are those of W_O W_V.
 
 Axes: D numbers of a head.
 """
@@ -20,7 +21,7 @@ import torch
 
 @dataclass(frozen=True)
 class Head:
-    """Factors of one head, float64, and the R of each one's QR, computed once: ||factor X|| = ||R X|| for every X."""
+    """The factors of one head, float64, and the R of each one's QR, computed once: ||factor X|| = ||R X|| for every X."""
 
     w_q: torch.Tensor
     """[d_model, D]"""
@@ -45,42 +46,43 @@ class Head:
 
     @cached_property
     def r_o(self) -> torch.Tensor:
-        """Of W_O^T."""
+        """Return R of the QR of W_O^T."""
         return _r(self.w_o.T)
 
     @cached_property
     def ov_norm(self) -> torch.Tensor:
-        """Frobenius."""
+        """Return the Frobenius norm of OV."""
         return _norm(self.r_v @ self.r_o.T)
 
     @cached_property
     def qk_norm(self) -> torch.Tensor:
-        """Frobenius."""
+        """Return the Frobenius norm of QK."""
         return _norm(self.r_q @ self.r_k.T)
 
 
 def ov_singular_values(head: Head) -> torch.Tensor:
-    """[D], largest first."""
+    """Return the singular values [D] of OV, largest first."""
     return _singular_values(head.r_v @ head.r_o.T)
 
 
 def qk_singular_values(head: Head) -> torch.Tensor:
-    """[D], largest first."""
+    """Return the singular values [D] of QK, largest first."""
     return _singular_values(head.r_q @ head.r_k.T)
 
 
 def ov_eigenvalues(head: Head) -> torch.Tensor:
-    """[D] complex; of d_model eigenvalues those that can differ from 0. (Cross attention has them only where both
-    stacks have one width.)"""
+    """Return the eigenvalues [D] of OV, complex: those of the d_model ones that can differ from 0. (Cross attention has
+    them only where both stacks have one width.)
+    """
     values: torch.Tensor = torch.linalg.eigvals(head.w_o @ head.w_v)
     return values
 
 
 def composition(earlier: Head, later: Head) -> torch.Tensor:
-    """How much of what `earlier` writes `later` reads: ||A B||_F / (||A||_F ||B||_F) with A = OV of the earlier and
-    B = QK (Q-composition), QK^T (K-composition), OV (V-composition) of the later. [3] in this order.
+    """Return how much of what `earlier` writes `later` reads: ||A B||_F / (||A||_F ||B||_F) with A = OV of the earlier
+    and B = QK (Q-composition), QK^T (K-composition), OV (V-composition) of the later; [3] in this order.
 
-    Source: Elhage et al. 2021, "Composition scores"; of random matrices it is about 1/sqrt(d_model).
+    Source: Elhage et al. 2021, "Composition scores"; for random matrices it is about 1/sqrt(d_model).
     """
     through = (
         (earlier.w_o @ later.w_q @ later.r_k.T, later.qk_norm),
@@ -92,7 +94,7 @@ def composition(earlier: Head, later: Head) -> torch.Tensor:
 
 
 def _r(factor: torch.Tensor) -> torch.Tensor:
-    """R of the QR: [min(d_model, D), D]."""
+    """Return R of the factor's QR: [min(d_model, D), D]."""
     r: torch.Tensor = torch.linalg.qr(factor, mode="r").R
     return r
 

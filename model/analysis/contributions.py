@@ -54,7 +54,7 @@ _overflows = np.errstate(invalid="ignore", over="ignore")
 
 @_overflows
 def value_lengths(values: Floats, gram: Floats) -> Float64:
-    """||v W_O^h|| of each key [K], from values [K, D] and M M^T [D, D] of one head."""
+    """Return ||v W_O^h|| of each key [K], from values [K, D] and M M^T [D, D] of one head."""
     v = values.astype(np.float64)
     squares = np.einsum("kd,de,ke->k", v, gram.astype(np.float64), v, optimize=True)
     lengths: Float64 = np.sqrt(np.maximum(squares, 0.0))  # rounding can leave a hair below zero
@@ -63,7 +63,7 @@ def value_lengths(values: Floats, gram: Floats) -> Float64:
 
 @_overflows
 def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats | None = None) -> Float64:
-    """A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how far key j moves query i (Kobayashi et al. 2020).
+    """Return A[i, j] ||v_j W_O^h|| of one head, [Q, K]: how far key j moves query i (Kobayashi et al. 2020).
 
     Source: arXiv:2004.10102, section 3.
 
@@ -79,12 +79,13 @@ def value_norms(pattern: Floats, values: Floats, gram: Floats, divisor: Floats |
 
 @_overflows
 def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor: Floats) -> Float64:
-    """A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: what key j adds to the logit at query i, through it.
+    """Return A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: what key j adds to the logit at query i, through
+    it.
 
     Args:
         pattern: [Q, K].
         values: [K, D].
-        readout: [D], M u of one target, or of one less another.
+        readout: [D], M u of one target, or the difference of two.
         divisor: [Q], the final norm's scale, times that of a norm of the attention's output.
     """
     per_key = values.astype(np.float64) @ readout.astype(np.float64)
@@ -94,7 +95,7 @@ def value_attributions(pattern: Floats, values: Floats, readout: Floats, divisor
 
 @_overflows
 def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float64:
-    """What whole heads add to the logit, [Q, heads], from z [Q, heads, D] and M u [heads, D]; divisor [Q]."""
+    """Return what whole heads add to the logit, [Q, heads], from z [Q, heads, D] and M u [heads, D]; divisor [Q]."""
     added = np.einsum("qhd,hd->qh", mixed.astype(np.float64), readout.astype(np.float64))
     attributed: Float64 = added / divisor.astype(np.float64)[:, None]
     return attributed
@@ -102,6 +103,8 @@ def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float6
 
 @_overflows
 def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Float64:
-    """What vectors added to the stream [Q, d] add to the logit [Q]: their product with u [d], over sigma [Q]."""
+    """Return what vectors added to the residual stream [Q, d] add to the logit [Q]: their product with u [d], over
+    sigma [Q].
+    """
     attributed: Float64 = (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)
     return attributed

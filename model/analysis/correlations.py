@@ -1,8 +1,9 @@
-"""How alike the numbers h_i = w_i . x of one point run over a text: correlations, and the information they would share.
+"""Computes how alike the numbers h_i = w_i . x of one point vary over a text: correlations, and the information that
+they would share.
 
 Two jointly normal numbers with correlation rho share -1/2 ln(1 - rho^2) nats (Cover and Thomas 2006, "Elements of
 information theory", example 8.5.1). Numbers of a network are not normal: for others this is a way to read rho, not
-their mutual information. Knows arrays; no model, no torch.
+their mutual information. This module knows arrays; it knows no model and no torch.
 
 Axes: N samples (positions), M units.
 """
@@ -17,54 +18,54 @@ Floats = npt.NDArray[np.floating[Any]]
 Float64 = npt.NDArray[np.float64]
 
 BINS = 200
-"""Of the histogram over [-1, 1]: 0.01 wide."""
+"""Bins of the histogram over [-1, 1], each 0.01 wide."""
 _BLOCK = 512
 _SMALLEST_REST = 1e-15
-"""Of 1 - rho^2, which rounding would take to 0: no pair is said to share more than 17.3 nats."""
+"""The smallest 1 - rho^2, which rounding would take to 0: no pair is said to share more than 17.3 nats."""
 
 
 @dataclass(frozen=True, slots=True)
 class Correlations:
-    """Of all pairs of units that vary."""
+    """The correlations of all pairs of units that vary."""
 
     num_samples: int
     constant_units: tuple[int, ...]
     """Units with one value at all positions: they have no correlation, and are in no pair."""
     num_pairs: int
     mean: float
-    """NaN where there is no pair, as the other means."""
+    """The mean correlation; NaN where there is no pair, as are the other means."""
     mean_square: float
-    """Of the correlations; independent samples give 1 / (N - 1)."""
+    """The mean square of the correlations; for independent samples it is 1 / (N - 1)."""
     mean_information: float
-    """Nats."""
+    """The mean `gaussian_information`, in nats."""
     histogram: npt.NDArray[np.int64]
-    """[BINS]"""
+    """[BINS] pairs by their correlation."""
     strongest: npt.NDArray[np.int64]
-    """[k, 2], units, the largest |rho| first."""
+    """[k, 2] pairs of units, the largest |rho| first."""
     strongest_correlations: Float64
-    """[k]"""
+    """[k] the correlations of these pairs."""
 
 
 def gaussian_information(correlation: Floats) -> Float64:
-    """-1/2 ln(1 - rho^2), in nats."""
+    """Return -1/2 ln(1 - rho^2), in nats."""
     rest = np.maximum(1.0 - np.square(correlation.astype(np.float64)), _SMALLEST_REST)
     information: Float64 = -0.5 * np.log(rest)
     return information
 
 
 def independent_information(num_samples: int) -> float:
-    """What `gaussian_information` averages to between independent normal numbers, because of so few samples: about
-    1 / (2 (N - 2)), the first order of rho^2's Beta(1/2, (N - 2)/2) distribution. N > 2.
+    """Return what `gaussian_information` averages to between independent normal numbers, because of so few samples:
+    about 1 / (2 (N - 2)), the first order of rho^2's Beta(1/2, (N - 2)/2) distribution. N > 2.
     """
     return 1.0 / (2.0 * (num_samples - 2))
 
 
 def correlations(samples: Floats, num_strongest: int) -> Correlations:
-    """Pearson's correlation of every pair of units, a block of pairs at a time.
+    """Return Pearson's correlation of every pair of units, computed a block of pairs at a time.
 
     Args:
         samples: [N, M], N > 2.
-        num_strongest: pairs that are named.
+        num_strongest: how many pairs are named.
     """
     centred = samples.astype(np.float64)
     centred -= centred.mean(0)

@@ -21,7 +21,7 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the network itself had. q and keys are after norm and rotation."""
+    """What the network itself computed. q and keys are after norm and rotation."""
 
     q: Floats
     """[D]"""
@@ -30,7 +30,7 @@ class Observed:
     values: Floats
     """[K, D]"""
     scores: Floats
-    """[K], -inf where masked, and where an intervention made it so."""
+    """[K], -inf where masked, and where an intervention set it so."""
     pattern: Floats
     """[K]"""
     z: Floats
@@ -41,7 +41,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Each step's numbers."""
+    """The numbers of each step."""
 
     products: Float64
     """[K, D]: q and k, number by number."""
@@ -68,7 +68,7 @@ class Steps:
     output: Float64
     """[d_model]: the network's z W_O."""
     largest_score: float
-    """Of the network's."""
+    """The largest of the network's scores."""
 
     @property
     def sum_of_exponentials(self) -> float:
@@ -84,14 +84,14 @@ def explain(
     softcap: float | None,
     position_bias: Floats | None,
 ) -> Steps:
-    """The steps from `observed`.
+    """Compute the steps from `observed`.
 
     Args:
-        visible: [K], the keys that the mask lets the query look at.
+        visible: [K], the keys that the mask lets the query attend to.
         w_o: [D, d_model], W_O of the head.
         scale: what the dots are multiplied by.
-        softcap: None for none.
-        position_bias: [K], what is added for each key's distance; None for nothing.
+        softcap: the soft cap, or None if there is none.
+        position_bias: [K], what is added for each key's distance, or None if nothing is.
     """
     q, keys, values = (x.astype(np.float64) for x in (observed.q, observed.keys, observed.values))
     products = keys * q
@@ -121,9 +121,9 @@ def explain(
 
 
 def differences(steps: Steps, observed: Observed) -> dict[str, float]:
-    """The largest distance between a step here and the network's own number, for the four that it has.
+    """Return the largest distance between a step here and the network's own number, for the four that it has.
 
-    Infinite where one of them alone is infinite, NaN where one is NaN or both are infinite.
+    It is infinite where one of them alone is infinite, NaN where one is NaN or both are infinite.
     """
     seen = steps.visible
     return {

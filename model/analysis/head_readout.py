@@ -1,5 +1,5 @@
-"""The small matrices from which contributions and logit attributions of heads are made. The formulas that use them, and
-what M and u_t stand for, are told in model/analysis/contributions.py.
+"""Makes the small matrices from which contributions and logit attributions of heads are computed. The formulas that use
+them, and what M and u_t mean, are in model/analysis/contributions.py.
 
 Axes: D numbers of a head, T targets.
 """
@@ -15,12 +15,12 @@ from model.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """From the stream to the logits of T tokens, with the final norm's scale held."""
+    """How the residual stream becomes the logits of T tokens, with the final norm's scale held."""
 
     direction: torch.Tensor
     """[d_model, T]: u_t."""
     bias: torch.Tensor
-    """[T]"""
+    """[T] what is added to the logits whatever the residual stream is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,19 @@ class SumReadouts:
     attention where there is some, mlp."""
 
     directions: torch.Tensor
-    """[layer, S, d_model, T]: of what is added there, and of the stream that it is added to."""
+    """[layer, S, d_model, T]: the direction in which what is added there, and the residual that it is added to, are
+    read.
+    """
     norm_biases: torch.Tensor
-    """[layer, S, T]: of the norm that follows the sum."""
+    """[layer, S, T]: what the bias of the norm after the sum adds."""
 
 
 def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> Readout:
-    """u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the stream.
+    """Return u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the
+    residual stream is.
 
-    A head narrower than the stream is seen through the matrix that leads to it. Without a final norm u_t is W_U[:, t].
+    A head narrower than the residual stream is read through the matrix that leads to it. Without a final norm u_t is
+    W_U[:, t].
     """
     head = "embed.weight" if config.tie_word_embeddings else "head.weight"
     rows = reader.need(head)[list(targets)].to(torch.float64) * config.logit_scale  # [T, narrow]
@@ -60,7 +64,7 @@ def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, 
 
 
 def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) -> SumReadouts:
-    """Back from the last sum to the first: gamma C(x) / s + beta, read in direction u, is x read in direction
+    """Go back from the last sum to the first: gamma C(x) / s + beta, read in direction u, is x read in direction
     C(gamma u), over s, and beta . u. What each norm divides by, s, is left to the caller: it depends on the text.
     """
     names = ("attn_norm", "cross_norm", "mlp_norm") if config.cross_attention else ("attn_norm", "mlp_norm")
@@ -83,7 +87,7 @@ def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) ->
 def head_readout(
     reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
 ) -> dict[str, torch.Tensor]:
-    """gram, readout, direction, bias, attn_bias and cross_bias, as contributions.py tells them, float32.
+    """Return gram, readout, direction, bias, attn_bias and cross_bias, as contributions.py describes them, float32.
 
     Args:
         reader: of the stack that `part` is in.
@@ -96,7 +100,7 @@ def head_readout(
     sums = through_sums(reader, config, readout) if readout is not None and config.norm_placement == "post" else None
 
     def directions(name: str) -> list[torch.Tensor]:
-        """Of each layer, in which direction what this attention adds is read."""
+        """Return the direction of each layer in which what this attention adds is read."""
         assert readout is not None
         if sums is None:
             return [readout.direction] * config.num_layers
@@ -122,8 +126,8 @@ def head_readout(
 
 
 def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
-    """w_o [D, d_model] of one head and, where there is one, b_o [d_model]: as they are, before any norm. Also, where a
-    bias by distance is added to its scores, position_bias [2 reach - 1]: column key - query + reach - 1.
+    """Return w_o [D, d_model] of one head and, where there is one, b_o [d_model], as they are, before any norm. Where a
+    bias by distance is added to its scores, also position_bias [2 reach - 1]: column key - query + reach - 1.
     """
     name = _output_name(part)
     found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.head_dim)[head]}
@@ -141,13 +145,13 @@ def _output_name(part: str) -> str:
 
 
 def _written(reader: WeightReader, config: ModelConfig, part: str, layer: int) -> torch.Tensor:
-    """M of every head of a layer: [H, D, d_model]."""
+    """Return M of every head of a layer: [H, D, d_model]."""
     heads = reader.heads_of_output(f"layers.{layer}.{_output_name(part)}.weight", config.head_dim).to(torch.float64)
     return heads if part == "cross" else _through_norm(reader, config, layer, heads)
 
 
 def _through_norm(reader: WeightReader, config: ModelConfig, layer: int, vectors: torch.Tensor) -> torch.Tensor:
-    """Vectors [..., d_model] through the norm of the attention's output, where there is one, but for its scale."""
+    """Take vectors [..., d_model] through the norm of the attention's output, if there is one, except for its scale."""
     if config.norm_placement not in ("sandwich", "output"):
         return vectors
     if config.norm == "layernorm":
@@ -156,12 +160,12 @@ def _through_norm(reader: WeightReader, config: ModelConfig, layer: int, vectors
 
 
 def _gain(reader: WeightReader, name: str) -> torch.Tensor:
-    """What a norm multiplies each number by: [d_model]."""
+    """Return what a norm multiplies each number by: [d_model]."""
     return reader.need(f"{name}.gain").to(torch.float64)
 
 
 def _biases(reader: WeightReader, config: ModelConfig, name: str, directions: Sequence[torch.Tensor]) -> torch.Tensor:
-    """b_O . u_t of each layer: [layer, T]."""
+    """Return b_O . u_t of each layer: [layer, T]."""
     rows = []
     for layer, direction in enumerate(directions):
         bias = reader.get(f"layers.{layer}.{name}.bias")

@@ -1,9 +1,10 @@
-"""What kind of head is it: a few numbers of its attention, averaged over the queries of a text. numpy only.
+"""Says what kind of head it is: a few numbers of its attention, averaged over the queries of a text. It needs numpy
+only.
 
-The rows come reduced from the engine (`HeadScoresTask`): for each (pair, query) the weight on the key before, on
-itself, on the first key, the entropy, the mean distance, the weight on what followed earlier copies of the query's
-token, and the weight at chosen offsets. Definitions: TransformerLens's Main_Demo and
-`head_detector`; induction (attending to what followed the last time): Olsson et al. 2022, arXiv:2209.11895.
+The engine reduces the rows (`HeadScoresTask`): for each (pair, query) the weight on the key before, on itself, on the
+first key, the entropy, the mean distance, the weight on what followed earlier copies of the query's token, and the
+weight at chosen offsets. Definitions: TransformerLens's Main_Demo and `head_detector`; induction (attending to what
+followed the last time): Olsson et al. 2022, arXiv:2209.11895.
 
 Axes: N pairs, Q queries.
 """
@@ -19,15 +20,15 @@ Float64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MEASURES = ("previous_token", "self", "first_token", "entropy", "mean_distance", "induction")
-"""Of an answer, in order."""
+"""The measures of an answer, in order."""
 _PREVIOUS, _SELF, _FIRST, _ENTROPY, _DISTANCE, _INDUCTION, _OFFSETS = range(7)
 
 
 def text_scores(rows: Floats, token_ids: Sequence[int]) -> Float64:
-    """The measures [N, 6] over a text, from rows [N, Q, 6 or more].
+    """Return the measures [N, 6] over a text, from rows [N, Q, 6 or more].
 
     Previous token and first token are means over the queries that have another key before them; self, entropy (nats)
-    and distance over all. Induction is the mean over queries whose token stood there before; NaN when none did.
+    and distance over all. Induction is the mean over queries whose token occurred before; it is NaN when none did.
     """
     x = rows.astype(np.float64)
     scores = _means(x)
@@ -37,10 +38,9 @@ def text_scores(rows: Floats, token_ids: Sequence[int]) -> Float64:
 
 
 def repeated_text_scores(rows: Floats, half: int) -> Float64:
-    """The measures [N, 6] over random tokens of length `half` written twice; rows have the offset half - 1 last.
+    """Return the measures [N, 6] over random tokens of length `half` written twice; rows have the offset half - 1 last.
 
-    Induction is TransformerLens's: the mean of the diagonal that lies half - 1 keys back, over every query that has
-    such a key.
+    Induction is TransformerLens's: the mean of the diagonal half - 1 keys back, over every query that has such a key.
     """
     x = rows.astype(np.float64)
     scores = _means(x)
@@ -59,7 +59,7 @@ def _means(x: Float64) -> Float64:
 
 
 def repeated_positions(token_ids: Sequence[int]) -> Ints:
-    """Positions whose token stands at an earlier position too, ascending."""
+    """Return the positions whose token occurs at an earlier position too, ascending."""
     seen: set[int] = set()
     found = []
     for position, token_id in enumerate(token_ids):
@@ -72,7 +72,9 @@ def repeated_positions(token_ids: Sequence[int]) -> Ints:
 def repeated_random_tokens(
     choices: Sequence[int], half: int, count: int, seed: int, bos: int | None
 ) -> list[list[int]]:
-    """`count` sequences of `half` ids drawn evenly from `choices`, each written twice; `bos` stands before."""
+    """Return `count` sequences of `half` ids drawn evenly from `choices`, each written twice, after `bos` if there is
+    one.
+    """
     generator = np.random.default_rng(seed)
     drawn = generator.choice(np.array(choices, np.int64), (count, half)).tolist()
     start = [] if bos is None else [bos]

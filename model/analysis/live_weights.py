@@ -1,4 +1,5 @@
-"""The weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their offset.
+"""Gives the weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their
+offset.
 
 Names, of the stack "" or "encoder.": embed.weight, embed_out.weight, head.weight and head.bias (the head's also where
 it is tied), pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all
@@ -21,7 +22,7 @@ from model.network.transformer import Transformer
 
 
 class LiveWeights:
-    """Look one up by calling it: a tensor, or None when the network has none of that name."""
+    """The weights of a network: call it with a name for a tensor, or None if the network has no such weight."""
 
     def __init__(self, model: Transformer) -> None:
         self._model = model
@@ -73,7 +74,7 @@ def _mlp(block: Block) -> Mlp:
 
 
 def linears_of(block: Block) -> dict[str, Linear]:
-    """A block's matrices by their names; up has the gate, if there is one, above it."""
+    """Return a block's matrices by their names; up has the gate, if there is one, above it."""
     attention, mlp = _attention(block), _mlp(block)
     found = {"qkv": attention.qkv, "attn_out": attention.heads.out, "up": mlp.up, "down": mlp.down}
     if block.cross is not None:
@@ -84,7 +85,7 @@ def linears_of(block: Block) -> dict[str, Linear]:
 
 
 def _of_up(mlp: Mlp, name: str, kind: str) -> torch.Tensor | None:
-    """Of gate or up, which a gated mlp keeps one under the other."""
+    """Return the weight or bias of gate or up, which a gated mlp stores one under the other."""
     whole = _of_linear(mlp.up, kind)
     if mlp.gate is None:
         return whole if name == "up" else None

@@ -1,8 +1,9 @@
-"""The weight matrices of a network under TransformerLens's names and axes, and which of our weights each is part of.
+"""Names the weight matrices of a network as TransformerLens does, with its axes, and says which of our weights each is
+part of.
 
 Ours are [out, in], q, k and v fused; TransformerLens's are [in, out] and apart, those of heads [head, ...]. Here a
-matrix of heads is seen whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. Knows
-names and places; never a tensor.
+matrix of heads is whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. This module
+knows names and rows; it never touches a tensor.
 """
 
 import difflib
@@ -15,31 +16,31 @@ from model.hooks.points import Stack
 
 
 class UnknownMatrix(ValueError):
-    """There is no such matrix in this model; the message lists those that there are."""
+    """No such matrix is in this model; the message lists those that are."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixLocation:
-    """Where a matrix lies: rows `first` to `last` of one of our weights."""
+    """Where a matrix is stored: rows `first` to `last` of one of our weights."""
 
     name: str
-    """Full: "blocks.0.attn.W_Q", "encoder.blocks.0.attn.W_Q", "embed.W_E"."""
+    """The full name: "blocks.0.attn.W_Q", "encoder.blocks.0.attn.W_Q", "embed.W_E"."""
     weight: str
-    """Ours, as `model.analysis.live_weights` names it: "layers.0.qkv.weight"."""
+    """Our weight, as `model.analysis.live_weights` names it: "layers.0.qkv.weight"."""
     first: int
     last: int
     is_turned: bool
-    """TransformerLens's is the transpose."""
+    """Whether TransformerLens's matrix is the transpose."""
     axes: tuple[str, str]
-    """Of TransformerLens's; of several heads "head d_head"."""
+    """The axes of TransformerLens's matrix; "head d_head" for several heads."""
     shape: tuple[int, int]
-    """The same."""
+    """The shape of TransformerLens's matrix."""
     num_heads: int | None = None
-    """How many heads stand side by side along the axis "head d_head"; None where there are none."""
+    """How many heads are side by side along the axis "head d_head", or None if the matrix has none."""
 
 
 def names_of(config: ModelConfig) -> tuple[str, ...]:
-    """Every matrix of the model, {layer} standing for the layer."""
+    """Return every matrix of the model, with {layer} in place of the layer."""
     return tuple(
         _prefix(config, stack, name) + ("blocks.{layer}." if "." in name and _is_in_block(name) else "") + name
         for stack in stacks(config)
@@ -48,7 +49,7 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> MatrixLocation:
-    """The matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
+    """Return the matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
 
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
     """
@@ -83,14 +84,14 @@ def _is_in_block(short: str) -> bool:
 
 
 def _prefix(config: ModelConfig, stack: Stack, short: str) -> str:
-    """What stands before a name; the token table of an encoder-decoder belongs to both stacks."""
+    """Return what comes before a name; the token table of an encoder-decoder belongs to both stacks."""
     if config.kind != "encoder-decoder" or short in ("embed.W_E", "unembed.W_U"):
         return ""
     return f"{stack}."
 
 
 def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
-    """The matrices of one stack."""
+    """Return the short names of one stack's matrices."""
     own = stack_config(config, stack)
     has_table = stack == "encoder" or config.encoder is None  # told once
     attentions = ["attn", "cross_attn"] if own.cross_attention else ["attn"]
@@ -114,7 +115,7 @@ def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
 
 
 def _spelt(config: ModelConfig, stack: Stack, name: str) -> str | None:
-    """The short name that is meant; attention's own W_Q comes before cross attention's."""
+    """Return the short name that is meant, or None; attention's own W_Q comes before cross attention's."""
     known = [*_short_names(config, stack), "embed.W_E"]
     return next((short for short in known if name in (short, short.rpartition(".")[2])), None)
 

@@ -1,8 +1,8 @@
-"""Attention through all layers: rollout and flow (Abnar and Zuidema 2020, arXiv:2005.00928). No torch.
+"""Follows attention through all layers: rollout and flow (Abnar and Zuidema 2020, arXiv:2005.00928). It needs no torch.
 
-Both read the heads' mean pattern A of each layer with the residual stream beside it, half and half:
-Abar = A + I with rows scaled to sum to 1. Rollout multiplies them. Flow sees a graph: a node for each position before
-and after every layer, an edge of capacity Abar[i, j] from i above to j below; a word gets what can flow to it.
+Both read the heads' mean pattern A of each layer together with the residual connection, half and half: Abar = A + I
+with rows scaled to sum to 1. Rollout multiplies them. Flow is on a graph: a node for each position before and after
+every layer, an edge of capacity Abar[i, j] from i above to j below; a word gets what can flow to it.
 
 Axes: L layers, n positions.
 """
@@ -19,20 +19,20 @@ Floats = npt.NDArray[np.floating[Any]]
 Float64 = npt.NDArray[np.float64]
 
 _UNIT = 1 << 30
-"""Capacities are whole multiples of 1/_UNIT for the solver. A node gives at most 1, so a flow stays under 2^31."""
+"""Capacities are whole multiples of 1/_UNIT for the solver. A node gives at most 1, so a flow is under 2^31."""
 
 
 def with_residual(patterns: Floats) -> Float64:
-    """Abar of mean patterns, [n, n] or [L, n, n]."""
+    """Return Abar of mean patterns, [n, n] or [L, n, n]."""
     mixed = patterns.astype(np.float64) + np.eye(patterns.shape[-1])
     scaled: Float64 = mixed / mixed.sum(-1, keepdims=True)
     return scaled
 
 
 def rollout(patterns: Floats) -> Iterator[Float64]:
-    """R_l = Abar_l R_(l-1) [n, n] of each layer: what share of position i comes from input j; rows sum to 1.
+    """Yield R_l = Abar_l R_(l-1) [n, n] of each layer: what share of position i comes from input j; rows sum to 1.
 
-    One layer at a time, so that a long text needs no more memory than two of them.
+    It makes one layer at a time, so that a long text needs no more memory than two of them.
     """
     result: Float64 | None = None
     for pattern in patterns:
@@ -42,7 +42,7 @@ def rollout(patterns: Floats) -> Iterator[Float64]:
 
 
 def flow(patterns: Floats, query: int, check: Callable[[], None] = lambda: None) -> Float64:
-    """The most that can flow from position `query` above the last layer to each input, [n].
+    """Return the most that can flow from position `query` above the last layer to each input, [n].
 
     `check` is called before each input; what it raises ends the work. Each input is a maximum flow of its own (by
     Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the same), so that they sum to more than 1.

@@ -1,4 +1,4 @@
-"""What singular values, eigenvalues and cosines say, beside what chance would give. Knows numbers; no torch."""
+"""Says what singular values, eigenvalues and cosines mean, and what chance would give. It knows numbers; no torch."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ Complexes = npt.NDArray[np.complexfloating[Any, Any]]
 
 
 def effective_rank(singular_values: Floats) -> float:
-    """exp of the entropy of the singular values scaled to sum to 1; 0 for a matrix of zeros.
+    """Return exp of the entropy of the singular values scaled to sum to 1; 0 for a matrix of zeros.
 
     Source: Roy and Vetterli 2007, "The effective rank: a measure of effective dimensionality", EUSIPCO.
     """
@@ -23,38 +23,38 @@ def effective_rank(singular_values: Floats) -> float:
 
 
 def stable_rank(singular_values: Floats) -> float:
-    """||W||_F^2 / ||W||_2^2; 0 for a matrix of zeros (Rudelson and Vershynin 2007, arXiv:math/0503442)."""
+    """Return ||W||_F^2 / ||W||_2^2; 0 for a matrix of zeros (Rudelson and Vershynin 2007, arXiv:math/0503442)."""
     squares = singular_values.astype(np.float64) ** 2
     largest = squares.max(initial=0.0)
     return float(squares.sum() / largest) if largest else 0.0
 
 
 def positivity(eigenvalues: Complexes) -> float:
-    """sum(Re) / sum(|.|) of the eigenvalues: 1 where all are positive, which marks a copying head, -1 where all are
-    negative; 0 for a matrix of zeros (Elhage et al. 2021, "A mathematical framework for transformer circuits").
+    """Return sum(Re) / sum(|.|) of the eigenvalues: 1 where all are positive, which marks a copying head, -1 where all
+    are negative; 0 for a matrix of zeros (Elhage et al. 2021, "A mathematical framework for transformer circuits").
     """
     size = float(np.abs(eigenvalues).sum())
     return float(eigenvalues.real.sum()) / size if size else 0.0
 
 
 def random_cosine_std(dimension: int) -> float:
-    """Standard deviation of the cosine of two random directions, 1 / sqrt(d); its mean is 0 (exact: the mean square of
-    one coordinate of a unit vector is 1/d).
+    """Return the standard deviation of the cosine of two random directions, 1 / sqrt(d); its mean is 0 (exact: the mean
+    square of one coordinate of a unit vector is 1/d).
     """
     return 1.0 / math.sqrt(dimension)
 
 
 def random_largest_cosine(num_pairs: int, dimension: int) -> float:
-    """About the largest |cosine| among so many pairs of random directions: sqrt(2 ln(pairs) / d), at most 1.
+    """Return about the largest |cosine| among so many pairs of random directions: sqrt(2 ln(pairs) / d), at most 1.
 
-    The expected maximum of that many normal numbers of standard deviation 1/sqrt(d), to first order.
+    It is the expected maximum of that many normal numbers of standard deviation 1/sqrt(d), to first order.
     """
     return min(1.0, math.sqrt(2.0 * math.log(max(num_pairs, 1)) / dimension))
 
 
 def welch_bound(num_vectors: int, dimension: int) -> float | None:
-    """sqrt((n - d) / (d (n - 1))): among n unit vectors in d dimensions some |cosine| is at least that large, however
-    they are placed. None for n <= d, where all can be orthogonal.
+    """Return sqrt((n - d) / (d (n - 1))): among n unit vectors in d dimensions some |cosine| is at least that large,
+    however they are placed. None for n <= d, where all can be orthogonal.
 
     Source: Welch 1974, "Lower bounds on the maximum cross correlation of signals", IEEE Trans. Inf. Theory 20(3).
     """

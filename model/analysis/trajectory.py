@@ -1,6 +1,8 @@
-"""How a position's vector moves through the layers: its length and its direction. Knows arrays; no model, no torch.
+"""Measures how a position's vector moves through the layers: its length and its direction. It knows arrays; no model,
+no torch.
 
-Axes: L + 1 states (the embedding, then the stream after each block), P positions, O other positions, d numbers.
+Axes: L + 1 states (the embedding, then the residual stream after each block), P positions, O other positions, d
+numbers.
 """
 
 from dataclasses import dataclass
@@ -15,23 +17,23 @@ Float64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Cosines of a vector of length 0 are NaN; so is what an overflow left without a number."""
+    """Lengths and cosines of the states. A cosine of a vector of length 0 is NaN, and so is what overflowed."""
 
     norms: Float64
     """[P, L + 1]"""
     steps: Float64
-    """[P, L + 1]: length of the difference from the state before; 0 for the first."""
+    """[P, L + 1]: the length of the difference from the state before; 0 for the first."""
     cosine_to_start: Float64
     """[P, L + 1]"""
     cosine_to_previous: Float64
-    """[P, L + 1]; of the first state to itself, 1."""
+    """[P, L + 1]; that of the first state is 1."""
     cosine_to_others: Float64
     """[P, L + 1, O]: to the other positions at the same state."""
 
 
 @np.errstate(invalid="ignore")  # 0 / 0 and inf - inf are NaN, and said to be
 def trajectory(states: Floats, others: Floats) -> Trajectory:
-    """Of states [L + 1, P, d], beside other positions' [L + 1, O, d]."""
+    """Measure states [L + 1, P, d], and compare them with other positions' [L + 1, O, d]."""
     x, y = states.astype(np.float64), others.astype(np.float64)
     before = np.concatenate([x[:1], x[:-1]])
     norms = np.linalg.norm(x, axis=-1)
@@ -47,7 +49,7 @@ def trajectory(states: Floats, others: Floats) -> Trajectory:
 
 
 def _cosine(a: Float64, b: Float64) -> Float64:
-    """Along the last axis."""
+    """Return the cosine along the last axis."""
     lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
     cosine: Float64 = (a * b).sum(-1) / lengths
     return cosine

@@ -1,7 +1,9 @@
-"""How the rows of a matrix stand to each other: cosines of all pairs and singular values. Streams; never n x n.
+"""Measures how the rows of a matrix relate to each other: cosines of all pairs and singular values. It works on blocks;
+nothing of size n x n is ever built.
 
-Computed in float32 (float64 for float64 weights), counted and summed in float64; the singular values come from the
-smaller Gram matrix, which is summed and decomposed in float64, so those under about 1e-8 of the largest are noise.
+Cosines are computed in float32 (float64 for float64 weights), counted and summed in float64; the singular values come
+from the smaller Gram matrix, which is summed and decomposed in float64, so those under about 1e-8 of the largest are
+noise.
 
 Axes: N vectors of dimension d.
 """
@@ -13,34 +15,34 @@ from typing import Literal
 import torch
 
 Check = Callable[[], None]
-"""Called between blocks; raises to stop."""
+"""A function called between blocks; it raises to stop the work."""
 
 MAX_PAIRS = 200_000_000
 MAX_PRODUCTS = 100_000_000_000
-"""Pairs, and pairs times d, up to which all are compared without being asked for: a few seconds of one core."""
+"""Pairs times d up to which all pairs are compared by default: a few seconds of one core."""
 SAMPLED_PAIRS = 1_000_000
 FINE_BINS = 4000
-"""Of the counts that quantiles are read from: 0.0005 wide."""
+"""Bins of the counts from which quantiles are read, each 0.0005 wide."""
 BINS = 200
-"""Of the histogram that is told: 0.01 wide."""
+"""Bins of the histogram that is returned, each 0.01 wide."""
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 MAX_SPECTRUM = 8192
 """The longest smaller side whose Gram matrix is decomposed."""
 NUM_CLOSEST = 16
-"""Pairs of largest |cosine| that are named."""
+"""How many pairs of largest |cosine| are named."""
 _BLOCK = 1024
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What is kept of the cosines seen so far."""
+    """What is kept of the cosines so far."""
 
     counts: torch.Tensor
     """[FINE_BINS] over [-1, 1]."""
     closest: torch.Tensor
-    """[n] the largest |cosine|, signed, with the pairs they belong to."""
+    """[n] the largest |cosine|, signed."""
     pairs: torch.Tensor
-    """[n, 2]"""
+    """[n, 2] the pairs that these belong to."""
     number: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -80,7 +82,7 @@ def geometry(
     seed: int = 0,
     spectrum: bool = True,
 ) -> dict[str, torch.Tensor]:
-    """How N vectors stand to each other, and the singular values of the matrix they make.
+    """Return how N vectors relate to each other, and the singular values of the matrix that they make.
 
     Args:
         vectors: [N, d], of any dtype and layout.
@@ -89,7 +91,7 @@ def geometry(
             each, however long it takes; None compares all where that is affordable (MAX_PAIRS, MAX_PRODUCTS), else
             SAMPLED_PAIRS of them.
         seed: of the drawing.
-        spectrum: also the singular values, where the smaller side is at most MAX_SPECTRUM.
+        spectrum: also return the singular values, where the smaller side is at most MAX_SPECTRUM.
 
     Returns:
         counts int64 [num_vectors, dimension, zero vectors (left out of the pairs), pairs there are, pairs compared,
@@ -131,7 +133,9 @@ def geometry(
 
 
 def singular_values(matrix: torch.Tensor, check: Check) -> torch.Tensor:
-    """Of a matrix [N, d], float64, largest first: the roots of the eigenvalues of its smaller Gram matrix."""
+    """Return the singular values of a matrix [N, d], float64, largest first: the roots of the eigenvalues of its
+    smaller Gram matrix.
+    """
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     width = tall.shape[1]
     gram = torch.zeros(width, width, dtype=torch.float64)
@@ -151,13 +155,13 @@ class _Units:
     vectors: torch.Tensor
     norms: torch.Tensor
     is_there: torch.Tensor
-    """[n], indices of those."""
+    """[n], the indices of the vectors that are not zero."""
 
     def __len__(self) -> int:
         return len(self.is_there)
 
     def take(self, chosen: torch.Tensor | slice) -> torch.Tensor:
-        """[k, d]"""
+        """Return the chosen vectors [k, d]."""
         rows = self.is_there[chosen]
         return self.vectors[rows].to(self.norms.dtype) / self.norms[rows, None]
 
@@ -173,7 +177,7 @@ def _blocks(vectors: torch.Tensor, check: Check) -> Iterator[torch.Tensor]:
 
 
 def _all(units: _Units, check: Check) -> _Tally:
-    """Each pair once, a block of rows against itself and those after it."""
+    """Compare each pair once, a block of rows with itself and with those after it."""
     tally = _Tally.empty()
     for i in range(0, len(units), _BLOCK):
         here = units.take(slice(i, i + _BLOCK))
@@ -194,7 +198,7 @@ def _all(units: _Units, check: Check) -> _Tally:
 
 
 def _drawn(units: _Units, wanted: int, seed: int, check: Check) -> _Tally:
-    """Pairs of different vectors, drawn with replacement."""
+    """Compare pairs of different vectors, drawn with replacement."""
     tally = _Tally.empty()
     generator = torch.Generator().manual_seed(seed)
     size = max(1, min(1 << 14, (1 << 24) // units.vectors.shape[1]))
@@ -211,7 +215,7 @@ def _drawn(units: _Units, wanted: int, seed: int, check: Check) -> _Tally:
 
 
 def _quantiles(counts: torch.Tensor) -> torch.Tensor:
-    """Read off the fine counts, evenly spread within each bin."""
+    """Read the quantiles from the fine counts, as if evenly spread within each bin."""
     cumulated = counts.cumsum(0)
     wanted = torch.tensor(QUANTILES, dtype=torch.float64) * cumulated[-1]
     bins = torch.searchsorted(cumulated, wanted).clamp(max=len(counts) - 1)

@@ -1,6 +1,6 @@
-"""One network's weights by their names, as plain matrices. Knows how they are fused; not where they come from.
+"""Reads one network's weights by their names, as plain matrices. It knows how they are fused, not where they come from.
 
-A weight is given as the network uses it, unpacked and on the CPU. One whole weight at a time is kept so, since
+A weight is returned as the network uses it, unpacked and on the CPU. One whole weight at a time is kept, since
 questions about heads ask for one layer after another.
 """
 
@@ -13,17 +13,17 @@ from model.analysis.matrices import MatrixLocation
 from model.config import ModelConfig
 
 Lookup = Callable[[str], torch.Tensor | None]
-"""A weight by the name that `model.analysis.live_weights` gives it, [out, in] or [out]; None when there is none."""
+"""Looks a weight up by the name that `model.analysis.live_weights` gives it: [out, in] or [out], or None."""
 
 _SHARED = ("embed.weight", "embed_out.weight", "head.weight", "head.bias")
-"""Of the whole model, whatever the stack."""
+"""Weights of the whole model, whatever the stack."""
 
 
 class WeightReader:
-    """Weights of one stack, by their names without the stack's."""
+    """The weights of one stack, by their names without the stack's."""
 
     def __init__(self, lookup: Lookup, prefix: str = "") -> None:
-        """prefix: "encoder." for the encoder of an encoder-decoder."""
+        """Read the stack with this prefix: "encoder." for the encoder of an encoder-decoder."""
         self._lookup = lookup
         self._prefix = prefix
         self._last: tuple[str, torch.Tensor | None] = ("", None)
@@ -36,19 +36,21 @@ class WeightReader:
         return self._last[1]
 
     def need(self, name: str) -> torch.Tensor:
-        """Raises ValueError when the network has no such weight."""
+        """Return a weight. Raises ValueError when the network has no such weight."""
         weight = self.get(name)
         if weight is None:
             raise ValueError(f"this network has no weight {name!r}")
         return weight
 
     def heads_of_output(self, name: str, head_dim: int) -> torch.Tensor:
-        """W_O of every head, [head, D, d_model], from [d_model, heads D]."""
+        """Return W_O of every head, [head, D, d_model], from [d_model, heads D]."""
         weight = self.need(name)
         return weight.T.reshape(-1, head_dim, weight.shape[0])
 
     def matrix(self, place: MatrixLocation, head: int | None = None) -> torch.Tensor:
-        """A matrix with TransformerLens's axes, or one head's part of it; a view where the network's own is no copy."""
+        """Return a matrix with TransformerLens's axes, or one head's part of it; a view where the network's own is no
+        copy.
+        """
         part = self.need(place.weight.removeprefix(self._prefix))[place.first : place.last]
         if head is not None:
             assert place.num_heads is not None
@@ -59,7 +61,7 @@ class WeightReader:
         return part.T if place.is_turned else part
 
     def head(self, config: ModelConfig, layer: int, head: int, *, is_cross: bool = False) -> Head:
-        """The factors of one query head, its key head's W_K and W_V, in float64.
+        """Return the factors of one query head, with its key head's W_K and W_V, in float64.
 
         Raises ValueError for NaN and infinite numbers, which have no singular values.
         """

@@ -1,4 +1,4 @@
-"""Questions about the weights alone, as a worker answers them. Knows which function answers which question.
+"""Answers questions about the weights alone, in the worker. It knows which function answers which question.
 
 Each question is a name and options; each answer is tensors by name. Tensors of one number per head have the axis pair,
 in the order of the option `pairs`.
@@ -90,7 +90,7 @@ def _head_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
 
 
 def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig, WeightReader]:
-    """The stack that a part is in, and its weights."""
+    """Return the configuration of the stack that a part is in, and a reader of its weights."""
     if part == "encoder" and config.encoder is not None:
         return config.encoder, WeightReader(lookup, "encoder.")
     return config, WeightReader(lookup)

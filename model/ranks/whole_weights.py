@@ -19,7 +19,7 @@ _SHARED_OUT = ("embed", "head", "qkv", "attn_out", "cross_q", "cross_kv", "cross
 
 
 class WholeWeights:
-    """Look one up by calling it: a tensor, or None when the network has none of that name."""
+    """The weights of a network: call it with a name for a tensor, or None if the network has no such weight."""
 
     def __init__(self, model: Transformer, folder: Path) -> None:
         """model: one rank's part. Raises ModelLoadError for files that are not its own."""
@@ -45,7 +45,7 @@ class WholeWeights:
         return self._own(name)
 
     def _of_up(self, path: str, last: str, kind: str, config: ModelConfig) -> torch.Tensor | None:
-        """Of gate or up, which a gated mlp keeps one under the other."""
+        """Return the weight or bias of gate or up, which a gated mlp stores one under the other."""
         if not config.gated_mlp:
             return self._read(f"{path}.up.{kind}") if last == "up" else None
         both = self._read(f"{path}.gate_up.{kind}")
