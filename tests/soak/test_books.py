@@ -4,7 +4,6 @@ import json
 import os
 import re
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import pytest
 
 from benchmarks.processes import ROOT, Server
 from benchmarks.soak import books
-from benchmarks.soak.acts import acts, pool, wrong_requests
 from benchmarks.soak.books import Findings
 from benchmarks.soak.clients import Outcome
 from benchmarks.soak.ends import FAILURES, LogLine
-from benchmarks.soak.faults import LEAST_SPACING, Fault, fault_times, put_off
+from benchmarks.soak.faults import Fault
 from benchmarks.soak.watch import API_PROCESS, MIN_LIFE, WORKER, Sample, Watch, growth_of
-from server.lifecycle.supervisor import FAILURE_WINDOW, MAX_FAILURES
 
 WHOLE = Outcome("a", "patient", "chat", 10.0, "/v1/chat/completions", 11.0, status=200, end="whole", finish=("stop",))
 LEFT = replace(WHOLE, request_id="b", behaviour="leaves early", status=None, end="left", finish=())
@@ -303,29 +300,6 @@ def test_a_leak_is_a_growth_and_noise_is_none() -> None:
     assert growth_of(1, "worker", files).problems
 
 
-def test_faults_never_make_the_supervisor_give_up() -> None:
-    assert FAILURE_WINDOW / LEAST_SPACING < MAX_FAILURES - 1
-    for seed in range(20):
-        moments = [moment for moment, _ in fault_times(seed, 1800, 40)]
-        assert all(b - a >= LEAST_SPACING for a, b in pairwise(moments))
-        assert 20 < len(moments) < 60
-        kills = [moment for moment, kind in fault_times(seed, 1800, 40) if kind == "kill"]
-        assert kills[0] == LEAST_SPACING
-        assert 600 < kills[-1] < 1200
-
-
-def test_workers_that_start_slowly_are_let_live_as_long_before_the_next_fault() -> None:
-    assert put_off(40.0, "kill", 1800, healed=10.0) == (40.0, "kill")
-    assert put_off(40.0, "kill", 1800, healed=60.0) == (60.0 + LEAST_SPACING, "kill")
-    assert put_off(1150.0, "kill", 1800, healed=1195.0)[1] == "stop"
-
-
-def test_a_soak_of_ten_minutes_leaves_a_worker_the_life_in_which_memory_is_judged() -> None:
-    for seed in range(20):
-        kills = [moment for moment, kind in fault_times(seed, 600, 40) if kind == "kill"]
-        assert kills[-1] < 600 - MIN_LIFE - 30
-
-
 def test_memory_that_nobody_lived_long_enough_to_show_is_told() -> None:
     watch = Watch(Server("127.0.0.1", 1, os.getpid()))
 
@@ -339,19 +313,3 @@ def test_memory_that_nobody_lived_long_enough_to_show_is_told() -> None:
     assert watch.unjudged() == [WORKER]
     lived(4, WORKER, MIN_LIFE)
     assert not watch.unjudged()
-
-
-def test_a_seed_draws_the_same_acts_and_every_behaviour() -> None:
-    def first(seed: int) -> list[Any]:
-        return [act for act, _ in zip(acts(seed, 3, len(pool())), range(1_000), strict=False)]
-
-    assert first(1) == first(1) != first(2)
-    assert {act.behaviour for act in first(1)} == {
-        "patient",
-        "slow",
-        "leaves early",
-        "leaves midway",
-        "leaves unsent",
-        "wrong",
-    }
-    assert {act.index for act in first(1) if act.behaviour == "wrong"} == set(range(len(wrong_requests())))

@@ -9,7 +9,7 @@ import torch
 
 from model.kernels.attention import PatternOutput
 from model.layers.attention import NativeAttention
-from tests.model.layers.test_attention import World
+from tests.model.layers.attention_world import World
 
 SENTINEL = 7.0
 

@@ -10,15 +10,13 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch, KeyRange, Span
+from model.batch import Batch, Span
 from model.config import RopeConfig
-from model.kv_cache import LayerCache
 from model.layers.attention import (
     Attention,
     AttentionRule,
@@ -29,8 +27,8 @@ from model.layers.attention import (
 )
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.rope import Rope
+from tests.model.layers.attention_world import CPU, World, mixed, scores_of
 
-CPU = torch.device("cpu")
 Kind = Callable[[], Attention]
 
 
@@ -56,97 +54,6 @@ BATCH_INVARIANT = pytest.mark.parametrize(
         pytest.param(invariant, torch.float16, id="invariant float16"),
     ],
 )
-
-
-@dataclass
-class World:
-    """Random sequences, who sees whom, and an empty cache with room for all of them."""
-
-    dtype: torch.dtype
-    causal: bool = field(default_factory=lambda: random.random() < 0.5)
-    num_sequences: int = 4
-
-    def __post_init__(self) -> None:
-        self.num_key_heads = random.choice([1, 2, 3])
-        self.num_heads = self.num_key_heads * random.choice([1, 2, 3])
-        self.dim = random.choice([4, 7, 16, 20, 48, 80])
-        self.block_size = random.choice([1, 3, 8, 16, 32, 40])
-        self.window = random.choice([None, 1, random.randint(2, 40)])
-        lengths = [random.randint(1, 70) for _ in range(self.num_sequences)]
-        shape = (self.num_heads + 2 * self.num_key_heads, self.dim)
-        self.qkv = [torch.randn(n, *shape).mul(2).to(self.dtype) for n in lengths]
-        blocks = [-(-n // self.block_size) for n in lengths]
-        free = random.sample(range(sum(blocks) + 3), sum(blocks))
-        self.tables = [[free.pop() for _ in range(count)] for count in blocks]
-        self.reach = max(lengths) + random.choice([0, 5])
-        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        self.rule = AttentionRule(
-            scale=random.choice([1.0, self.dim**-0.5]),
-            softcap=random.choice([None, random.uniform(1, 30)]),
-            bias=random.choice([None, torch.randn(self.num_heads, 2 * self.reach - 1, dtype=wide)]),
-        )
-        self.cache = self.empty_cache(sum(blocks) + 3)
-        self.num_checks = 0
-
-    def check(self) -> None:
-        self.num_checks += 1
-
-    def empty_cache(self, num_blocks: int) -> LayerCache:
-        heads, size = self.num_key_heads, self.block_size
-        return LayerCache(
-            keys=torch.full((num_blocks, heads, self.dim, size), math.nan, dtype=self.dtype),
-            values=torch.full((num_blocks, heads, size, self.dim), math.nan, dtype=self.dtype),
-        )
-
-    def step(self, attention: Attention, *pieces: tuple[int, int, int]) -> tuple[torch.Tensor, Batch, KeyRange]:
-        """Enter and attend rows start..stop of sequences: (sequence, start, stop) each. Returns q too."""
-        spans = [Span([0] * (stop - start), start, self.tables[s], 1) for s, start, stop in pieces]
-        batch = Batch(spans, self.block_size, CPU, self.check)
-        qkv = torch.cat([self.qkv[s][start:stop] for s, start, stop in pieces])
-        return attention.write_kv(qkv, None, self.cache, batch), batch, batch.key_range(self.causal, self.window)
-
-    def attend(self, attention: Attention, *pieces: tuple[int, int, int]) -> list[torch.Tensor]:
-        """[rows, H, D] of each piece."""
-        q, batch, key_range = self.step(attention, *pieces)
-        out = attention.attend(q, self.cache, batch, key_range, self.rule)
-        return [out[batch.first_rows[i] : batch.first_rows[i + 1]] for i in range(len(pieces))]
-
-    def whole(self, *sequences: int) -> list[tuple[int, int, int]]:
-        return [(s, 0, len(self.qkv[s])) for s in sequences]
-
-    def parts(self, sequence: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q [n, H, D], k and v [n, H, D] (one copy a query head), float64."""
-        qkv, heads, key_heads = self.qkv[sequence].double(), self.num_heads, self.num_key_heads
-        group = heads // key_heads
-        k, v = qkv[:, heads : heads + key_heads], qkv[:, heads + key_heads :]
-        return qkv[:, :heads], k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-
-    def sees(self, query: int, key: int) -> bool:
-        near = self.window is None or abs(query - key) < self.window
-        return near and (key <= query or not self.causal)
-
-
-def scores_of(world: World, sequence: int) -> torch.Tensor:
-    """[H, n, n] one number at a time, as the formulas have it."""
-    q, k, _ = world.parts(sequence)
-    rule, n = world.rule, len(q)
-    scores = torch.full((world.num_heads, n, n), -math.inf, dtype=torch.float64)
-    for query in range(n):
-        for key in range(n):
-            if not world.sees(query, key):
-                continue
-            score = (q[query] * k[key]).sum(-1) * rule.scale  # [H]
-            if rule.softcap is not None:
-                score = rule.softcap * torch.tanh(score / rule.softcap)
-            if rule.bias is not None:
-                score = score + rule.bias[:, key - query + world.reach - 1].double()
-            scores[:, query, key] = score
-    return scores
-
-
-def mixed(scores: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """scores [H, n, S], v [S, H, D] -> [n, H, D]."""
-    return torch.einsum("hqk,khd->qhd", torch.softmax(scores, -1), v)
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
@@ -352,42 +259,3 @@ def test_a_bias_that_is_too_short_for_a_sequence_is_refused(kind: Kind) -> None:
     world.rule = AttentionRule(1.0, bias=torch.zeros(world.num_heads, 2 * longest - 3))
     with pytest.raises(ValueError, match=f"reaches {longest - 1} positions; a sequence has {longest}"):
         world.attend(kind(), *world.whole(*range(4)))
-
-
-def test_whole_sequences_get_blocks_of_their_own() -> None:
-    batch = Batch.unchunked([[5, 6, 7], [8], [9] * 8], 4, CPU, [2, 2, 1])
-    assert [list(span.block_table) for span in batch.spans] == [[0], [1], [2, 3]]
-    assert batch.num_blocks == 4
-    assert batch.positions_array.tolist() == [0, 1, 2, 0, *range(8)]
-    assert batch.num_rows_at(1) == 4
-
-
-def test_what_a_row_sees() -> None:
-    batch = Batch([Span([0] * 3, 2, [1, 2], 1), Span([0], 0, [3], 1)], 4, CPU)
-
-    def seen(causal: bool, window: int | None) -> list[list[int]]:
-        key_range = batch.key_range(causal, window)
-        return [list(range(*pair)) for pair in zip(key_range.first_array, key_range.last_array, strict=True)]
-
-    assert seen(True, None) == [[0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0]]
-    assert seen(True, 2) == [[1, 2], [2, 3], [3, 4], [0]]
-    assert seen(False, None) == [[0, 1, 2, 3, 4]] * 3 + [[0]]
-    assert seen(False, 2) == [[1, 2, 3], [2, 3, 4], [3, 4], [0]]
-    assert batch.key_range(True, 2) is batch.key_range(True, 2)
-
-
-@pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_threads_share_every_row_and_head_once_and_take_equal_work(num_threads: int) -> None:
-    """A prompt beside rows that decode after short and long texts, in turn."""
-    lengths = [3000 if i % 2 else 8 for i in range(24)]
-    spans = [Span([0] * 700, 0, range(1, 200), 1), *(Span([0], length, range(1, 200), 1) for length in lengths)]
-    batch = Batch(spans, 16, CPU)
-    taken, shares = np.zeros((batch.num_rows, 6), int), np.zeros(num_threads)
-    for items in batch.attention_items(batch.num_rows, 6, num_threads):
-        for thread, own in enumerate(np.array_split(items.array, num_threads)):
-            for span, row, rows, head, heads in own.tolist():
-                assert batch.first_rows[span] <= row < row + rows <= batch.first_rows[span + 1]
-                taken[row : row + rows, head : head + heads] += 1
-                shares[thread] += rows * heads * (batch.positions_array[row] + 1)
-    assert (taken == 1).all()
-    assert shares.max() <= 1.1 * shares.mean()

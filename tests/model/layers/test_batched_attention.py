@@ -14,7 +14,7 @@ from model.layers import batched_attention
 from model.layers.attention import AttentionRule, PlainAttention
 from model.layers.batched_attention import BatchedAttention
 from model.layers.decode_batch import DecodeBatch, most_blocks, pack, packed_size
-from tests.model.layers.test_attention import World, mixed, scores_of
+from tests.model.layers.attention_world import World, mixed, scores_of
 
 CPU = torch.device("cpu")
 DEVICES = [

@@ -4,14 +4,12 @@ others, for every family.
 
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from model.checkpoint.weight_files import load_weights
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
 from model.network.sublayers import Feedforward
@@ -19,7 +17,6 @@ from model.network.transformer import Transformer
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
-    EmbedTask,
     EngineRequest,
     HeadScoresTask,
     LensTask,
@@ -28,7 +25,7 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
-from tests import reference, tiny
+from tests import tiny
 from tests.server.engine.driving import Load, alone, build, everything, generate, request, run
 
 CLOSE = 2e-4
@@ -250,156 +247,6 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
     )
     trace = run(build(model), [replace(asked, task=TraceTask(points=points))])[asked.uid]
     return np.concatenate([trace.array(point.name) for point in points])
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma2", "opt", "t5", "bart"])
-def test_the_lens_at_the_last_layer_is_what_the_model_says(model_of: Load, name: str) -> None:
-    model, config = model_of(name), model_of(name).config
-    layers = tuple(range(config.num_layers + 1))
-    task = LensTask(layers=layers, positions=(13, 2), top_k=5, target_token_ids=(7, 9))
-    asked = ask(model, 0, 15, task)
-    found = run(build(model, max_num_batched_tokens=8, max_num_seqs=8), [asked])[0]
-    assert found == alone(model, [asked])[0]
-    trace = alone(model, [request(0, asked.prompt_token_ids, everything(config), encoded=asked.encoder_token_ids)])[0]
-    logits = torch.from_numpy(trace.array("decoder.logits" if config.encoder else "logits").copy())[[13, 2]]
-    logprobs = logits.double().log_softmax(-1)
-    best = logprobs.sort(dim=-1, descending=True, stable=True)
-    assert (found.array("lens.ids")[-1] == best.indices[:, :5].numpy()).all()
-    assert np.allclose(found.array("lens.logprobs")[-1], best.values[:, :5], atol=1e-5)
-    assert np.allclose(found.array("lens.entropy")[-1], -(logprobs.exp() * logprobs).sum(-1), atol=1e-4)
-    assert np.allclose(found.array("lens.target_logprobs")[-1], logprobs[:, [7, 9]], atol=1e-5)
-    ranks = 1 + (logits[:, None] > logits[:, [7, 9], None]).sum(-1)
-    assert (found.array("lens.target_ranks")[-1] == ranks.numpy()).all()
-
-
-@pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
-def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
-    model_of: Load, name: str, tmp_path: Path
-) -> None:
-    model, config = model_of(name), model_of(name).config
-    weights = load_weights(tiny.make_variant(name, tmp_path), config, torch.float64)
-    positions, targets = [13, 2, 7], random.sample(range(tiny.VOCAB_SIZE), 3)
-    layers = tuple(range(config.num_layers, -1, -1))
-    task = LensTask(layers=layers, positions=tuple(positions), top_k=5, target_token_ids=tuple(targets))
-    asked = ask(model, 0, 15, task)
-    found = run(build(model, max_num_batched_tokens=8, max_num_seqs=8), [asked])[0]
-    trace = reference.run(config, weights, list(asked.prompt_token_ids), list(asked.encoder_token_ids))
-    states = [trace.of_layers("hook_resid_pre")[0], *trace.of_layers("hook_resid_post")]
-    for row, layer in enumerate(layers):
-        expected = reference.lens(config, weights, states[layer][positions]).log_softmax(-1)
-        ids = torch.from_numpy(found.array("lens.ids")[row].copy()).long()
-        assert all(len(set(likeliest)) == 5 for likeliest in ids.tolist())
-        # Two that are as likely but for rounding may change places.
-        assert np.allclose(expected.gather(1, ids), expected.topk(5).values, atol=CLOSE)
-        assert np.allclose(found.array("lens.logprobs")[row], expected.topk(5).values, atol=CLOSE)
-        assert np.allclose(found.array("lens.entropy")[row], -(expected.exp() * expected).sum(-1), atol=CLOSE)
-        of_targets = expected[:, targets]
-        assert np.allclose(found.array("lens.target_logprobs")[row], of_targets, atol=CLOSE)
-        first, last = ((expected[:, None] > of_targets[..., None] + by).sum(-1) for by in (CLOSE, -CLOSE))
-        ranks = torch.from_numpy(found.array("lens.target_ranks")[row].copy())
-        assert ((first < ranks) & (ranks <= last)).all()
-
-
-@pytest.mark.parametrize("name", ["llama", "bert"])
-def test_head_scores_are_those_of_the_pattern(model_of: Load, name: str) -> None:
-    model = model_of(name)
-    part = "encoder" if model.config.kind == "encoder" else "decoder"
-    prompt = [5, 6, 7, 5, 6, 8, 5, *text(14)]
-    pairs = ((1, 2), (0, 0), (1, 0))
-    scores = HeadScoresTask(pairs=pairs, offsets=(4, 30), part=part)  # type: ignore[arg-type]
-    capture = AttentionCapture(pairs=pairs, part=part)  # type: ignore[arg-type]
-    engine = build(model, max_num_batched_tokens=8, max_num_seqs=8)
-    answers = run(engine, [request(0, prompt, scores), request(1, prompt, AttentionTask(capture=capture))])
-    found, pattern = answers[0].array("heads.scores"), answers[1].array("attention")
-    expected = np.zeros((3, len(prompt), 8))
-    for pair in range(3):
-        for q in range(len(prompt)):
-            row = pattern[pair, q].astype(np.float64)
-            matches = [p + 1 for p in range(q) if prompt[p] == prompt[q]]
-            expected[pair, q] = [
-                row[q - 1] if q else 0,
-                row[q],
-                row[0],
-                -sum(x * np.log(x) for x in row if x > 0),
-                sum(x * abs(q - k) for k, x in enumerate(row)),
-                sum(row[k] for k in matches),
-                row[q - 4] if q >= 4 else 0,
-                0,
-            ]
-    assert np.allclose(found, expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", [*tiny.ENCODERS, *tiny.ENCODER_DECODERS])
-def test_an_encoder_answers_a_batch_as_each_alone(model_of: Load, name: str) -> None:
-    model = model_of(name)
-    last = model.config.num_heads - 1
-    pairs = ((0, 1), (1, last))
-    tasks: list[Task] = [
-        EmbedTask(pooling="mean"),
-        EmbedTask(pooling="cls", layer=1),
-        EmbedTask(pooling="none", layer=0),
-        EmbedTask(pooling="last"),
-        AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", queries=(3, 0), top_k=4)),
-        AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", kind="scores", resize=5)),
-        HeadScoresTask(pairs=pairs, part="encoder"),
-        everything(model.config, "encoder"),
-    ]
-    texts = [text(random.randrange(4, 40)) for _ in tasks]
-    is_alone = model.config.kind == "encoder"
-    requests = [
-        request(uid, words if is_alone else (), task, encoded=() if is_alone else words)
-        for uid, (words, task) in enumerate(zip(texts, tasks, strict=True))
-    ]
-    engine = build(model, num_blocks=2, max_num_seqs=5, max_num_batched_tokens=60)
-    assert run(engine, requests) == alone(model, requests)
-    assert engine.stats().computed_tokens_total == sum(map(len, texts))
-
-
-def test_a_text_longer_than_the_budget_runs_in_one_pass(model_of: Load) -> None:
-    model = model_of("bert")
-    requests = [request(uid, text(length), EmbedTask(pooling="mean")) for uid, length in enumerate((3, 50, 4))]
-    engine = build(model, max_num_batched_tokens=10, max_num_seqs=4)
-    assert run(engine, requests) == alone(model, requests)
-
-
-@pytest.mark.parametrize("name", tiny.ENCODER_DECODERS)
-def test_an_encoder_decoder_says_what_transformers_says(model_of: Load, name: str, tmp_path: Path) -> None:
-    model = model_of(name)
-    theirs = tiny.theirs(tiny.make_variant(name, tmp_path), torch.float32)
-    start = model.config.decoder_start_token_id
-    assert start is not None
-    requests, expected = [], {}
-    for uid in range(6):
-        encoded, decoded = text(random.randrange(2, 30)), [start, *text(uid % 3)]
-        requests.append(request(uid, decoded, generate(12, ignore_eos=True), encoded=encoded))
-        expected[uid] = decoded.copy()
-        with torch.inference_mode():
-            for _ in range(12):
-                logits = theirs(
-                    input_ids=torch.tensor([encoded]), decoder_input_ids=torch.tensor([expected[uid]])
-                ).logits
-                expected[uid].append(int(logits[0, -1].argmax()))
-    tight = build(model, num_blocks=22, max_num_batched_tokens=20, max_num_seqs=6)
-    for engine in (build(model), tight):
-        for uid, answer in run(engine, requests).items():
-            assert answer.tokens == expected[uid][-12:]
-
-
-@pytest.mark.parametrize("name", tiny.ENCODER_DECODERS)
-def test_prefix_hits_of_a_decoder_need_the_same_text_encoded(model_of: Load, name: str) -> None:
-    model = model_of(name)
-    decoded, encoded, other = text(20), text(15), text(15)
-    engine = build(model)
-    requests = [
-        request(uid, decoded, generate(5, logprobs=3, ignore_eos=True), encoded=words)
-        for uid, words in enumerate((encoded, other, encoded))
-    ]
-    hits = []
-    for each in requests:
-        assert run(engine, [each]) == alone(model, [each])
-        hits.append(engine.stats().prefix_cache_hits_total)
-    assert hits[0] == hits[1] == 0
-    assert hits[2] > 0
 
 
 @pytest.mark.parametrize(

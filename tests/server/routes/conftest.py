@@ -1,0 +1,24 @@
+"""Engines over small random checkpoints, one of each kind, and the routes in front of them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import Site, site
+from tests.tiny import make_variant
+
+FAMILIES = ("llama-gqa", "bert", "bart")
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, InlineEngine]:
+    return {name: InlineEngine(folder=make_variant(name, tmp_path_factory.mktemp(name))) for name in FAMILIES}
+
+
+@pytest.fixture
+async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], tmp_path: Path) -> AsyncIterator[Site]:
+    engine = engines[getattr(request, "param", "llama-gqa")]
+    async with site(tmp_path, engine, config=engine.model_config) as built:
+        yield built
