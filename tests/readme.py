@@ -26,7 +26,7 @@ DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
 ADDRESS = "localhost:8000"
-PYTHON_EXAMPLE = r"^```python\n(.*?)^```\n\n```text\n(.*?)^```"
+PYTHON_EXAMPLE = r"^```python\n((?:(?!```)[^\n]*\n)*)```\n\n```text\n(.*?)^```"
 
 
 @dataclass(frozen=True)

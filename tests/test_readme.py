@@ -1,4 +1,4 @@
-"""README and docs/ are true: their tables are the code's, examples run and print what they say.
+"""README and docs/ are true: their tables are the code's, examples run and print what they say, links lead somewhere.
 
 `python -m tests.readme` rewrites what these tests compare.
 """
@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,32 @@ def test_every_route_that_a_document_names_is_there(server: Server) -> None:
     named = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in ROUTE.findall(text)}
     assert len(named) > len(described)
     assert not named - known
+
+
+FOLDERS = ("benchmarks", "clients", "deploy", "docs", "model", "server", "tests")
+NOTES = ROOT / "benchmarks" / "NOTES.md"
+
+
+def headings(path: Path) -> set[str]:
+    """The anchors that GitHub gives to a document's headings."""
+    titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, NOTES], ids=lambda path: path.name)
+def test_a_document_links_to_files_and_headings_that_are_there(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if "://" not in target:
+            name, _, anchor = target.partition("#")
+            path = (document.parent / name).resolve() if name else document
+            assert path.is_file(), target
+            assert not anchor or anchor in headings(path), target
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, NOTES], ids=lambda path: path.name)
+def test_a_document_names_files_that_are_there(document: Path) -> None:
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", document.read_text(encoding="utf-8"))
+    assert not [name for name in named if not (ROOT / name).exists()]
 
 
 def test_every_folder_of_the_code_is_described() -> None:
