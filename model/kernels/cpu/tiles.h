@@ -7,7 +7,7 @@
 // normal one counts as 0. So no row's bits depend on the rows beside it.
 //
 // How tiles are used, and that weights are not cut for the first cache, was measured with kernels before these
-// (benchmarks/NOTES.md); these are unmeasured in bfloat16.
+// (benchmarks/NOTES-archive.md); these are unmeasured in bfloat16.
 #pragma once
 
 #include "blocks.h"
