@@ -1,4 +1,6 @@
-"""Holds one step's work as tensors: rows of several sequences, end to end. It knows positions and blocks, not requests."""
+"""Holds one step's work as tensors: rows of several sequences, end to end. It knows positions and blocks, not
+requests.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

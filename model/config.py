@@ -1,4 +1,4 @@
-"""What a network is built from, as plain data. Knows the field's words; refuses to know files, tensors and servers.
+"""Defines what a network is built from, as plain data. It knows the field's terms, but no files, tensors or servers.
 
 Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """
@@ -9,7 +9,7 @@ from typing import Literal
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rmsnorm", "layernorm"]
 NormPlacement = Literal["pre", "post", "sandwich", "output"]
-"""Of a sublayer f: x + f(norm(x)) | norm(x + f(x)) | x + norm2(f(norm1(x))) | x + norm(f(x))."""
+"""Where a sublayer f is normed: x + f(norm(x)) | norm(x + f(x)) | x + norm2(f(norm1(x))) | x + norm(f(x))."""
 QkNorm = Literal["head", "full"]
 """An RMSNorm of q and k before rotation: of each head alone (Qwen3, Gemma 3), or over all heads at once (OLMo-2)."""
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
@@ -18,19 +18,19 @@ RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
-    """Rotary embedding: which frequencies, and how they are stretched past the trained length."""
+    """A rotary embedding: its frequencies, and how they are stretched past the trained length."""
 
     rope_type: RopeType = "default"
     dims: int | None = None
-    """Leading dimensions of each head that turn; None: all of them (GPT-NeoX and Phi turn a part)."""
+    """Leading dimensions of each head that are rotated, or None for all of them (GPT-NeoX and Phi rotate a part)."""
     theta: float = 10000.0
     max_position: int
     """Positions the checkpoint declares (max_position_embeddings)."""
     original_max_position: int
-    """Positions it was first trained on, before it was stretched; equal to max_position where nothing is said."""
+    """Positions it was first trained on, before it was stretched; equal to max_position if the files don't say."""
     factor: float | None = None
     attention_factor: float | None = None
-    """Multiplies cos and sin (yarn, longrope); None derives it from the factor."""
+    """What cos and sin are multiplied by (yarn, longrope); None derives it from the factor."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     beta_fast: float = 32.0
@@ -45,20 +45,20 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionBiasConfig:
-    """A number for each (distance bucket, head), added to the scaled scores of every layer (Raffel et al. 2020,
-    arXiv:1910.10683, section 2.1).
+    """Position biases: a number for each (distance bucket, head), added to the scaled scores of every layer (Raffel et
+    al. 2020, arXiv:1910.10683, section 2.1).
     """
 
     num_buckets: int
     max_distance: int
     bidirectional: bool
-    """Half of the buckets are for keys after the query."""
+    """Whether half of the buckets are for keys after the query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A transformer stack and what stands before and after it, in the field's words. Sizes count elements, lengths
-    count tokens.
+    """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
+    tokens.
 
     An encoder-decoder is a decoder whose `encoder` describes the other stack.
     """
@@ -66,9 +66,10 @@ class ModelConfig:
     architecture: str
     """The class of `transformers`, e.g. LlamaForCausalLM."""
     family: str
-    """Of model/checkpoint/registry.py: chooses the reader of config.json and the table of weight names."""
+    """The family in model/checkpoint/registry.py: it chooses the reader of config.json and the table of weight names.
+    """
     kind: Kind = "decoder"
-    """Of the whole model. The `encoder` of an encoder-decoder is of kind "encoder"."""
+    """The kind of the whole model. The `encoder` of an encoder-decoder is of kind "encoder"."""
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -82,76 +83,83 @@ class ModelConfig:
     norm_eps: float
     norm_placement: NormPlacement = "pre"
     norm_bias: bool = True
-    """Of LayerNorms; an RMSNorm has none."""
+    """Whether LayerNorms have a bias; an RMSNorm has none."""
     norm_weight_offset: float = 0.0
-    """Added to every norm's weight, in float32, before the product is rounded to the model's dtype: 1 for Gemma."""
+    """What is added to every norm's weight, in float32, before the product is rounded to the model's dtype: 1 for
+    Gemma.
+    """
     final_norm: bool = True
     embedding_norm: bool = False
-    """A norm between the embedding and the first block."""
+    """Whether there is a norm between the embedding and the first block."""
     first_attention_norm: bool = True
-    """False: block 0 has no norm before its attention (ModernBERT, whose embedding is normed already)."""
+    """Whether block 0 has a norm before its attention (not in ModernBERT, whose embedding is normed already)."""
     parallel_blocks: bool = False
-    """x + attention(norm1(x)) + mlp(norm2(x)), as GPT-NeoX."""
+    """Whether a block is x + attention(norm1(x)) + mlp(norm2(x)), as in GPT-NeoX."""
     qk_norm: QkNorm | None = None
     activation: Activation
     gated_mlp: bool
     attention_bias: bool
-    """Of the q, k and v projections."""
+    """Whether the q, k and v projections have biases."""
     attention_out_bias: bool
     mlp_bias: bool
     rope: RopeConfig | None
     local_rope: RopeConfig | None = None
-    """Of the layers that have a window, where they differ (Gemma 3, ModernBERT); None: `rope` is everybody's."""
+    """The embedding of the layers that have a window, if it differs (Gemma 3, ModernBERT); None: all layers use `rope`.
+    """
     learned_positions: bool
     sinusoidal_positions: bool = False
-    """A fixed table in place of a learned one (Marian): sines in the first half, cosines in the second."""
+    """Whether positions are a fixed table in place of a learned one (Marian): sines in the first half, cosines in the
+    second.
+    """
     position_offset: int = 0
-    """Row of the position table that position 0 reads: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
+    """The row of the position table that position 0 reads: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
     num_token_types: int = 0
     """Rows of the token type table; row 0 is added to every token (one text, one segment)."""
     embedding_size: int | None = None
-    """Width of the token table where it differs from `hidden_size` (OPT-350m); projected in and out."""
+    """Width of the token table if it differs from `hidden_size` (OPT-350m); projections lead in and out."""
     embedding_scale: float = 1.0
-    """Multiplies the token's vector: sqrt(d) for Gemma, rounded to the model's dtype first."""
+    """What the token's vector is multiplied by: sqrt(d) for Gemma, rounded to the model's dtype first."""
     position_bias: PositionBiasConfig | None = None
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0
-    """Multiplies the last hidden state before the head: d^-0.5 for a tied T5."""
+    """What the last hidden state is multiplied by before the head: d^-0.5 for a tied T5."""
     has_head: bool = True
     """Whether logits exist; False for encoders."""
     attention_scale: float
-    """Multiplies q.k; 1 for T5."""
+    """What q.k is multiplied by; 1 for T5."""
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     sliding_windows: tuple[int | None, ...] = ()
-    """One for each layer, or () when there are none: a query at p sees keys k with |p - k| < window; None sees all."""
+    """One window for each layer, or () when there are none: a query at p sees keys k with |p - k| < window; None sees
+    all.
+    """
     causal: bool = True
     cross_attention: bool = False
-    """Each block also attends to the encoder's output, between its attention and its mlp."""
+    """Whether each block also attends to the encoder's output, between its attention and its mlp."""
     encoder: "ModelConfig | None" = None
     """The other stack of an encoder-decoder. It shares the token table."""
     decoder_start_token_id: int | None = None
-    """What the decoder of an encoder-decoder is given first."""
+    """The token that the decoder of an encoder-decoder gets first."""
     forced_bos_token_id: int | None = None
-    """What the decoder of an encoder-decoder must say first (BART's summarisers: <s>)."""
+    """The token that the decoder of an encoder-decoder must generate first (BART's summarisers: <s>)."""
     suppressed_token_ids: tuple[int, ...] = ()
-    """What an encoder-decoder never says (Marian: the padding, which its logits do not rule out)."""
+    """The tokens that an encoder-decoder never generates (Marian: the padding, which its logits do not rule out)."""
     pad_token_id: int | None = None
     dtype: str = "float32"
-    """What the checkpoint was saved in: float32, bfloat16, float16, float64."""
+    """The dtype that the checkpoint was saved in: float32, bfloat16, float16, float64."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    """Of generation_config.json, then of config.json; any of them ends a text."""
+    """The tokens that end a text, from generation_config.json, else from config.json; any of them does."""
 
     def window_of(self, layer: int) -> int | None:
-        """The sliding window of a layer, None where it sees everything."""
+        """Return the sliding window of a layer, or None if it sees everything."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
     @property
     def num_matrix_parameters(self) -> int:
-        """Weights that a token of each stack is multiplied by: all matrices, the head's included, without norms and
-        biases.
+        """Return the number of weights that a token of each stack is multiplied by: all matrices, the head's included,
+        without norms and biases.
         """
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
         mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size

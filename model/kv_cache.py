@@ -1,5 +1,5 @@
-"""The keys and values of every running sequence, in blocks. Owns the memory; which block is whose is the scheduler's to
-say.
+"""Stores the keys and values of every running sequence, in blocks. It owns the memory; the scheduler decides which
+block belongs to which sequence.
 """
 
 from dataclasses import dataclass
@@ -10,16 +10,17 @@ from model.checkpoint import anonymous_memory
 from model.config import ModelConfig
 
 _PIECE = 32
-"""Blocks of one layer whose keys or values are touched at a time, which nothing else that needs memory of the kernel
-can interrupt: of the 124M checkpoint in bfloat16 a megabyte and a half, some milliseconds."""
+"""Blocks of one layer whose keys or values are touched at a time, during which nothing else that needs memory from the
+kernel can run: a megabyte and a half of the 124M checkpoint in bfloat16, some milliseconds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
     """One layer's cache.
 
-    keys [block, key head, d_head, block_size]: a query meets a block of keys side by side;
-    values [block, key head, block_size, d_head].
+    keys [block, key head, d_head, block_size]: a query reads a block of keys side by side; values [block, key head,
+    block_size, d_head].
     """
 
     keys: torch.Tensor
@@ -29,7 +30,7 @@ class LayerCache:
     def zeros(
         cls, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
     ) -> "LayerCache":
-        """Blocks for one layer of `config`."""
+        """Return zeroed blocks for one layer of `config`."""
         heads, dim = config.num_kv_heads, config.head_dim
         return cls(
             keys=anonymous_memory.zeros((num_blocks, heads, dim, block_size), dtype, device),
@@ -38,7 +39,7 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` a layer. Its pages come from the kernel as they are used, or before that by `touch`."""
+    """One `LayerCache` a layer. The kernel allocates its pages as they are used, or before that by `touch`."""
 
     def __init__(
         self, config: ModelConfig, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
@@ -50,9 +51,10 @@ class KVCache:
         ]
 
     def touch(self) -> None:
-        """Have memory for all blocks, in the order of their numbers. Another thread may do so while they are in use.
+        """Allocate memory for all blocks, in the order of their numbers. Another thread may do so while they are in
+        use.
 
-        From then on the memory that a server takes stays flat. Ends early where the kernel does not do that.
+        From then on the memory that a server takes stays flat. It ends early if the kernel cannot do that.
         """
         tensors = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
         pieces = (tensor[i : i + _PIECE] for i in range(0, self.num_blocks, _PIECE) for tensor in tensors)
@@ -60,5 +62,5 @@ class KVCache:
 
     @staticmethod
     def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
-        """Bytes that one block takes over all layers."""
+        """Return the bytes that one block takes over all layers."""
         return 2 * config.num_layers * config.num_kv_heads * config.head_dim * block_size * dtype.itemsize

@@ -217,7 +217,8 @@ CAPTURES = (
         ask("sum by (instance) (rate(lightwell_capture_seconds_total{HERE}[SPAN]))", "{{instance}}"), width=6,
     ),
     lines(
-        "Captures refused", "reqps", "budget_full (429): too much in flight. answer_too_large (413): asked for too much.",
+        "Captures refused", "reqps",
+        "budget_full (429): too much in flight. answer_too_large (413): asked for too much.",
         ask("sum by (reason) (rate(lightwell_capture_rejected_total{HERE}[SPAN]))", "{{reason}}"), width=6,
     ),
 )  # fmt: skip

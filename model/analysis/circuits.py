@@ -21,7 +21,9 @@ import torch
 
 @dataclass(frozen=True)
 class Head:
-    """The factors of one head, float64, and the R of each one's QR, computed once: ||factor X|| = ||R X|| for every X."""
+    """The factors of one head, float64, and the R of each one's QR, computed once: ||factor X|| = ||R X|| for every
+    X.
+    """
 
     w_q: torch.Tensor
     """[d_model, D]"""

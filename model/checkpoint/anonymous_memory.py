@@ -1,7 +1,7 @@
-"""Memory of a tensor's own: straight from the kernel, to which it returns when the tensor goes.
+"""Allocates memory for single tensors straight from the kernel, to which it returns when the tensor is freed.
 
-For what is large: the C library keeps what was freed for later, and weights that are read only to be packed would stay
-in the process for good. Knows nothing of what the tensors mean.
+It is for large tensors: the C library keeps what was freed for later, and weights that are read only to be packed would
+stay in the process for good. This module knows nothing of what the tensors mean.
 """
 
 import ctypes
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import torch
 
 _SMALL = 1 << 16
-"""Bytes under which the C library's memory will do."""
+"""Bytes below which the C library's memory is used."""
 _POPULATE_WRITE = 23
-"""MADV_POPULATE_WRITE of Linux 5.14: hand out the pages of a range now, and leave what they hold as it is."""
+"""MADV_POPULATE_WRITE of Linux 5.14: allocate the pages of a range now, and leave their contents as they are."""
 _madvise = getattr(ctypes.CDLL(None), "madvise", None)
 if _madvise is not None:
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-    """On a CPU its pages are handed out by the kernel when they are first used, or by `touch`."""
+    """Return a tensor of zeros. On a CPU the kernel allocates its pages when they are first used, or by `touch`."""
     num_bytes = torch.Size(shape).numel() * dtype.itemsize
     if torch.device(device).type != "cpu" or num_bytes < _SMALL:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -29,7 +29,7 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) 
 
 
 def touch(x: torch.Tensor) -> bool:
-    """Have the kernel hand out the pages of a contiguous tensor that lack any; what it holds stays. False where it does
+    """Have the kernel allocate the pages that a contiguous tensor lacks; its contents stay. Return False if it does
     not: an older kernel, or no memory.
     """
     first = x.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE

@@ -1,13 +1,13 @@
-"""Turns what the user named into a local model folder. Knows folders and hub ids; refuses to know what the files mean.
+"""Turns the model that the user named into a local folder. It knows folders and hub ids, but not what the files mean.
 
-Never imports torch: the API process resolves the same folder as the worker.
+It never imports torch: the API process resolves the same folder as the worker.
 """
 
 import re
 from pathlib import Path
 
 PACKAGED = Path(__file__).parent.parent / "fables"
-"""The default model, shipped inside the package."""
+"""The folder of the default model, shipped inside the package."""
 
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 # Only what a text model is read from. The patterns' `*` also matches `/`, hence the folders to leave out.
@@ -40,9 +40,9 @@ def resolve(name_or_path: str | None) -> Path:
 
 
 def resolve_config(name_or_path: str) -> Path:
-    """Return the file that a model's configuration stands in: a file, a folder's config.json, or a hub id's.
+    """Return the file that contains a model's configuration: the file itself, a folder's config.json, or a hub id's.
 
-    Nothing else of a hub id is downloaded. Raises ModelLoadError as `resolve` does.
+    Nothing else of a hub id is downloaded. Raises ModelLoadError in the same cases as `resolve`.
     """
     path = Path(name_or_path).expanduser()
     if path.exists():

@@ -1,6 +1,6 @@
-"""How a checkpoint wants its tokens chosen: the sampler's settings in generation_config.json, as vLLM takes them.
+"""Reads how a checkpoint wants its tokens sampled: the settings in generation_config.json, as vLLM takes them.
 
-They are the defaults of requests; what a request says counts before them.
+They are the defaults of requests; what a request sets wins over them.
 """
 
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from model.checkpoint.families.fields import Fields, read_object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """What requests that say nothing else sample with."""
+    """The sampling settings of requests that set none."""
 
     temperature: float = 1.0
-    """0 is greedy."""
+    """The temperature; 0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """0 keeps all tokens."""
+    """The number of most likely tokens to keep; 0 keeps all."""
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
@@ -25,7 +25,7 @@ class SamplingDefaults:
 
 
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:
-    """Read generation_config.json, where there is one; a field that it lacks, or that is null, has our default.
+    """Read generation_config.json, if there is one; a field that is absent or null gets our default.
 
     Raises ModelLoadError for a value that no request may have.
     """

@@ -1,5 +1,5 @@
-"""Which architectures can be served, and the one way from a model folder's config.json to a ModelConfig. Knows names
-and the files; what the fields mean is for the families to say.
+"""Lists the architectures that can be served, and turns a model folder's config.json into a ModelConfig. It knows names
+and files; what the fields mean is up to the families.
 """
 
 import difflib
@@ -65,12 +65,12 @@ ARCHITECTURES = tuple(Architecture(name, family) for family in FAMILIES for name
 
 
 def family_of(config: ModelConfig) -> Family:
-    """The family whose reader made `config`."""
+    """Return the family whose reader made `config`."""
     return _BY_NAME[config.family]
 
 
 def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
-    """The architecture that a parsed config.json names.
+    """Return the architecture that a parsed config.json names.
 
     Raises ModelLoadError, with the nearest supported ones first, when it names none of them.
     """
@@ -90,11 +90,11 @@ def find_architecture(hf_config: Mapping[str, Any]) -> Architecture:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Read config.json and generation_config.json of a folder; or a configuration in a file of any name, and what
-    generation_config.json stands beside it.
+    """Read config.json and generation_config.json of a folder, or a configuration in a file of any name and the
+    generation_config.json next to it, if there is one.
 
-    Raises ModelLoadError, naming the field and the value, when the architecture or one of its options is not
-    supported, or when the files make no sense.
+    Raises ModelLoadError, naming the field and the value, when the architecture or one of its options is not supported,
+    or when the files make no sense.
     """
     written = folder if folder.is_file() else folder / "config.json"
     hf = Fields(read_object(written))
@@ -116,7 +116,8 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder: Path) -> ModelConfig:
-    """Whether the head is a matrix of its own, where it may be and config.json does not tell: as the files have it.
+    """Set whether the head is a matrix of its own, if it may be one and config.json does not say: it is what the files
+    have.
 
     Without files it is what config.json says, which is what `transformers` builds.
     """
@@ -128,10 +129,10 @@ def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder
 
 
 def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelConfig:
-    """What an encoder-decoder's answer begins with, and what it never contains.
+    """Set the tokens that an encoder-decoder's answer begins with, and those that it never contains.
 
-    generation_config.json wins; files of before it existed say it in config.json. The start is the first that is there
-    of decoder_start_token_id, bos_token_id (as in transformers) and pad_token_id (T5's).
+    generation_config.json wins; older checkpoints have them in config.json. The start is the first that is there of
+    decoder_start_token_id, bos_token_id (as in transformers) and pad_token_id (T5's).
     """
     written = Fields({**hf.values, **{k: v for k, v in generation.values.items() if v is not None}}, hf.file)
     starts = (written.optional_int(f"{name}_token_id") for name in ("decoder_start", "bos", "pad"))
@@ -147,7 +148,7 @@ def _with_start(config: ModelConfig, hf: Fields, generation: Fields) -> ModelCon
 
 
 def _suppressed(written: Fields) -> tuple[int, ...]:
-    """The single tokens among `bad_words_ids`, and `suppress_tokens`."""
+    """Return the single tokens among `bad_words_ids`, and `suppress_tokens`."""
     words = written.values.get("bad_words_ids") or []
     if not isinstance(words, list) or not all(isinstance(word, list) for word in words):
         raise written.refuse("bad_words_ids", "a list of lists of token ids is expected")

@@ -1,14 +1,18 @@
-"""Which tensors a folder's safetensors files hold, by name. Knows the head of the format; reads no tensor, no torch."""
+"""Lists the tensors that a folder's safetensors files hold, by name. It knows the format's header; it reads no tensor
+and needs no torch.
+"""
 
 import json
 from pathlib import Path
 
 _MAX_HEADER = 100_000_000
-"""Bytes; the format's own bound."""
+"""Most bytes of a header; the format's own limit."""
 
 
 def tensor_names(folder: Path) -> frozenset[str] | None:
-    """The names; None for a folder without such files, or with some that cannot be read (loading will say why)."""
+    """Return the names, or None for a folder without such files or with one that cannot be read (loading will say
+    why).
+    """
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     try:
         if single.is_file():
@@ -21,7 +25,9 @@ def tensor_names(folder: Path) -> frozenset[str] | None:
 
 
 def _header(path: Path) -> list[str]:
-    """u64 length, then a JSON object with an entry a tensor (github.com/huggingface/safetensors)."""
+    """Return the names in a file's header: u64 length, then a JSON object with an entry for each tensor
+    (github.com/huggingface/safetensors).
+    """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _MAX_HEADER:

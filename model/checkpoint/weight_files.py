@@ -1,7 +1,7 @@
-"""Reads the weights of a model folder into our names. Knows the file formats; refuses to know what a weight does.
+"""Reads the weights of a model folder into our names. It knows the file formats, but not what a weight does.
 
 safetensors first, single or sharded; else pytorch_model.bin, opened with `weights_only=True`, which runs no code from
-the file. Tensors are copied one by one into their final place and dtype: the peak is one model and one tensor.
+the file. Tensors are copied one by one into their final place and dtype: peak memory is one model and one tensor.
 """
 
 import json
@@ -20,23 +20,23 @@ from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights
 from model.config import ModelConfig
 
 Progress = Callable[[int, int], None]
-"""Called with bytes done and bytes in all, counted as they stand in the file."""
+"""A callback that gets the bytes done and the bytes in all, counted as they are stored in the files."""
 Part = Callable[[str, torch.Tensor], torch.Tensor]
-"""Of a whole weight, by our name, what is wanted; a view will do."""
+"""Returns the part of a whole weight that is wanted, given our name of it; a view will do."""
 
 _SHOWN = 8
-"""Names told in one error; the rest are counted."""
+"""Most names in one error; the rest are counted."""
 _ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 _TORCH_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One tensor of the files, not read yet."""
+    """One tensor of the files, not yet read."""
 
     shape: tuple[int, ...]
     dtype: str
-    """safetensors' name of it."""
+    """The dtype, by safetensors' name."""
     file: "_File"
 
     @property
@@ -100,7 +100,7 @@ class _TorchFile:
 
 
 def _is_zip(path: Path) -> bool:
-    """Only torch's zip format can be mapped; the one before 1.6 is read whole."""
+    """Return whether a file has torch's zip format: only that can be mapped; the one before 1.6 is read whole."""
     with path.open("rb") as file:
         return file.read(2) == b"PK"
 
@@ -112,21 +112,21 @@ _FORMATS: tuple[tuple[str, Callable[[Path], _File]], ...] = (
 
 
 class WeightFiles:
-    """The weight files of a folder, open, in our names."""
+    """The open weight files of a folder, in our names."""
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
-        """Raises ModelLoadError as `load_weights` does for files that do not fit `config`."""
+        """Open the files. Raises ModelLoadError, as `load_weights` does, for files that do not fit `config`."""
         self._entries, self._table = _open(folder), table_of(config)
         self.weights = {weight.name: weight for weight in weights_of(config)}
         self._names = {self._table.short(name): name for name in self._entries}
         _check(folder, config, self.weights.values(), self._entries, self._names)
 
     def num_bytes(self, name: str) -> int:
-        """As it stands in the files."""
+        """Return the bytes of a weight as it is stored in the files."""
         return sum(self._entry(source).num_bytes for source in self.weights[name].sources)
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
-        """One weight, contiguous."""
+        """Return one weight, contiguous."""
         weight = self.weights[name]
         target = anonymous_memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
         row = 0
@@ -138,7 +138,9 @@ class WeightFiles:
         return target
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
-        """Raise for a head that config.json ties to the token table, of which `embed` is a part."""
+        """Raise for a head that config.json ties to the token table and that differs from it; `embed` is the table's
+        part.
+        """
         copies = {self._names[s]: self._entries[self._names[s]] for s in self._table.tied_heads if s in self._names}
         _check_tied(embed, copies, part)
 
@@ -154,12 +156,12 @@ def load_weights(
     progress: Progress | None = None,
     part: Part | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Read every weight that `config` needs: our names (see weight_maps), `dtype`, contiguous, on `device`; of each the
-    part that is wanted: the peak is then all parts and one whole weight.
+    """Read every weight that `config` needs: by our names (see weight_maps), in `dtype`, contiguous, on `device`. With
+    `part` only the part that is wanted is kept of each: peak memory is then all parts and one whole weight.
 
     Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
-    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when a head
-    is there that should equal the token table and does not.
+    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when there
+    is a head that should equal the token table and does not.
     """
     files = WeightFiles(folder, config)
     total = sum(map(files.num_bytes, files.weights))
@@ -177,18 +179,18 @@ def load_weights(
 
 
 def _own(whole: torch.Tensor, part: Part, name: str, device: torch.device | str) -> torch.Tensor:
-    """A part in memory of its own, so that the whole can go."""
+    """Return a part in memory of its own, so that the whole can be freed."""
     wanted = part(name, whole)
     return anonymous_memory.zeros(wanted.shape, whole.dtype, device).copy_(wanted)
 
 
 def _find(source: Source, table: WeightMap, names: Mapping[str, str]) -> str:
-    """The tensor's name in the files; the first of ours where they have none of them."""
+    """Return the tensor's name in the files, or the first of our candidates if the files have none of them."""
     return next((names[table.short(name)] for name in source.names if table.short(name) in names), source.names[0])
 
 
 def _arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
-    """The tensor with its axes and rows where ours are."""
+    """Return the tensor with its axes and rows in our order."""
     if weight.arrange == "transpose":
         return tensor.T
     if weight.arrange == "flatten":
@@ -200,7 +202,7 @@ def _arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
 
 
 def _open(folder: Path) -> dict[str, _Entry]:
-    """The tensors of every weight file of the first format found."""
+    """Return the tensors of every weight file of the first format found."""
     for single, opener in _FORMATS:
         index = folder / f"{single}.index.json"
         paths = [folder / single] if (folder / single).is_file() else _shards(index) if index.is_file() else []
@@ -264,7 +266,7 @@ def _check(
 
 
 def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry], part: Part) -> None:
-    """Raise for a head that config.json ties to the token table `embed`, and that is another matrix in the files."""
+    """Raise for a head that config.json ties to the token table `embed` and that is another matrix in the files."""
     for name, entry in copies.items():
         if not torch.equal(part("embed.weight", entry.file.read(name)).to(embed), embed):
             raise ModelLoadError(
@@ -274,6 +276,6 @@ def _check_tied(embed: torch.Tensor, copies: Mapping[str, _Entry], part: Part) -
 
 
 def _some(names: list[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -1,4 +1,5 @@
-"""Which weights a network has, what each is made of and how large it is. Knows names and shapes; never a tensor.
+"""Lists the weights that a network has, what each is made of and how large it is. It knows names and shapes, but no
+tensors.
 
 Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower than the network), `pos_embed`,
 `token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
@@ -32,11 +33,11 @@ class MappedWeight:
     sources: tuple[Source, ...]
     arrange: Arrange = "as it is"
     num_heads: int = 0
-    """Of rows that stand head by head."""
+    """The number of heads of rows stored head by head."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Ours, after rearranging and stacking."""
+        """Return our shape, after rearranging and stacking."""
         shapes = [_arranged(source.shape, self.arrange) for source in self.sources]
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
@@ -48,12 +49,12 @@ def _arranged(shape: tuple[int, ...], arrange: Arrange) -> tuple[int, ...]:
 
 
 def table_of(config: ModelConfig) -> WeightMap:
-    """How the files of this network name its tensors."""
+    """Return how the files of this network name its tensors."""
     return family_of(config).weights
 
 
 def weights_of(config: ModelConfig) -> Iterator[MappedWeight]:
-    """Every weight that the network of `config` needs, in the order of the forward pass, the encoder's first."""
+    """Yield every weight that the network of `config` needs, in the order of the forward pass, the encoder's first."""
     table = table_of(config)
     if config.encoder is not None:
         yield from _stack(config.encoder, table.encoder_rows, "encoder.")
@@ -83,7 +84,7 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
 
 
 def _lengths(config: ModelConfig) -> dict[str, int]:
-    """What the tables' axis names stand for."""
+    """Return the length of each axis name in the tables."""
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     return {
         "1": 1,

@@ -1,3 +1,3 @@
-"""Says which numbers of a forward pass are handed out or changed, and does it while the pass runs. It never knows
+"""Defines which numbers of a forward pass are handed out or changed, and does it while the pass runs. It never knows
 requests.
 """

@@ -1,7 +1,7 @@
-"""What somebody sees or changes inside one attention: scores, patterns and each head's result.
+"""Hands out or changes what is inside one attention: scores, patterns and each head's result.
 
-Knows the attention that has just run; knows no requests. What is handed out is recomputed for the rows asked for, by
-the steps that the network itself takes, so both agree to the last bit.
+It knows the attention that has just run; it knows no requests. What is handed out is recomputed for the rows asked for,
+by the steps that the network itself takes, so both agree to the last bit.
 
 Axes: T rows of the batch, H query heads, D head dimension, S keys of one sequence, d model width.
 """
@@ -22,7 +22,7 @@ from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, NativeAttention
 
 Projection = Callable[[torch.Tensor], torch.Tensor]
-"""x [rows, H D] -> x W_O^T [rows, d], without the bias."""
+"""Computes x [rows, H D] -> x W_O^T [rows, d], without the bias."""
 TAP_BYTES = 64 << 20
 """Most bytes of attention rows in flight at a time: a long prompt's rows are handed out, and changed, in pieces of
 this size."""
@@ -35,33 +35,33 @@ class Attended:
     attention: Attention
     rule: AttentionRule
     q: torch.Tensor
-    """[T, H, D], turned."""
+    """[T, H, D], rotated."""
     cache: LayerCache
     key_range: KeyRange
     cross: bool
     check: Check
-    """Between the wishes of two sequences."""
+    """The check to call between the hooks of two sequences."""
 
     def rows(self, rows: Sequence[int], heads: Sequence[int], span: int, kind: str) -> torch.Tensor:
-        """[heads, rows, S] of one span: pattern, scores or dots."""
+        """Return pattern, scores or dots [heads, rows, S] of one span."""
         return self.attention.rows(self.q, rows, heads, self.cache, self.key_range, span, self.rule, kind)
 
     def piece(self, span: int, num_heads: int) -> int:
-        """How many rows of one span are looked at together."""
+        """Return how many rows of one span are computed together."""
         return max(1, TAP_BYTES // (4 * num_heads * max(1, self.key_range.num_keys(span))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Changed:
-    """Scores and patterns of a piece of one span's rows, some of which somebody changed."""
+    """Scores and patterns of a piece of one span's rows, some of which were changed."""
 
     rows: Sequence[int]
     heads: Sequence[int]
     numbers: dict[str, torch.Tensor]
-    """By kind: [heads, rows, S]."""
+    """The numbers [heads, rows, S] by kind."""
 
     def write_over(self, found: torch.Tensor, rows: Sequence[int], heads: Sequence[int], kind: str) -> None:
-        """Put what was changed into found [heads, rows, S], which was computed as if nothing had been."""
+        """Write what was changed into found [heads, rows, S], which was computed as if nothing had been."""
         if kind not in self.numbers:  # the bare dots stay as they are
             return
         to_row = np.flatnonzero(np.isin(rows, self.rows))
@@ -74,7 +74,9 @@ class _Changed:
 def _places(
     has_rows: Sequence[int], rows: Sequence[int], has_heads: Sequence[int], heads: Sequence[int]
 ) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
-    """Index of rows and heads in a tensor [heads, rows, S] that has these rows and heads, ascending."""
+    """Return the index of rows and heads in a tensor [heads, rows, S] that has the rows `has_rows` and the heads
+    `has_heads`, ascending.
+    """
     at = TensorRegion(has_rows, has_heads).of(rows, heads)
     assert at.rows is not None
     assert at.heads is not None
@@ -82,7 +84,7 @@ def _places(
 
 
 def attend_with_hooks(attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> torch.Tensor:
-    """What attention makes of a batch, [T, H, D], changed as wished; the rows asked for are handed out."""
+    """Run a batch's attention and return z [T, H, D], changed as the hooks ask; the rows asked for are handed out."""
     attention, written = attended.attention, _written_patterns(attended, batch, layer_hooks)
     arguments = attended.q, attended.cache, batch, attended.key_range, attended.rule
     if written is not None:
@@ -95,15 +97,15 @@ def attend_with_hooks(attended: Attended, batch: Batch, layer_hooks: LayerHooks)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _WrittenPatterns:
-    """Whose patterns attention itself can write where they are wanted."""
+    """The taps whose patterns attention itself can write to where they are wanted."""
 
     taps: Sequence[AttentionTap]
     table: PatternOutput
-    """The taps keep alive what it points to."""
+    """The table that attention writes by; the taps keep alive what it points to."""
 
 
 def _written_patterns(attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> _WrittenPatterns | None:
-    """Of one layer; None where it is nobody's."""
+    """Return the patterns that one layer's attention can write itself, or None if there are none."""
     if not isinstance(attended.attention, NativeAttention) or layer_hooks.attention_changes:
         return None
     assert layer_hooks.layer is not None
@@ -125,8 +127,8 @@ def _written_patterns(attended: Attended, batch: Batch, layer_hooks: LayerHooks)
 def apply_hooks(
     attended: Attended, z: torch.Tensor, layer_hooks: LayerHooks, written: Sequence[AttentionTap] = ()
 ) -> torch.Tensor:
-    """Change the attention that gave z [T, H, D] as wished, hand out the rows asked for and not told yet, and return
-    what z is now.
+    """Change the attention that gave z [T, H, D] as the hooks ask, hand out the rows asked for and not yet written, and
+    return the new z.
     """
     began = time.perf_counter()
     all_changes = [change for change in layer_hooks.attention_changes if change.cross == attended.cross]
@@ -147,7 +149,7 @@ def deliver_rows(
     changed: Mapping[int, Sequence[_Changed]] = MappingProxyType({}),
     written: Sequence[AttentionTap] = (),
 ) -> None:
-    """Hand out the rows asked for and not told yet, with what was changed in them: by span."""
+    """Hand out the rows asked for and not yet written, with what was changed in them, by span."""
     began = time.perf_counter()
     assert layer_hooks.layer is not None
     for tap in layer_hooks.attention:
@@ -158,7 +160,7 @@ def deliver_rows(
 
 
 def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z: torch.Tensor) -> Iterator[_Changed]:
-    """Change z [T, H, D] in place, a bounded piece of rows at a time, and say what was changed in each."""
+    """Change z [T, H, D] in place, a bounded piece of rows at a time, and yield what was changed in each."""
     every_row = sorted({row for change in changes for row in change.rows})
     heads = sorted({head for change in changes for head in change.heads})
     size = attended.piece(span, len(heads))
@@ -185,14 +187,14 @@ def _apply(
 
 
 def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> None:
-    """Write to z [T, H, D] the values of the changed rows and heads, mixed by their changed pattern."""
+    """Write the values of the changed rows and heads, mixed by their changed pattern, to z [T, H, D]."""
     pattern, num_heads = changed.numbers["pattern"], z.shape[1]
     mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cache, attended.key_range, span)
     z[corner(index_of(changed.rows), index_of(changed.heads))] = mixed.transpose(0, 1).to(z.dtype)
 
 
 def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[_Changed]) -> None:
-    """Recompute the rows of a tap, a bounded piece at a time."""
+    """Recompute the rows of a tap and hand them out, a bounded piece at a time."""
     heads = tap.heads[layer]
     if not heads:
         return
@@ -208,9 +210,9 @@ def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[
 def deliver_results(
     point: str, project: Projection, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks
 ) -> torch.Tensor:
-    """Each head's part of the attention's output, z_h W_O,h, without the bias.
+    """Hand out and change each head's part of the attention's output, z_h W_O,h, without the bias.
 
-    project: by W_O; z [T, H, D]; out [T, d] what W_O made of z. Returns `out`, moved by what was changed.
+    `project` multiplies by W_O; z is [T, H, D]; out [T, d] is what W_O made of z. Returns `out` plus what was changed.
     """
     region = layer_hooks.region(point)
     if region is None:
@@ -230,10 +232,10 @@ def deliver_results(
 
 
 def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: Sequence[int]) -> torch.Tensor:
-    """z_h W_O,h of these rows and heads, [n, heads, d].
+    """Return z_h W_O,h of these rows and heads, [n, heads, d].
 
-    Each is a row of its own in a product with the whole of W_O, with zeros for all other heads: more arithmetic than
-    W_O,h alone takes, but W_O lies packed, and to unpack it costs a step far more than the few rows that it has.
+    Each is a row of its own in a product with the whole of W_O, with zeros for all other heads: that is more arithmetic
+    than W_O,h alone takes, but W_O is stored packed, and to unpack it costs a step far more than its few rows do.
     """
     own = z[index_of(rows)]  # [n, H, D]
     size = max(1, TAP_BYTES // (len(heads) * own[0].nbytes))

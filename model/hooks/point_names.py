@@ -1,6 +1,6 @@
-"""Which points a model has, how large they are, how their names may be written, and what was meant by a misspelt one.
+"""Says which points a model has, how large they are, how their names may be written, and what a misspelt name may mean.
 
-The points themselves stand in `model.hooks.points`. Never imports torch.
+The points themselves are in `model.hooks.points`. It never imports torch.
 """
 
 import difflib
@@ -22,33 +22,35 @@ class Written:
     stack: Stack
     point: Point
     layer: int | None
-    """None where the name tells none."""
+    """The layer, or None if the name has none."""
 
 
 def stacks(config: ModelConfig) -> tuple[Stack, ...]:
-    """The stacks of a model, in the order in which they run."""
+    """Return the stacks of a model, in the order in which they run."""
     return ("encoder", "decoder") if config.kind == "encoder-decoder" else (config.kind,)
 
 
 def stack_config(config: ModelConfig, stack: Stack) -> ModelConfig:
-    """What describes this stack of the model."""
+    """Return the configuration of this stack of the model."""
     return config.encoder if stack == "encoder" and config.encoder is not None else config
 
 
 def full_name(config: ModelConfig, stack: Stack, point: str, layer: int | None) -> str:
-    """The name of the module's docstring: "blocks.3.attn.hook_q", "decoder.logits"."""
+    """Return the full name, as in `model.hooks.points`: "blocks.3.attn.hook_q", "decoder.logits"."""
     prefix = f"{stack}." if config.kind == "encoder-decoder" else ""
     return f"{prefix}{point}" if layer is None else f"{prefix}blocks.{layer}.{point}"
 
 
 def short_name(config: ModelConfig, stack: Stack, point: str) -> str:
-    """The point without a layer, as messages say it; without a prefix a name means the only stack or the decoder."""
+    """Return the point's name without a layer, as messages write it; without a prefix it means the only stack or the
+    decoder.
+    """
     prefix = "encoder." if stack == "encoder" and config.kind == "encoder-decoder" else ""
     return prefix + point
 
 
 def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | None = None) -> str | None:
-    """Why this stack has no such point (in this layer, when one is named); None when it has it."""
+    """Return why this stack (or this layer, if one is given) does not have the point, or None if it does."""
     own, name = stack_config(config, stack), point.name
     group = name.partition(".")[0]
     reasons = {
@@ -70,12 +72,14 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
 
 
 def points_of(config: ModelConfig, stack: Stack) -> tuple[Point, ...]:
-    """The points that this stack has, in the order in which a forward pass comes by them."""
+    """Return the points that this stack has, in the order in which a forward pass reaches them."""
     return tuple(point for point in POINTS if why_absent(config, stack, point) is None)
 
 
 def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_length: int = 0) -> tuple[int, ...]:
-    """Lengths of a point's axes for an input of `length` tokens (of this stack) and one of the encoder."""
+    """Return the lengths of a point's axes for an input of `length` tokens (of this stack) and `encoder_length` of the
+    encoder.
+    """
     own = stack_config(config, stack)
     of_encoder = reads_encoder(point)
     lengths: dict[Axis, int] = {
@@ -94,8 +98,9 @@ def sizes(config: ModelConfig, stack: Stack, point: Point, length: int, encoder_
 
 
 def _spellings() -> dict[str, str]:
-    """What users of TransformerLens before version 4 write: "attn.hook_q", "attn.q", and of attention "hook_q" and
-    "q" alone."""
+    """Return the names that users of TransformerLens before version 4 write -> ours: "attn.hook_q", "attn.q", and of
+    attention also "hook_q" and "q".
+    """
     found: dict[str, str] = {}
     for point in POINTS:
         short = point.name.replace("hook_", "")
@@ -120,11 +125,11 @@ _VERSION_4 = {
 
 
 def version_4_names(config: ModelConfig, stack: Stack) -> dict[str, str]:
-    """The names that TransformerLens 4 gave to this stack's points -> theirs in `model.hooks.points`.
+    """Return the names that TransformerLens 4 gave to this stack's points -> theirs in `model.hooks.points`.
 
-    What a name means depends on the model: `attn.hook_out` stands before a norm of the attention's output, so that it
-    is `hook_attn_out` only where there is none, and `unembed.hook_out` before the soft cap of the logits. Source:
-    `hook_aliases` in transformer_lens 4.3, and its numbers (tests/model/test_transformer_lens.py).
+    What a name means depends on the model: `attn.hook_out` comes before a norm of the attention's output, so it is
+    `hook_attn_out` only if there is no such norm, and `unembed.hook_out` comes before the soft cap of the logits.
+    Source: `hook_aliases` in transformer_lens 4.3, and its numbers (tests/model/test_transformer_lens.py).
     """
     own = stack_config(config, stack)
     names = dict(_VERSION_4)
@@ -152,11 +157,11 @@ _WITH_LAYER = re.compile(r"(.+)\.(-?\d{1,9})")
 
 
 def read_name(config: ModelConfig, name: str) -> Written:
-    """The point of a name: full ("decoder.blocks.0.attn.hook_q"), or short ("hook_resid_post", "q", "resid_post.10"),
-    as TransformerLens writes it before version 4 or since ("blocks.0.attn.q.hook_out").
+    """Return the point of a name: full ("decoder.blocks.0.attn.hook_q"), or short ("hook_resid_post", "q",
+    "resid_post.10"), as TransformerLens writes it before version 4 or since ("blocks.0.attn.q.hook_out").
 
-    Without a prefix a name of an encoder-decoder means the decoder. The layer is not checked against the model.
-    Raises UnknownPoint.
+    Without a prefix a name of an encoder-decoder means the decoder. The layer is not checked against the model. Raises
+    UnknownPoint.
     """
     stack, rest = _stack_of(config, name)
     layer = None
@@ -179,7 +184,9 @@ def read_name(config: ModelConfig, name: str) -> Written:
 
 
 def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
-    """The stack that a name's prefix means, and the rest of the name. Raises UnknownPoint for a stack that is not."""
+    """Return the stack that a name's prefix means, and the rest of the name. Raises UnknownPoint for a stack that the
+    model does not have.
+    """
     has = stacks(config)
     for stack in ("encoder", "decoder"):
         rest = name.removeprefix(f"{stack}.")
@@ -194,7 +201,9 @@ def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
 
 
 def near_names(config: ModelConfig, name: str, changeable: bool = False, count: int = 5) -> str:
-    """The most similar points that the model has (of those that may be changed), for a message."""
+    """Return the most similar points that the model has (only those that may be changed, if `changeable`), for a
+    message.
+    """
     wanted = re.sub(r"blocks\.-?\d+\.|\.-?\d+$", "", name)
     has: dict[str, None] = {}
     for stack in reversed(stacks(config)):

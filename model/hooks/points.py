@@ -1,8 +1,9 @@
-"""The named points of a forward pass, in TransformerLens's words. Knows names and axes; never imports torch.
+"""Lists the named points of a forward pass, by TransformerLens's names. It knows names and axes; it never imports
+torch.
 
 A full name is `{stack}blocks.{layer}.{point}` for a point of a block and `{stack}{point}` for one outside; stack is ""
-for a model of one stack, "encoder." or "decoder." for an encoder-decoder. The network calls its hooks by the short
-name (`attn.hook_q`), `model.hooks.hooks` carries the numbers away.
+for a model of one stack, "encoder." or "decoder." for an encoder-decoder. The network calls its hooks by the short name
+(`attn.hook_q`); `model.hooks.hooks` hands out the numbers.
 """
 
 from dataclasses import dataclass
@@ -14,19 +15,19 @@ Axis = Literal["position", "head", "kv_head", "d_head", "d_model", "d_mlp", "que
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One place. `axes` are those of the answer for one input; the first is along the sequence, except that scores and
-    patterns are [head, query, key]. "one" is an axis of length 1, as TransformerLens keeps in `hook_scale`.
+    """One point. `axes` are those of the answer for one input; the first is along the sequence, except that scores and
+    patterns are [head, query, key]. "one" is an axis of length 1, which TransformerLens keeps in `hook_scale`.
     """
 
     name: str
     axes: tuple[Axis, ...]
     formula: str
-    """How the numbers are made of those of other points."""
+    """How the numbers are computed from those of other points."""
     about: str = ""
-    """What has been applied to them already, and what has not: gain, rotation, scale."""
+    """What has been applied to the numbers already, and what has not: gain, rotation, scale."""
     in_block: bool = True
     changeable: bool = True
-    """Whether an intervention may stand here."""
+    """Whether an intervention may change it."""
 
 
 _MODEL: tuple[Axis, ...] = ("position", "d_model")
@@ -38,7 +39,9 @@ _NEURONS: tuple[Axis, ...] = ("position", "d_mlp")
 
 
 def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
-    """The points of a norm. They are read only: change what goes in, or what the next sublayer makes of it."""
+    """Return the points of a norm. They are read only: change the norm's input, or what the next sublayer makes of its
+    output.
+    """
     points = (
         ("hook_scale", _SCALE, "sqrt(mean((x - mean(x))^2) + eps); RMSNorm: sqrt(mean(x^2) + eps)", f"x is {of}"),
         (
@@ -56,7 +59,7 @@ def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
 
 
 def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
-    """The points of one attention whose queries are made of `x` and whose keys and values of `keys`."""
+    """Return the points of one attention whose queries are made from `x` and whose keys and values from `keys`."""
     cross = "; positions are the encoder's" if keys != x else ""
     turned = "after the norm of queries and keys and the rotation, where the model has them; not scaled"
     return (
@@ -154,10 +157,10 @@ BY_NAME = {point.name: point for point in POINTS}
 
 
 def is_cross(point: Point) -> bool:
-    """Whether the point is inside cross attention."""
+    """Return whether the point is inside cross attention."""
     return point.name.startswith("cross_attn.")
 
 
 def reads_encoder(point: Point) -> bool:
-    """Whether the positions of a decoder's point are the encoder's: keys and values of cross attention."""
+    """Return whether the positions of a decoder's point are the encoder's: keys and values of cross attention."""
     return is_cross(point) and "kv_head" in point.axes

@@ -1,4 +1,4 @@
-"""The kernels of the CPU: C++ under `cpu/`, compiled when the package is built, and thin typed Python over it.
+"""Kernels for the CPU: C++ under `cpu/`, compiled when the package is built, and thin typed Python over it.
 
-Knows arrays and tensors; never knows layers, networks or requests.
+They know arrays and tensors; they never know layers, networks or requests.
 """

@@ -1,4 +1,5 @@
-"""Attention over the paged cache on a CPU: `cpu/attention.h`. Knows rows, blocks and memory; knows no requests.
+"""Computes attention over the paged cache on a CPU: `cpu/attention.h`. It knows rows, blocks and memory; it knows no
+requests.
 
 Axes: T query rows, H query heads, K key heads, D head dimension, B keys to a block, J blocks of a sequence, S keys of
 one sequence. Keys are cached [block, K, D, B], values [block, K, B, D]; `dtype` is the cache's, float32 or bfloat16.
@@ -15,7 +16,7 @@ from model.kernels.library import kernels
 
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
 _TOLD = np.dtype([("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)])
-"""`ToldMap` of attention.h."""
+"""`PatternMap` of attention.h."""
 
 
 class AttentionArguments(ctypes.Structure):
@@ -40,21 +41,21 @@ class PatternOutput:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Spans and heads."""
+        """Return the numbers of spans and heads."""
         return self._maps.shape[0], self._maps.shape[1]
 
     @property
     def address(self) -> int:
-        """As the kernels take it."""
+        """Return the table's address, as the kernels take it."""
         return self._maps.ctypes.data
 
     def has(self, span: int) -> bool:
-        """Return whether this span's patterns are written somewhere already: a table has one place for each span."""
+        """Return whether this span's patterns are written already: a table has one place for each span."""
         return bool(self._maps["numbers"][span].any())
 
     def add(self, span: int, first_row: int, heads: Sequence[int], room: torch.Tensor) -> None:
         """Have the patterns of a span written to room [heads, rows of the span, keys], float32 or float16, zeros, keys
-        side by side; each head once.
+        contiguous; each head once.
         """
         if room.dtype not in (torch.float32, torch.float16) or room.dim() != 3 or room.stride(2) != 1:
             raise ValueError(
@@ -78,9 +79,10 @@ class VisibleKeys:
     def __init__(
         self, tables: np.ndarray, positions: np.ndarray, first: np.ndarray, last: np.ndarray, block_size: int
     ) -> None:
-        """tables [sequence, J] int32: the blocks of each sequence's keys, in order. positions, first, last [T] int64:
-        row t stands at positions[t] and sees keys first[t] <= k < last[t]; neither falls from a row of a sequence to
-        the next.
+        """Check and keep the arrays.
+
+        tables [sequence, J] int32: the blocks of each sequence's keys, in order. positions, first, last [T] int64: row
+        t is at positions[t] and sees keys first[t] <= k < last[t]; neither falls from a row of a sequence to the next.
         """
         self.tables = _array("tables", tables, np.int32, 2)
         self.positions = _array("positions", positions, np.int64, 1)
@@ -99,7 +101,7 @@ class VisibleKeys:
         if end > most:
             raise ValueError(f"last is {end} in one row; tables has blocks for {most} keys")
         self.longest = max(1 + int(self.positions.max(initial=-1)), end)
-        """No row stands at this position or sees a key there or beyond."""
+        """A position that no row reaches, and from which on no row sees a key."""
         self.addresses = {
             "tables": self.tables.ctypes.data,
             "positions": self.positions.ctypes.data,
@@ -107,17 +109,17 @@ class VisibleKeys:
             "last": self.last.ctypes.data,
             "table_width": self.tables.shape[1],
         }
-        """Fields of `AttentionArguments`: to ask an array for its address takes a microsecond."""
+        """Fields of `AttentionArguments`, computed once: to ask an array for its address takes a microsecond."""
 
 
 class AttentionItems:
-    """The pieces of an attention that threads share out. They are checked once, for all layers; the array must not
-    change.
+    """The pieces of an attention that are shared out among threads. They are checked once, for all layers; the array
+    must not change.
     """
 
     def __init__(self, items: np.ndarray) -> None:
-        """items [n, 5] int32: (sequence, first row, rows, first key head, key heads), a few rows of one sequence and
-        some of the heads. Threads take equal shares of them, in order.
+        """Check and keep items [n, 5] int32: (sequence, first row, rows, first key head, key heads), each a few rows of
+        one sequence and some of the heads. Threads take equal shares of them, in order.
         """
         self.array = _array("items", items, np.int32, 2)
         if items.shape[1] != 5:
@@ -126,7 +128,7 @@ class AttentionItems:
             raise ValueError(f"items must not be negative and have rows; the least of each are {items.min(0).tolist()}")
         sizes = items[:, 0] + 1, items[:, 1] + items[:, 2], items[:, 3] + items[:, 4]
         self.sizes = tuple(int(each.max(initial=0)) for each in sizes)
-        """Sequences, rows and key heads that there must be."""
+        """The sequences, rows and key heads that a step must have at least."""
         self.address = items.ctypes.data
 
 
@@ -147,7 +149,7 @@ def attend(
 
     q [T, H, D] float32, of the first T rows that `seen` knows; keys and values: the cache. scale multiplies q.k; then
     softcap * tanh(score / softcap) is taken, unless softcap is None or 0; then bias[h, key - position + reach - 1] is
-    added, of bias [H, 2 * reach - 1] float32. told: who wants the softmax itself.
+    added, of bias [H, 2 * reach - 1] float32. pattern_output: where to write the softmax itself, if anywhere.
     """
     arguments = _arguments(q, keys, seen, scale, softcap, bias)
     _check("values", values, keys.dtype, (keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2]))
@@ -184,8 +186,8 @@ def attention_rows(
 ) -> torch.Tensor:
     """Return what chosen rows (all of one sequence) and heads attend to, by the steps of `attend`: [heads, rows, S].
 
-    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1, keys out of sight are 0), "scores" (those
-    are -inf) or "dots" (the bare q.k, likewise). The rest as in `attend`.
+    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1, keys that are not visible are 0),
+    "scores" (those are -inf) or "dots" (the bare q.k, likewise). The other arguments are the same as in `attend`.
     """
     arguments = _arguments(q, keys, seen, scale, softcap, bias)
     if kind not in _KINDS:

@@ -2,8 +2,9 @@
 
     python model/kernels/build.py [--compiler "clang++ --flag"] [--target NAME] [--output FILE] [--sanitize] [--strict]
 
-Runs when the package is built (`hatch_build.py`), by any C++20 compiler of the machine, else by PyPI's `ziglang`, which
-also compiles for other machines. Needs nothing but Python itself, and never runs where a model is served.
+It runs when the package is built (`hatch_build.py`), with any C++20 compiler of the machine, else with PyPI's
+`ziglang`, which also compiles for other machines. It needs nothing but Python itself, and never runs where a model is
+served.
 """
 
 import argparse
@@ -25,17 +26,17 @@ TARGETS = {
     "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
     "macosx_11_0_arm64": "aarch64-macos.11.0",
 }
-"""Platforms that wheels are made for, as their names end, and as zig names them."""
+"""Platforms that wheels are made for: the end of a wheel's name, and zig's name."""
 
 
 def library_name(target: str | None = None) -> str:
-    """The library's file name on one of `TARGETS`, by default on this machine."""
+    """Return the library's file name on one of `TARGETS`, by default on this machine."""
     return "kernels.dylib" if (target or sys.platform).startswith(("darwin", "macosx")) else "kernels.so"
 
 
 SOURCES = Path(__file__).resolve().parent / "cpu"
 LIBRARY = SOURCES.parent / library_name()
-"""The library's path, beside the Python that loads it."""
+"""The library's path, next to the Python that loads it."""
 
 _ONCE = ("levels.cpp", "pool.cpp", "scratch.cpp")
 """Files without arithmetic, compiled for the oldest CPU."""
@@ -71,15 +72,15 @@ template <class T> concept Any = true;
 
 
 def architecture() -> str:
-    """The architecture of this machine, as `LEVELS` names it."""
+    """Return the architecture of this machine, as `LEVELS` names it."""
     machine = platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 @functools.cache
 def find_compiler(target: str | None = None) -> tuple[str, ...] | None:
-    """The command of a C++20 compiler: the environment's CXX, one of the machine's, PyPI's `ziglang`, or None. For a
-    target: `ziglang` or None.
+    """Return the command of a C++20 compiler: the environment's CXX, one of the machine's, PyPI's `ziglang`, or None.
+    For a target it is `ziglang` or None.
     """
     named = os.environ.get("CXX")
     commands = [tuple(shlex.split(named))] if named else [(name,) for name in _CANDIDATES if shutil.which(name)]
@@ -106,13 +107,13 @@ def _compiles(command: tuple[str, ...]) -> bool:
 
 
 def sources_hash() -> int:
-    """Return 64 bits that tell these sources from others: a library knows those that it was built from."""
+    """Return 64 bits that identify these sources: a library knows those that it was built from."""
     paths = sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
     return int.from_bytes(hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()[:8], "big")
 
 
 def is_current(output: Path = LIBRARY) -> bool:
-    """Return whether the library is there and newer than all that it is made of."""
+    """Return whether the library exists and is newer than all that it is made of."""
     made_of = [Path(__file__), *SOURCES.iterdir()]
     return output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
 
@@ -125,7 +126,7 @@ def build(
     sanitize: bool = False,
     strict: bool = False,
 ) -> None:
-    """Compile and link the library, in place of the one that is there.
+    """Compile and link the library, and replace the one that is there.
 
     compiler: its command, by default `find_compiler`'s. target: a key of `TARGETS`, by default this machine. sanitize:
     with sanitizers of addresses and undefined behaviour. strict: a warning is an error.
@@ -179,7 +180,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Build as the command line says."""
+    """Build as the command line asks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compiler", type=shlex.split, help="a compiler's command, with flags")
     parser.add_argument("--target", choices=TARGETS, help="to compile for, in place of this machine")

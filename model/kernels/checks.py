@@ -1,4 +1,4 @@
-"""Checks of what kernels are given, before memory is touched. Knows shapes, not what is computed."""
+"""Checks the arguments of kernels before memory is touched. It knows shapes, not what is computed."""
 
 import ctypes
 from collections.abc import Collection
@@ -17,19 +17,21 @@ ACTIVATIONS: dict[Activation | None, int] = {None: 0, "silu": 1, "gelu": 2, "gel
 
 
 def check_tensor(name: str, x: Tensor, dtypes: Collection[torch.dtype], shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless x lies in one piece in the CPU's memory, with one of these dtypes and this shape."""
+    """Raise ValueError unless x is contiguous in the CPU's memory, with one of these dtypes and this shape."""
     if x.shape != shape or x.dtype not in dtypes or not x.is_contiguous() or not x.is_cpu:
         raise _refusal(name, x, dtypes, str(list(shape)))
 
 
 def check_axes(name: str, x: Tensor, dtypes: Collection[torch.dtype], num_axes: int) -> None:
-    """Raise ValueError unless x lies in one piece in the CPU's memory, with one of these dtypes and so many axes."""
+    """Raise ValueError unless x is contiguous in the CPU's memory, with one of these dtypes and so many axes."""
     if x.ndim != num_axes or x.dtype not in dtypes or not x.is_contiguous() or not x.is_cpu:
         raise _refusal(name, x, dtypes, f"of {num_axes} axes")
 
 
 def check_numbers(name: str, x: Tensor, num_axes: int) -> str:
-    """Return the suffix of the kernels for numbers like those of x. Raises ValueError like `check_axes`."""
+    """Return the suffix of the kernels for numbers like those of x. Raises ValueError in the same cases as
+    `check_axes`.
+    """
     suffix = SUFFIXES.get(x.dtype)
     if suffix is None or x.ndim != num_axes or not x.is_contiguous() or not x.is_cpu:
         raise _refusal(name, x, SUFFIXES, f"of {num_axes} axes")
@@ -37,7 +39,7 @@ def check_numbers(name: str, x: Tensor, num_axes: int) -> str:
 
 
 def check_indices(name: str, indices: Tensor, limit: int) -> None:
-    """Raise ValueError unless all indices, int64 in one piece, are from 0 to limit - 1."""
+    """Raise ValueError unless all indices, int64 and contiguous, are from 0 to limit - 1."""
     place = ctypes.c_long()
     kernels().call("first_outside", "pllp", indices.data_ptr(), indices.numel(), limit, ctypes.byref(place))
     if place.value >= 0:

@@ -1,4 +1,6 @@
-"""What computes here: our kernels or torch, and how bfloat16 numbers are multiplied. Knows no tensor's meaning."""
+"""Chooses what computes here: our kernels or torch, and how bfloat16 numbers are multiplied. It knows no tensor's
+meaning.
+"""
 
 import logging
 from typing import Literal, get_args
@@ -12,12 +14,14 @@ from model.kernels.products import DOT, WIDEN, Arithmetic
 logger = logging.getLogger(__name__)
 
 KernelChoice = Literal["auto", "native", "torch"]
-"""Ours where they can, ours or an error, or plain torch operations."""
+"""Which kernels to use: ours where they can run, ours or an error, or plain torch operations."""
 ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
-"""How bfloat16 weights and rows are multiplied: as this CPU is best at, widened to float32, or by its own products."""
+"""How bfloat16 weights and rows are multiplied: what is fastest on this CPU, widened to float32, or by the CPU's own
+dot products.
+"""
 
 ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
-"""As settings and answers name them."""
+"""The names of arithmetics in settings and answers."""
 
 _NO_LIBRARY = "there are no compiled kernels for this machine"
 
@@ -27,8 +31,8 @@ _chosen: tuple[KernelChoice, ArithmeticChoice] = "auto", "auto"
 def choose(kernels: KernelChoice = "auto", arithmetic: ArithmeticChoice = "auto") -> None:
     """Choose for this process, before its networks are built.
 
-    Raises ValueError for a choice that is none, and where the environment names a library or a level that is not there;
-    RuntimeError when `native` is wanted and there is no library here.
+    Raises ValueError for a value that is not a choice, or if the environment names a library or a level that does not
+    exist; RuntimeError when `native` is wanted and there is no library here.
     """
     global _chosen  # noqa: PLW0603 (of the process, like torch's number of threads)
     for name, value, accepted in (
@@ -46,7 +50,7 @@ def choose(kernels: KernelChoice = "auto", arithmetic: ArithmeticChoice = "auto"
 
 
 def _warn_of_level(arithmetic: ArithmeticChoice) -> None:
-    """Warn of an arithmetic that the level lacks."""
+    """Warn if the level lacks this arithmetic."""
     if arithmetic == "bf16-dot" and library.levels() and library.kernels().level not in DOT_LEVELS:
         logger.warning(
             "bf16-dot was asked for, but the level %s has no dot products of bfloat16 numbers: they are widened to "
@@ -56,7 +60,7 @@ def _warn_of_level(arithmetic: ArithmeticChoice) -> None:
 
 
 def why_not_native(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Return why our kernels cannot compute with these here, or None when they can."""
+    """Return why our kernels cannot compute with this dtype and device here, or None if they can."""
     if device.type != "cpu":
         return f"the kernels run on cpu, not {device.type}"
     if dtype not in (torch.float32, torch.bfloat16):
@@ -69,7 +73,7 @@ def why_not_native(dtype: torch.dtype, device: torch.device) -> str | None:
 
 
 def bfloat16_arithmetic() -> Arithmetic:
-    """Return how products of bfloat16 rows and weights are made here."""
+    """Return how products of bfloat16 rows and weights are computed here."""
     level = library.kernels().level if library.levels() else None
     if level not in DOT_LEVELS or _chosen[1] == "float32":
         return WIDEN

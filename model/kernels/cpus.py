@@ -1,7 +1,7 @@
-"""Which CPUs multiply bfloat16 numbers faster by their own dot products than widened to float32.
+"""Says which CPUs multiply bfloat16 numbers faster by their own dot products than widened to float32.
 
-A table: nothing is measured at start, so that restarts, ranks and replicas on one kind of CPU give the same bits. A CPU
-that it does not name widens, which has the same bits on every CPU. `lightwell kernels --measure` prints a row for it.
+It is a table: nothing is measured at start, so that restarts, ranks and replicas on one kind of CPU give the same bits.
+A CPU that is not in it widens, which has the same bits on every CPU. `lightwell kernels --measure` prints a row for it.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ DOT_LEVELS = ("avx512_bf16", "amx")
 
 @dataclass(frozen=True, slots=True)
 class CpuRow:
-    """CPUs that are alike in this."""
+    """CPUs for which the same arithmetic is faster."""
 
     name: str
     vendor: str
     family: int
     models: tuple[int, ...]
     dot_levels: tuple[str, ...]
-    """Levels at which DOT is the faster arithmetic; at others they widen."""
+    """Levels at which DOT is the faster arithmetic; at others these CPUs widen."""
 
 
 TABLE = (
@@ -38,7 +38,7 @@ TABLE = (
 
 
 def find_row(vendor: str, family: int, model: int) -> CpuRow | None:
-    """Return the table's row for a CPU, or None when it is not there."""
+    """Return the table's row for a CPU, or None if it has none."""
     return next((r for r in TABLE if (r.vendor, r.family) == (vendor, family) and model in r.models), None)
 
 

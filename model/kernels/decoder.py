@@ -1,7 +1,7 @@
-"""A decoder's blocks for a few rows in one call, with the bits of its kernels one by one: `cpu/decoder.h`.
+"""Runs a decoder's blocks for a few rows in one call, with the bits of its kernels one by one: `cpu/decoder.h`.
 
-Such a step's products take microseconds each, and what stands between them in Python as long again. A block is
-x += out(attention(qkv(norm(x)))), x += down(silu(gate) * up) of gate_up(norm(x)).
+Such a step's products take microseconds each, and the Python between them takes as long again. A block is x +=
+out(attention(qkv(norm(x)))), x += down(silu(gate) * up) of gate_up(norm(x)).
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, B keys to a block of the cache, L layers.
 """
@@ -60,7 +60,7 @@ class _CDecoderStep(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A weight to multiply by, with a bias [outputs] of the stream's dtype."""
+    """A weight to multiply by, with a bias [outputs] of the residual stream's dtype."""
 
     weight: LaidWeight
     bias: Tensor | None = None
@@ -68,7 +68,9 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
-    """One block's weights. Those of norms have the stream's dtype, or are all float32: norms then round once."""
+    """One block's weights. Those of norms have the residual stream's dtype, or are all float32: norms then round
+    once.
+    """
 
     qkv: Product
     """d to (H + 2K) D: query heads, key heads, value heads."""
@@ -79,24 +81,24 @@ class DecoderLayer:
     down: Product
     """ff to d."""
     before_attention: Tensor
-    """[d], of the norm."""
+    """The norm's weight, [d]."""
     before_mlp: Tensor
     """[d]"""
     q_norm: Tensor | None = None
-    """[D] of each head's norm, or [H D] of one over all; None: there is none."""
+    """The weight of each head's norm, [D], or of one norm over all, [H D], or None if there is none."""
     k_norm: Tensor | None = None
-    """[D] or [K D], likewise."""
+    """The same for keys: [D] or [K D]."""
     rotary_tables: tuple[Tensor, Tensor] | None = None
-    """cos and sin [positions, turned] float32, as in `rows.rotate_and_store`; None turns nothing."""
+    """cos and sin [positions, rotated] float32, as in `rows.rotate_and_store`; None rotates nothing."""
     key_range: int = 0
-    """Which of the step's `key_ranges` is the layer's."""
+    """The index of the layer's key range among the step's `key_ranges`."""
 
 
 class LayerCaches:
-    """The caches into which the layers put keys and values. They are checked once, for all steps."""
+    """The caches to which the layers write keys and values. They are checked once, for all steps."""
 
     def __init__(self, caches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Keys [block, K, D, B] and values [block, K, B, D] of each layer; all alike."""
+        """Check and keep keys [block, K, D, B] and values [block, K, B, D] of each layer; all have the same shapes."""
         if not caches:
             raise ValueError("caches is empty; one for each layer is accepted")
         keys = caches[0][0]
@@ -122,9 +124,11 @@ class DecoderRows:
         alone: np.ndarray,
         num_key_heads: int,
     ) -> None:
-        """sights: of layers that see differently far; tables and positions are those of the first one. items: each row
-        and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool: whether a row is the
-        only one of its sequence, and its last.
+        """Check and keep the arrays.
+
+        key_ranges: one for each kind of layer that sees differently far; tables and positions are those of the first
+        one. items: each row and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool:
+        whether a row is the only one of its sequence, and its last.
         """
         num_rows, first = key_ranges[0].num_rows, key_ranges[0]
         for name, array, dtype in (("slots", slots, np.int64), ("alone", alone, np.bool_)):
@@ -150,7 +154,7 @@ class DecoderRows:
 
 
 class Decoder:
-    """The blocks of one decoder, and the norm behind them."""
+    """The blocks of one decoder, and the norm after them."""
 
     def __init__(
         self,
@@ -165,7 +169,10 @@ class Decoder:
         scale: float,
         softcap: float | None = None,
     ) -> None:
-        """dtype: of the stream and the cache. final_norm [d]. eps: of all norms. scale, softcap: as in `attend`."""
+        """Check and keep the layers.
+
+        dtype: of the residual stream and the cache. final_norm [d]. eps: of all norms. scale, softcap: as in `attend`.
+        """
         if dtype not in SUFFIXES:
             raise ValueError(f"dtype is {dtype}; {', '.join(map(str, SUFFIXES))} are accepted")
         if not layers:
@@ -196,7 +203,7 @@ class Decoder:
     ) -> Tensor:
         """Run layers first_layer <= n < end_layer (None: all that follow) on x [R, d], in place.
 
-        Returns the final-normed rows where that was the last layer and there is such a norm, else x. queries: where to
+        Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: where to
         write those of some layers, [R, H, D] float32.
         """
         num_layers, num_rows = len(self._layers), rows.num_rows
@@ -304,7 +311,7 @@ class Decoder:
         return found
 
     def _norm(self, name: str, weight: Tensor, width: int) -> int:
-        """The address of a norm's weight."""
+        """Return the address of a norm's weight."""
         if self._norm_dtype not in (self.dtype, torch.float32):
             raise ValueError(f"norms' weights are {self._norm_dtype}; {self.dtype} or float32 is accepted")
         check_tensor(name, weight, (self._norm_dtype,), (width,))

@@ -1,4 +1,4 @@
-"""Rows of tables: gathered, added up and normalised. A row's bits depend on its token and position alone.
+"""Gathers, adds up and normalises rows of tables. A row's bits depend on its token and position alone.
 
 Axes: T rows, d model width, N blocks of 64 rows of a table.
 """
@@ -10,18 +10,18 @@ from model.kernels.checks import SUFFIXES, check_axes, check_indices, check_numb
 from model.kernels.library import kernels
 
 BLOCK = 64
-"""Rows of a table that lie side by side."""
+"""Rows of a table that are stored side by side."""
 _INT64 = (torch.int64,)
 _GATHER = {
     (torch.float32, torch.float32): "gather_rows_f32",
     (torch.bfloat16, torch.bfloat16): "gather_rows_bf16",
     (torch.bfloat16, torch.float32): "gather_rows_bf16_to_f32",
 }
-"""The kernel for a table's dtype and that of the rows."""
+"""The kernel for a table's dtype and the rows' dtype."""
 
 
 def gather_rows(table: Tensor, ids: Tensor, *, num_rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Return rows `ids` [T] int64 of a table [num_rows, width] that lies in blocks: [T, width].
+    """Return rows `ids` [T] int64 of a table [num_rows, width] that is stored in blocks: [T, width].
 
     table: float32 [N, width, 64], or bfloat16 [N, half of width rounded up, 64, 2]; N blocks hold num_rows rows. dtype:
     that of the table, the default, or float32.
@@ -54,7 +54,7 @@ def embed(
     """Return the layer norm of the rows `ids` of tokens + token_type + the rows `places` of positions: [T, d].
 
     ids and places [T], int64; tokens [vocab, d]; token_type [d]; positions [context, d]; weight and bias [d] of the
-    norm. What is None adds nothing. Each sum is rounded to the dtype, which all share.
+    norm. An argument that is None adds nothing. Each sum is rounded to the dtype, which all share.
     """
     kind = check_numbers("tokens", tokens, 2)
     vocab, width = tokens.shape

@@ -1,7 +1,7 @@
-"""All layers of an encoder like BERT's in one call, and attention within whole texts: `cpu/encoder.cpp` says how.
+"""Runs all layers of an encoder like BERT's in one call, and attention within whole texts: `cpu/encoder.cpp` says how.
 
-A text has the same bits alone and among others, on any number of threads; in float32 and by WIDEN at every level of
-CPU. They are those of the kernels of the single steps, one after the other.
+A text has the same bits alone and among others, on any number of threads; in float32 and with WIDEN also at every level
+of CPU. They are the bits of the kernels of the single steps, one after the other.
 
 Axes: T rows of all texts, n of one, d = H D model width, H heads of D numbers, ff width of the mlp.
 """
@@ -21,7 +21,9 @@ from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderLayer:
-    """y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))). All of one dtype."""
+    """A layer: y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))). All tensors have one
+    dtype.
+    """
 
     qkv: BlockedWeight
     """[3 d, d]: queries, keys and values of all heads."""
@@ -30,7 +32,7 @@ class EncoderLayer:
     """[d, d]"""
     out_bias: Tensor
     norm: Tensor
-    """[d], as its bias."""
+    """The norm's weight, [d], like its bias."""
     norm_bias: Tensor
     up: BlockedWeight
     """[ff, d]"""
@@ -39,7 +41,7 @@ class EncoderLayer:
     """[d, ff]"""
     down_bias: Tensor
     last_norm: Tensor
-    """[d], as its bias."""
+    """The norm's weight, [d], like its bias."""
     last_norm_bias: Tensor
 
 
@@ -70,7 +72,7 @@ class Encoder:
         eps: float,
         arithmetic: Arithmetic = WIDEN,
     ) -> None:
-        """scale: of scores; eps: of norms; arithmetic: of bfloat16."""
+        """Check and keep the layers. scale: of scores; eps: of norms; arithmetic: of bfloat16."""
         if not layers:
             raise ValueError("layers is empty; at least one is accepted")
         if arithmetic not in (WIDEN, DOT):
@@ -102,8 +104,8 @@ class Encoder:
             check_tensor(name, getattr(layer, name), (self._dtype,), (d,))
 
     def __call__(self, stream: Tensor, first_rows: Tensor) -> None:
-        """Make the stream [T, d] the one behind all layers, in place. first_rows [texts + 1], int64: of each text, and
-        where the last one ends; other rows stay as they are.
+        """Run all layers on the residual stream [T, d], in place. first_rows [texts + 1], int64: the first row of each
+        text, and the end of the last one; other rows stay as they are.
         """
         check_axes("stream", stream, (self._dtype,), 2)
         check_tensor("stream", stream, (self._dtype,), (len(stream), self._width))
@@ -123,7 +125,7 @@ class Encoder:
 def attend_texts(qkv: Tensor, first_rows: Tensor, scale: float | None = None, arithmetic: Arithmetic = WIDEN) -> Tensor:
     """Return softmax(scale q K^T) V, where each row sees all rows of its text: qkv [T, 3, H, D] -> [T, H, D].
 
-    first_rows as of `Encoder`, all rows in a text; scale: 1 / sqrt(D) where None.
+    first_rows is the same as in `Encoder`, and every row is in a text; scale is 1 / sqrt(D) if None.
     """
     kind = check_numbers("qkv", qkv, 4)
     num_rows, _, num_heads, dim = qkv.shape

@@ -1,4 +1,5 @@
-"""Maximum flow through a graph of layers, exact: `cpu/flow.cpp`. Needs no torch, as the API process has none.
+"""Computes the maximum flow through a graph of layers, exactly: `cpu/flow.cpp`. It needs no torch, as the API process
+has none.
 
 Axes: L layers of edges between L + 1 levels of n nodes.
 """
@@ -14,8 +15,8 @@ from model.kernels.library import kernels
 def maximum_flow(capacities: npt.NDArray[np.int32], source: int, target: int) -> int:
     """Return the most that can flow from node `source` of the highest level to node `target` of level 0.
 
-    capacities [L, n, n]: [l, i, j] from node i of level l + 1 to node j of level l, at least 0. Runs without Python's
-    lock, so that a server goes on answering meanwhile.
+    capacities [L, n, n]: [l, i, j] from node i of level l + 1 to node j of level l, at least 0. It runs without
+    Python's lock, so that a server keeps answering meanwhile.
     """
     num_layers, n = capacities.shape[:2] if capacities.ndim == 3 else (0, 0)
     if capacities.dtype != np.int32 or num_layers < 1 or n < 1 or capacities.shape[2] != n:

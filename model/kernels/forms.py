@@ -1,4 +1,4 @@
-"""The form that a weight gets for our kernels. A new one is a file with its C++, and a line in `lay_weight`."""
+"""Chooses the form of a weight for our kernels. A new form is a file with its C++, and a line in `lay_weight`."""
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from model.kernels.weight import LaidWeight
 
 
 def lay_weight(weight: Tensor, quantize: Quantization = "none", *, keep_dtype: bool = False) -> LaidWeight:
-    """Lay a weight [N, K], float32 or bfloat16, as our kernels read it: a copy.
+    """Copy a weight [N, K], float32 or bfloat16, into the layout that our kernels read.
 
-    A float32 weight whose numbers bfloat16 holds, as of a checkpoint saved in it, is kept in that, in half the memory
-    and with the same bits of every product; unless keep_dtype says not to.
+    A float32 weight whose numbers bfloat16 holds, such as one of a checkpoint saved in it, is kept in bfloat16, in half
+    the memory and with the same bits of every product; unless keep_dtype says not to.
 
     Raises ValueError when a weight to be quantised has a number that is not finite.
     """

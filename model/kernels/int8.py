@@ -1,7 +1,7 @@
-"""Products of rows with a weight in int8, laid in blocks of 64 outputs: `cpu/int8.h` says how.
+"""Multiplies rows with a weight in int8, stored in blocks of 64 outputs: `cpu/int8.h` says how.
 
-Whole numbers are added up exactly, so a row has the same bits whatever stands beside it, on any number of threads and
-at every level of CPU.
+Whole numbers are added up exactly, so a row has the same bits whatever rows are next to it, on any number of threads
+and at every level of CPU.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -15,22 +15,22 @@ from model.kernels.library import kernels
 from model.kernels.products import BLOCK
 
 _GROUP, _LINE = 4, 64
-"""Inputs that lie side by side, and a multiple to which they are filled up."""
+"""Inputs that are stored side by side, and the multiple to which they are padded."""
 MOST_INPUTS = 131_071
-"""Whose sums fit 32 bits: see `cpu/int8.h`."""
+"""Most inputs of a weight whose sums fit 32 bits: see `cpu/int8.h`."""
 _HEADER = 2 * 4 * BLOCK
 """Bytes of a block before its numbers."""
 
 
 class Int8BlockedWeight:
-    """A weight [N, K] in int8 with one scale for each output, laid as the kernels read it."""
+    """A weight [N, K] in int8 with one scale for each output, in the layout that the kernels read."""
 
     form = 3
     """`Form` of `cpu/decoder.h`."""
 
     def __init__(self, values: Tensor, scales: Tensor, row_dtype: torch.dtype = torch.float32) -> None:
-        """The weight is values [N, K] int8 times scales [N] float32; both are copied. row_dtype: of the rows that it is
-        to multiply.
+        """Make the weight values [N, K] int8 times scales [N] float32; both are copied. row_dtype: of the rows that it
+        is to multiply.
         """
         self.row_dtype = row_dtype
         check_axes("values", values, (torch.int8,), 2)
@@ -40,12 +40,12 @@ class Int8BlockedWeight:
             raise ValueError(f"values has {self.num_inputs} inputs; sums of at most {MOST_INPUTS} fit 32 bits")
         num_blocks, num_lines = -(-self.num_outputs // BLOCK), -(-self.num_inputs // _LINE)
         self.packed = values.new_empty(num_blocks, _HEADER + num_lines * _LINE * BLOCK)
-        """[blocks, bytes of a block]."""
+        """The memory, [blocks, bytes of a block]."""
         addresses = values.data_ptr(), scales.data_ptr(), self.packed.data_ptr()
         kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
 
     def values_and_scales(self) -> tuple[Tensor, Tensor]:
-        """Return what the weight was made of: copies."""
+        """Return copies of the values and scales that the weight was made from."""
         scales = self.packed[:, : _HEADER // 2].view(torch.float32).flatten()
         num_blocks, num_bytes = self.packed.shape
         steps = self.packed[:, _HEADER:].view(num_blocks, (num_bytes - _HEADER) // (BLOCK * _GROUP), BLOCK, _GROUP)
@@ -53,12 +53,12 @@ class Int8BlockedWeight:
         return values[: self.num_outputs, : self.num_inputs].contiguous(), scales[: self.num_outputs].clone()
 
     def to_dense(self) -> Tensor:
-        """Return the numbers that stand for the weight, [N, K], in the dtype of its rows."""
+        """Return the dequantised weight, [N, K], in the dtype of its rows."""
         values, scales = self.values_and_scales()
         return (values * scales[:, None]).to(self.row_dtype)
 
     def find_largest(self, x: Tensor) -> None:
-        """Find nothing: there is no such search in int8, `multiply` gives what is to be searched."""
+        """Return None: there is no such search in int8; search what `multiply` returns."""
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.

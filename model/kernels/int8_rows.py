@@ -1,7 +1,7 @@
-"""A weight matrix in int8, with one scale for each output. Knows no products.
+"""Quantises a weight matrix to int8, with one scale for each output. It knows no products.
 
-Symmetric and to the nearest: scale = (largest |weight| of the output) / 127, values = round(weight / scale), so that no
-number of a weight moves by more than half a scale.
+Quantisation is symmetric and to the nearest: scale = (largest |weight| of the output) / 127, values = round(weight /
+scale), so that no number of a weight moves by more than half a scale.
 
 Axes: in, out.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 Quantization = Literal["none", "int8"]
-"""How the weights of linear layers are kept: as the checkpoint's numbers in the model's dtype, or as here."""
+"""How the weights of linear layers are kept: the checkpoint's numbers in the model's dtype, or int8 as here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Int8Rows:
     scales: torch.Tensor
     """[out] float32."""
     dtype: torch.dtype
-    """Of the weight that was given."""
+    """The dtype of the weight that was given."""
 
     @classmethod
     def quantize(cls, weight: torch.Tensor) -> "Int8Rows":
-        """The int8 nearest to each number of weight [out, in].
+        """Return the int8 nearest to each number of weight [out, in].
 
-        Raises ValueError when a number is not finite: beside it, all others of its output would become 0.
+        Raises ValueError when a number is not finite: all others of its output would become 0.
         """
         scales = weight.abs().amax(1).float() / 127
         if not torch.isfinite(scales).all():
@@ -39,10 +39,10 @@ class Int8Rows:
         return cls((weight / divisors).round_().to(torch.int8), scales, weight.dtype)
 
     def to_dense(self) -> torch.Tensor:
-        """The numbers that stand for the weight, [out, in], rounded to its dtype."""
+        """Return the dequantised weight, [out, in], rounded to its dtype."""
         return dequantize(self.values, self.scales, self.dtype)
 
 
 def dequantize(values: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """values [out, in] times scales [out], in float32, rounded to `dtype`."""
+    """Return values [out, in] times scales [out], in float32, rounded to `dtype`."""
     return (values * scales[:, None]).to(dtype)

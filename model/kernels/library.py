@@ -1,7 +1,7 @@
-"""The compiled kernels as one object: which library is loaded, and which level of CPU it runs at.
+"""Loads the compiled kernels as one object: it chooses the library, and the level of CPU that it runs at.
 
-Knows names and C types of functions; what they compute is said where they are called, and in `cpu/`. Needs no torch, as
-the API process has none.
+It knows names and C types of functions; what they compute is documented where they are called, and in `cpu/`. It needs
+no torch, as the API process has none.
 """
 
 import ctypes
@@ -18,10 +18,12 @@ from model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, sources_
 logger = logging.getLogger(__name__)
 
 LEVEL_VARIABLE = "LIGHTWELL_KERNEL_LEVEL"
-"""Names the level to run at, instead of the highest that the CPU has."""
+"""The environment variable that names the level to run at, instead of the highest that the CPU has."""
 
 LIBRARY_VARIABLE = "LIGHTWELL_KERNEL_LIBRARY"
-"""Names a library to load instead of the one that was built beside this file: one with sanitizers, say."""
+"""The environment variable that names a library to load instead of the one that was built next to this file: one with
+sanitizers, say.
+"""
 
 _POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
 _TYPES = {"p": _POINTER, "l": _LONG, "f": _FLOAT}
@@ -36,9 +38,9 @@ class Kernels:
         self._functions: dict[str, Callable[..., None]] = {}
 
     def call(self, name: str, types: str, *arguments: Any) -> None:
-        """Run the kernel `name`, whose parameters are of these types: p a pointer, l a long, f a float.
+        """Run the kernel `name`, whose parameters have these types: p a pointer, l a long, f a float.
 
-        Pointers are addresses: the caller keeps the memory, and has checked that it is as large as the kernel takes it.
+        Pointers are addresses: the caller keeps the memory, and has checked that it is as large as the kernel expects.
         """
         function = self._functions.get(name)
         if function is None:
@@ -56,7 +58,9 @@ def library_path() -> Path:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """None where there is no library that this machine can load. Raises RuntimeError when its source is a newer one."""
+    """Return the library, or None if there is none that this machine can load. Raises RuntimeError when its source is
+    newer.
+    """
     path = library_path()
     if not path.is_file():
         return None
@@ -79,7 +83,7 @@ def _library() -> ctypes.CDLL | None:
 
 @functools.cache
 def levels() -> tuple[str, ...]:
-    """The levels that this machine can run, the lowest first; none where there is no library for it."""
+    """Return the levels that this machine can run, the lowest first, or none if there is no library for it."""
     library = _library()
     if library is None:
         return ()
@@ -88,7 +92,7 @@ def levels() -> tuple[str, ...]:
 
 @functools.cache
 def cpu() -> tuple[str, int, int]:
-    """Return this CPU's vendor, family and model; ("", 0, 0) where they are not known."""
+    """Return this CPU's vendor, family and model, or ("", 0, 0) if they are not known."""
     library, vendor, family, model = _library(), ctypes.create_string_buffer(13), ctypes.c_long(), ctypes.c_long()
     if library is not None:
         library.lightwell_cpu(vendor, ctypes.byref(family), ctypes.byref(model))
@@ -116,7 +120,8 @@ def at_level(level: str) -> Iterator[None]:
 
 
 def kernels() -> Kernels:
-    """The kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL names.
+    """Return the kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL
+    names.
 
     Raises ValueError when the CPU has no such level, RuntimeError when there are no kernels for it at all.
     """
@@ -124,8 +129,8 @@ def kernels() -> Kernels:
 
 
 def check_variables() -> None:
-    """Raise ValueError where the environment names a library that is not there, or a level that this CPU lacks;
-    RuntimeError where it names a level and there are none.
+    """Raise ValueError if the environment names a library that is not there, or a level that this CPU lacks;
+    RuntimeError if it names a level and there are none.
     """
     if os.environ.get(LIBRARY_VARIABLE) and not library_path().is_file():
         raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}, where there is no library")
@@ -144,13 +149,13 @@ def _chosen() -> Kernels:
 
 
 def set_num_threads(count: int) -> None:
-    """How many threads kernels compute in, the caller's among them."""
+    """Set how many threads kernels compute in, the caller's among them."""
     library = _library()
     if library is not None:
         library.lightwell_set_num_threads(ctypes.c_long(count))
 
 
 def num_threads() -> int:
-    """How many threads kernels compute in."""
+    """Return how many threads kernels compute in."""
     library = _library()
     return 1 if library is None else int(library.lightwell_num_threads())

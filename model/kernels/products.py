@@ -1,7 +1,7 @@
-"""Products of rows with a weight that is laid in blocks of 64 outputs: `cpu/products.h` says how.
+"""Multiplies rows with a weight that is stored in blocks of 64 outputs: `cpu/products.h` says how.
 
-A sum is one chain over the inputs in order, so a row has the same bits whatever stands beside it and on any number of
-threads; and at every level of CPU, except by DOT, whose bits are those of the CPU's own instruction.
+A sum is one chain over the inputs in order, so a row has the same bits whatever rows are next to it and on any number
+of threads; and at every level of CPU, except by DOT, whose bits are those of the CPU's own instruction.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -18,27 +18,29 @@ from model.kernels.embedding import gather_rows
 from model.kernels.library import kernels
 
 BLOCK = 64
-"""Outputs that lie side by side; the last block is filled up with zeros."""
+"""Outputs that are stored side by side; the last block is padded with zeros."""
 
 Arithmetic = Literal[0, 1]
 WIDEN: Arithmetic = 0
-"""Multiply bfloat16 numbers as float32."""
+"""The arithmetic that multiplies bfloat16 numbers as float32."""
 DOT: Arithmetic = 1
-"""Multiply bfloat16 numbers two inputs at a time, at levels whose CPU has an instruction for it; else as WIDEN."""
+"""The arithmetic that multiplies bfloat16 numbers two inputs at a time, if the level's CPU has an instruction for it;
+else like WIDEN.
+"""
 
 _FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM = range(3)
 """`Form` of `cpu/decoder.h`."""
 
 MOST_COLUMNS = 1 << 24
-"""Among which `find_largest` tells one from another."""
+"""Most columns that `find_largest` can tell apart."""
 
 _LARGE_PAGE = 2 << 20
 """Bytes of the system's large pages, in which few rows pass over weights a tenth to a fifth faster."""
 
 
 def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
-    """An array whose large pages begin where it does, if it has some. What is left before it is never written, so it
-    takes no memory.
+    """Return an array that begins at the start of a large page, if it has some. What is left before it is never
+    written, so it takes no memory.
     """
     count = math.prod(shape)
     if count * dtype.itemsize < _LARGE_PAGE:
@@ -49,11 +51,13 @@ def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 class BlockedWeight:
-    """A weight [N, K], float32 or bfloat16, laid as the kernels read it; the same memory serves any number of rows."""
+    """A weight [N, K], float32 or bfloat16, in the layout that the kernels read; the same memory serves any number of
+    rows.
+    """
 
     def __init__(self, weight: Tensor, arithmetic: Arithmetic = WIDEN, row_dtype: torch.dtype | None = None) -> None:
-        """weight [N, K] is copied. arithmetic: of bfloat16 rows, where a product names none. row_dtype: of the rows
-        that it is to multiply, the weight's own or float32.
+        """Copy weight [N, K]. arithmetic: of bfloat16 rows, if a product names none. row_dtype: of the rows that it is
+        to multiply, the weight's own or float32.
         """
         kind = check_numbers("weight", weight, 2)
         _check_arithmetic(arithmetic)
@@ -65,25 +69,25 @@ class BlockedWeight:
         self._kind, self._together = kind, 4 // weight.itemsize
         num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // self._together)
         self.packed = _aligned_room(weight.dtype, num_blocks, num_steps, BLOCK, self._together)
-        """[ceil(N / 64), K, 64, 1] of float32, [ceil(N / 64), ceil(K / 2), 64, 2] of bfloat16."""
+        """The memory: [ceil(N / 64), K, 64, 1] of float32, [ceil(N / 64), ceil(K / 2), 64, 2] of bfloat16."""
         kernels().call(
             f"pack_weight_{kind}", "ppll", weight.data_ptr(), self.packed.data_ptr(), self.num_inputs, self.num_outputs
         )
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its numbers."""
+        """Return the dtype in which the weight is stored."""
         return self.packed.dtype
 
     @property
     def form(self) -> int:
-        """Which of `Form` in decoder.h."""
+        """Return the weight's form, one of `Form` in decoder.h."""
         if self.dtype == torch.float32:
             return _FLOAT32_FORM
         return _DOT_FORM if self.arithmetic == DOT and self.row_dtype == torch.bfloat16 else _WIDENED_FORM
 
     def to_dense(self) -> Tensor:
-        """Return the weight [N, K] as it was given, bit for bit, in the dtype of its rows: a copy."""
+        """Return a copy of the weight [N, K] as it was given, bit for bit, in the dtype of its rows."""
         weight = self.packed.new_empty(self.num_outputs, self.num_inputs)
         kernels().call(
             f"unpack_weight_{self._kind}",
@@ -106,7 +110,7 @@ class BlockedWeight:
     ) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
 
-        x and bias [N] are of the weight's dtype, or float32. arithmetic: of bfloat16 rows, the weight's own where None.
+        x and bias [N] have the weight's dtype, or float32. arithmetic: of bfloat16 rows, the weight's own if None.
         """
         name, extra = self._kernel("product", x, arithmetic)
         if bias is not None:
@@ -120,8 +124,8 @@ class BlockedWeight:
         return out
 
     def find_largest(self, x: Tensor, arithmetic: Arithmetic | None = None) -> tuple[Tensor, Tensor] | None:
-        """Return where the largest number of each row of `multiply(x)` first stands, int64 [R], and that number,
-        float32 [R]; None when a number of the product is not finite. x as in `multiply`.
+        """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
+        float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
         """
         name, extra = self._kernel("find_largest", x, arithmetic)
         if not 0 < self.num_outputs <= MOST_COLUMNS:
@@ -136,7 +140,7 @@ class BlockedWeight:
         return (places, numbers) if finite.item() else None
 
     def _kernel(self, name: str, x: Tensor, arithmetic: Arithmetic | None) -> tuple[str, tuple[int, ...]]:
-        """The kernel's name for rows x, which are checked, and what it takes at the end."""
+        """Check rows x; return the kernel's name for them, and the arguments that it takes at the end."""
         check_axes("x", x, (self.dtype, torch.float32), 2)
         if x.shape[1] != self.num_inputs:
             raise ValueError(f"x has rows of {x.shape[1]}; the weight's {self.num_inputs} inputs are accepted")

@@ -1,9 +1,10 @@
-"""The small steps between matrix products, row by row: norms, gates, soft caps, rotation and filling the cache.
+"""Computes the small steps between matrix products, row by row: norms, gates, soft caps, rotation and writing to the
+cache.
 
-A row has the same bits whatever stands beside it, at every level of CPU and on any number of threads. Arithmetic is
+A row has the same bits whatever rows are next to it, at every level of CPU and on any number of threads. Arithmetic is
 float32, rounded to nearest even where a result is stored.
 
-Axes: T rows, d model width, H query heads, K key heads, D head dimension, R dimensions that turn, B keys to a block.
+Axes: T rows, d model width, H query heads, K key heads, D head dimension, R rotated dimensions, B keys to a block.
 """
 
 import torch
@@ -19,8 +20,8 @@ _FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) * weight of each row: x [T, d], weight [d] -> [T, d].
 
-    Where weight has the dtype of x the quotient is rounded to it before the product; else weight is float32, and only
-    the product is rounded.
+    If weight has the dtype of x the quotient is rounded to it before the product; else weight is float32, and only the
+    product is rounded.
     """
     kind = check_numbers("x", x, 2)
     num_rows, width = x.shape
@@ -52,7 +53,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Return activation(gate), rounded to the dtype, times up: gate_up [T, 2 ff], gate, then up, -> [T, ff]."""
+    """Return activation(gate), rounded to the dtype, times up: gate_up [T, 2 ff] holds gate, then up; the result is [T,
+    ff].
+    """
     kind = check_numbers("gate_up", gate_up, 2)
     num_rows, both = gate_up.shape
     if both % 2:
@@ -66,14 +69,14 @@ def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
 
 
 def soft_cap(x: Tensor, cap: float) -> None:
-    """Make x, float32 [T, width], cap * tanh(x / cap), in place."""
+    """Replace x, float32 [T, width], by cap * tanh(x / cap), in place."""
     check_axes("x", x, _FLOAT32, 2)
     kernels().call("soft_cap_f32", "pllf", x.data_ptr(), *x.shape, cap)
 
 
 def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of angles, float32 of less than 2^30, of the same shape. Every machine gives these
-    bits.
+    """Return the cosines and sines of angles, float32 of less than 2^30, in the same shape. They have the same bits on
+    every machine.
     """
     check_axes("angles", angles, _FLOAT32, angles.ndim)
     cos, sin = torch.empty_like(angles), torch.empty_like(angles)
@@ -84,11 +87,11 @@ def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
 def rotate_and_store(
     qkv: Tensor, rotary_tables: tuple[Tensor, Tensor] | None, slots: Tensor, keys: Tensor, values: Tensor
 ) -> Tensor:
-    """Turn queries and keys by their positions, and put keys and values into places of the cache.
+    """Rotate queries and keys by their positions, and write keys and values to their places in the cache.
 
-    qkv [T, H + 2K, D]: query heads, key heads, value heads. turns: cos and sin [T, R], float32 (sin with the sign of
-    the first half turned), which turn the first R <= D dimensions; None turns none. slots [T] int64: block * B + the
-    place in the block. keys [block, K, D, B] and values [block, K, B, D], of the dtype of qkv, are written.
+    qkv [T, H + 2K, D]: query heads, key heads, value heads. rotary_tables: cos and sin [T, R], float32 (sin with the
+    sign of the first half flipped), which rotate the first R <= D dimensions; None rotates none. slots [T] int64: block
+    * B + the place in the block. keys [block, K, D, B] and values [block, K, B, D], of the dtype of qkv, are written.
 
     Returns the queries [T, H, D], float32.
     """

@@ -1,4 +1,4 @@
-"""Searches along rows, at memory's speed, where torch's and numpy's take each number alone.
+"""Searches along rows at memory's speed, where torch and numpy take one number at a time.
 
 Axes: R rows, V numbers of a row.
 """
@@ -11,9 +11,9 @@ from model.kernels.library import kernels
 
 
 def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where in each row of x [R, V] its largest number first stands, [R] int64, and that number, [R] float32.
+    """Return the first index of the largest number in each row of x [R, V], [R] int64, and that number, [R] float32.
 
-    Where a row holds a NaN it is the first of them.
+    If a row holds a NaN, it is the first of them.
     """
     kind = check_numbers("x", x, 2)
     num_rows, width = x.shape

@@ -1,4 +1,4 @@
-"""What a weight offers, in whatever form it lies. Knows no form."""
+"""Defines what a weight offers, whatever its form. It knows no form."""
 
 from typing import Protocol
 
@@ -9,22 +9,22 @@ from model.config import Activation
 
 
 class Weight(Protocol):
-    """A weight [N, K] as products with it are made."""
+    """A weight [N, K] that rows can be multiplied with."""
 
     @property
     def num_inputs(self) -> int:
-        """K"""
+        """Return K."""
 
     @property
     def num_outputs(self) -> int:
-        """N"""
+        """Return N."""
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous, bias [N] of its dtype -> [R, N]."""
 
     def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return where the largest number of each row of `multiply(x)` first stands, int64 [R], and that number,
-        float32 [R]; None where it takes the product itself to tell.
+        """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
+        float32 [R], or None if that takes the product itself.
         """
 
     def to_dense(self) -> Tensor:
@@ -32,13 +32,13 @@ class Weight(Protocol):
 
 
 class LaidWeight(Weight, Protocol):
-    """A weight that lies as our kernels read it: what kernels that fuse several steps need of it."""
+    """A weight in a layout that our kernels read: what kernels that fuse several steps need of it."""
 
     packed: Tensor
     """The memory."""
     row_dtype: torch.dtype
-    """Of the rows that it multiplies."""
+    """The dtype of the rows that it multiplies."""
 
     @property
     def form(self) -> int:
-        """Which of `Form` in decoder.h."""
+        """Return the weight's form, one of `Form` in decoder.h."""

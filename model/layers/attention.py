@@ -1,12 +1,13 @@
-"""Attention over the paged cache: one seam, two ways. Knows rows, blocks and what each row sees; knows no requests.
+"""Computes attention over the paged cache: one interface, two implementations. It knows rows, blocks and the keys that
+each row sees; it knows no requests.
 
 A score is q.k, scaled, then capped (Gemma 2), with a bias by distance added (T5), and -inf where the row does not see
 the key. `KeyRange` says what it sees, so causal, windowed, bidirectional and cross attention are one thing here.
 
-`NativeAttention` (CPU, float32 and bfloat16: our kernels) gives each row the same bits whatever stands beside it.
+`NativeAttention` (CPU, float32 and bfloat16: our kernels) gives each row the same bits whatever rows are next to it.
 `PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
-slow version the others are proved against (`batched_attention` is the fast one on a GPU). With `InvariantArithmetic` it
-gives each row the same bits too.
+slow version that the others are tested against (`batched_attention` is the fast one on a GPU). With
+`InvariantArithmetic` it gives each row the same bits too.
 
 Axes: T rows, H query heads, K key heads, D head dimension, S keys of one sequence.
 """
@@ -31,33 +32,33 @@ RotaryTables = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRule:
-    """How dots become scores."""
+    """The rule by which dots become scores."""
 
     scale: float
-    """Multiplies q.k."""
+    """What q.k is multiplied by."""
     softcap: float | None = None
-    """softcap * tanh(score / softcap), before the bias."""
+    """The soft cap, or None: softcap * tanh(score / softcap), before the bias."""
     bias: torch.Tensor | None = None
-    """[H, 2 * reach - 1], float32 (float64 in float64): bias[h, key - query + reach - 1] is added. No position may be
-    `reach` or more.
+    """The bias by distance, or None: [H, 2 * reach - 1], float32 (float64 in float64), of which bias[h, key - query +
+    reach - 1] is added. No position may be `reach` or more.
     """
 
 
 class Attention(Protocol):
-    """What a block asks of its attention."""
+    """What a block needs from its attention."""
 
     def write_kv(
         self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
     ) -> torch.Tensor:
-        """Turn queries and keys by their positions and put keys and values where the batch says.
+        """Rotate queries and keys by their positions and write keys and values to the batch's slots.
 
-        qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. turns: cos and sin
-        [T, 1, R] of `Rope.at`, which turn the first R <= D dimensions; None without rotary positions. Returns
-        q [T, H, D] for `attend` and `rows`.
+        qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. rotary_tables: cos and sin
+        [T, 1, R] of `Rope.at`, which rotate the first R <= D dimensions; None without rotary positions. Returns q [T,
+        H, D] for `attend` and `rows`.
         """
 
     def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
-        """Put keys and values of cross attention where `slots` says.
+        """Write keys and values of cross attention to `slots`.
 
         kv [E, 2K, D]: key heads, value heads; slots [E] int64: block * block_size + place.
         """
@@ -65,9 +66,10 @@ class Attention(Protocol):
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
-        """softmax(scores) V for the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
+        """Return softmax(scores) V for the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
 
-        q may have the type that `write_kv` gives or the cache's. Raises ValueError when the rule's bias does not reach.
+        q may have the dtype that `write_kv` returns or the cache's. Raises ValueError when the rule's bias does not
+        reach far enough.
         """
 
     def rows(
@@ -81,14 +83,14 @@ class Attention(Protocol):
         rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        """What chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
+        """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
 
         S is `key_range.num_keys(span)`. kind: "pattern" (rows sum to 1, unseen keys 0), "scores" (unseen keys -inf) or
-        "dots" (the bare q.k, unseen keys -inf). float32, or float64 in float64.
+        "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
         """
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        """Scores as `rows` gives them [heads, rows, S] -> the pattern, by the same steps as `attend`."""
+        """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`."""
 
     def mix(
         self,
@@ -99,20 +101,21 @@ class Attention(Protocol):
         key_range: KeyRange,
         span: int,
     ) -> torch.Tensor:
-        """pattern [len(heads), rows, S] of one span times the values those heads read, by the same steps as `attend`.
+        """Return pattern [len(heads), rows, S] of one span times the values that those heads read, by the same steps as
+        `attend`.
 
-        num_heads is H. Returns [len(heads), rows, D] in the cache's dtype.
+        num_heads is H. The result is [len(heads), rows, D] in the cache's dtype.
         """
 
 
 def cached_keys(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
-    """The keys of one span in order, as they are cached (turned): a copy [S, K, D]."""
+    """Return a copy [S, K, D] of the keys of one span in order, as they are cached (rotated)."""
     blocks = cache.keys[_table(cache, key_range, span)]  # [J, K, D, B]
     return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: key_range.num_keys(span)]
 
 
 def cached_values(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
-    """The values of one span in order: a copy [S, K, D]."""
+    """Return a copy [S, K, D] of the values of one span in order."""
     blocks = cache.values[_table(cache, key_range, span)]  # [J, K, B, D]
     return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: key_range.num_keys(span)]
 
@@ -123,10 +126,10 @@ def _table(cache: LayerCache, key_range: KeyRange, span: int) -> torch.Tensor:
 
 
 class PlainAttention:
-    """One sequence at a time, whole rows, torch operations."""
+    """Attention for one sequence at a time, on whole rows, by torch operations."""
 
     def __init__(self, arithmetic: Arithmetic | None = None) -> None:
-        """arithmetic: None is `TorchArithmetic`."""
+        """Use an arithmetic; None is `TorchArithmetic`."""
         self._arithmetic = TorchArithmetic() if arithmetic is None else arithmetic
 
     def write_kv(
@@ -201,7 +204,7 @@ class PlainAttention:
         rows: slice | np.ndarray,
         rule: AttentionRule,
     ) -> torch.Tensor:
-        """dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
+        """Return dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
         scores = dots * rule.scale
         if rule.softcap is not None:
             scores = rule.softcap * self._arithmetic.tanh(scores / rule.softcap)
@@ -214,7 +217,7 @@ class PlainAttention:
 
     @staticmethod
     def _masked(scores: torch.Tensor, key_range: KeyRange, rows: slice | np.ndarray) -> torch.Tensor:
-        """Keys out of sight are -inf: scores [heads, rows, S]."""
+        """Return scores [heads, rows, S] with -inf for keys that are not visible."""
         first, last = (
             torch.from_numpy(a[rows]).to(scores.device)[:, None] for a in (key_range.first_array, key_range.last_array)
         )
@@ -239,7 +242,7 @@ class PlainAttention:
 
 
 class NativeAttention:
-    """Our kernels, on CPU tensors of float32 or bfloat16."""
+    """Attention by our kernels, on CPU tensors of float32 or bfloat16."""
 
     def write_kv(
         self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
@@ -266,7 +269,7 @@ class NativeAttention:
         rule: AttentionRule,
         pattern_output: PatternOutput | None,
     ) -> torch.Tensor:
-        """`attend`, which writes the patterns too where a table says, of the keys that each row sees."""
+        """Run `attend`, and also write the patterns, over the keys that each row sees, where the table says."""
         out = torch.empty(q.shape, dtype=cache.values.dtype)
         q = q.float().contiguous()
         for items in batch.attention_items(len(q), cache.keys.shape[1], num_threads()):
@@ -327,7 +330,9 @@ class NativeAttention:
 
 
 def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
-    """The key head that each query head reads: consecutive ones share (Ainslie et al. 2023, arXiv:2305.13245)."""
+    """Return the key head that each query head reads: consecutive ones share (Ainslie et al. 2023,
+    arXiv:2305.13245).
+    """
     return heads // (num_heads // cache.keys.shape[1])
 
 

@@ -1,7 +1,7 @@
-"""The arithmetic of attention on whole tensors: dots, tanh, softmax, mix. Knows matrices; knows no cache and no rows'
-places.
+"""Computes the steps of attention on whole tensors: dots, tanh, softmax, mix. It knows matrices; it knows no cache and
+no positions of rows.
 
-`TorchArithmetic` is torch's own operations, the fastest for the shape at hand. `InvariantArithmetic` takes those of
+`TorchArithmetic` uses torch's own operations, the fastest for the shape at hand. `InvariantArithmetic` uses those of
 `fixed_shapes`: a row's bits depend on the row and on its own keys alone, on any device.
 
 Axes: heads, rows, S keys, D head dimension.
@@ -15,23 +15,23 @@ from model.layers import fixed_shapes
 
 
 class Arithmetic(Protocol):
-    """The steps from queries, keys and values to what attention gives."""
+    """The steps from queries, keys and values to the result of attention."""
 
     def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        """q [heads, rows, D] times k [heads, D, S] -> [heads, rows, S]."""
+        """Return q [heads, rows, D] times k [heads, D, S]: [heads, rows, S]."""
 
     def tanh(self, x: torch.Tensor) -> torch.Tensor:
-        """Of each number."""
+        """Return tanh of each number."""
 
     def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        """scores [heads, rows, S] -> the pattern, float32, or float64 in float64."""
+        """Return the pattern of scores [heads, rows, S], float32, or float64 in float64."""
 
     def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """pattern [heads, rows, S] times values [heads, S, D] -> [heads, rows, D] in the values' dtype."""
+        """Return pattern [heads, rows, S] times values [heads, S, D]: [heads, rows, D] in the values' dtype."""
 
 
 class TorchArithmetic:
-    """In the dtype of the model."""
+    """Arithmetic in the model's dtype."""
 
     def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return q @ k
@@ -47,7 +47,7 @@ class TorchArithmetic:
 
 
 class InvariantArithmetic:
-    """In float32, or float64 in float64."""
+    """Arithmetic in float32, or float64 in float64."""
 
     def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         wide = at_least_float32(q.dtype)
@@ -71,5 +71,5 @@ class InvariantArithmetic:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """float64 for float64, float32 for all others."""
+    """Return float64 for float64, float32 for all others."""
     return dtype if dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""Which attention serves a dtype on a device. Knows what each can do; computes nothing."""
+"""Chooses the attention for a dtype on a device. It knows what each can do; it computes nothing."""
 
 import torch
 
@@ -9,7 +9,7 @@ from model.layers.batched_attention import BatchedAttention
 
 
 def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool) -> Attention:
-    """The fastest way that can serve these; ours is batch invariant in any case."""
+    """Return the fastest attention that supports these; our kernels are batch invariant in any case."""
     if why_not_native(dtype, device) is None:
         return NativeAttention()
     return PlainAttention(InvariantArithmetic()) if batch_invariant else BatchedAttention()

@@ -1,10 +1,10 @@
-"""Attention for a GPU: rows that decode in one operation for all sequences, prompts through torch's fused kernels.
+"""Computes attention on a GPU: decoding rows in one operation for all sequences, prompts through torch's fused kernels.
 
-Torch operations alone, on any device and in any dtype, so that a CPU proves what a GPU runs. What somebody looks at is
-computed as `PlainAttention` does it. A row's bits may depend on its batch.
+It uses torch operations alone, on any device and in any dtype, so that a CPU can test what a GPU runs. What hooks ask
+for is computed as in `PlainAttention`. A row's bits may depend on its batch.
 
-Axes: R rows that stand alone in their spans, n rows of one span, H query heads, K key heads, G = H / K, D head
-dimension, J blocks of a row, B places of a block, S keys.
+Axes: R rows that are alone in their spans, n rows of one span, H query heads, K key heads, G = H / K, D head dimension,
+J blocks of a row, B places of a block, S keys.
 """
 
 from collections.abc import Callable, Hashable
@@ -25,11 +25,11 @@ from model.layers.rope import Rope
 
 _T = TypeVar("_T")
 GATHER_BYTES = 1 << 29
-"""Most bytes of keys, and of values, that are laid side by side at a time."""
+"""Most bytes of keys, and of values, that are gathered at a time."""
 
 
 class BatchedAttention(PlainAttention):
-    """`PlainAttention` with many sequences in one operation."""
+    """`PlainAttention` that takes many sequences in one operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class BatchedAttention(PlainAttention):
     def _attend_span(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, span: int, rule: AttentionRule
     ) -> torch.Tensor:
-        """Of all rows of one span: q [n, H, D] -> [n, H, D]."""
+        """Return the attention of all rows of one span: q [n, H, D] -> [n, H, D]."""
         keys, values = cached_keys(cache, key_range, span), cached_values(cache, key_range, span)  # [S, K, D]
         group = q.shape[1] // keys.shape[1]
         if group > 1:
@@ -106,7 +106,9 @@ class BatchedAttention(PlainAttention):
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
     def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> torch.Tensor | None:
-        """Which keys the rows of a span see: [n, S] bool; None is all. On a GPU a causal mask is not written out."""
+        """Return which keys the rows of a span see, [n, S] bool, or None for all. On a GPU a causal mask is not written
+        out.
+        """
         rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
         first, last, num_keys = key_range.first_array[rows], key_range.last_array[rows], key_range.num_keys(span)
         if not first.any():
@@ -124,7 +126,7 @@ class BatchedAttention(PlainAttention):
         return self._shared(batch, ("mask", key_range, span), make)
 
     def _row_key_range(self, batch: Batch, key_range: KeyRange, alone: list[int]) -> RowKeyRange:
-        """Of spans of one row each."""
+        """Return the key range of spans of one row each."""
 
         def make() -> RowKeyRange:
             rows = np.take(batch.first_rows, alone)
@@ -137,7 +139,7 @@ class BatchedAttention(PlainAttention):
         return self._shared(batch, ("rows", key_range, len(alone)), make)
 
     def _shared(self, batch: Batch, name: Hashable, make: Callable[[], _T]) -> _T:
-        """What is made for the first layer of a batch that asks, and serves the others."""
+        """Return what the first layer of a batch that asks for it makes, and the other layers use again."""
         if batch is not self._batch:
             self._batch, self._made = batch, {}
         if name not in self._made:
@@ -147,7 +149,7 @@ class BatchedAttention(PlainAttention):
 
 
 def _is_whole_prompt(batch: Batch, key_range: KeyRange, span: int) -> bool:
-    """Whether a span begins at position 0, and each row sees itself and all before it."""
+    """Return whether a span begins at position 0, and each row sees itself and all before it."""
     rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
     positions = key_range.positions_array[rows]
     return bool(
@@ -158,7 +160,7 @@ def _is_whole_prompt(batch: Batch, key_range: KeyRange, span: int) -> bool:
 
 
 def _of_like_length(key_range: KeyRange, spans: list[int]) -> list[list[int]]:
-    """Groups in which no span is less than half as long as another."""
+    """Return the spans in groups in which none is less than half as long as another."""
     groups: list[list[int]] = []
     for span in sorted(spans, key=key_range.num_keys, reverse=True):
         if groups and 2 * key_range.num_keys(span) >= key_range.num_keys(groups[-1][0]):
@@ -170,18 +172,18 @@ def _of_like_length(key_range: KeyRange, spans: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prompts:
-    """P whole prompts side by side, each filled up to S rows behind its end, where no row of its own looks."""
+    """P whole prompts side by side, each padded to S rows after its end, which none of its own rows sees."""
 
     tables: torch.Tensor
     """[P, J]"""
     rows: torch.Tensor
-    """[P, S]: rows of the batch; behind the end the last one again."""
+    """[P, S]: rows of the batch; after a prompt's end its last one is repeated."""
     beyond: torch.Tensor
-    """[P, S] bool: what lies behind the end."""
+    """[P, S] bool: what is padding."""
     own: torch.Tensor
-    """[n]: what does not, of all P * S."""
+    """[n]: indices of what is not padding, of all P * S."""
     own_rows: torch.Tensor
-    """[n]: the rows of the batch that these are."""
+    """[n]: the rows of the batch at these indices."""
 
     @classmethod
     def of(cls, batch: Batch, key_range: KeyRange, spans: list[int]) -> "_Prompts":
@@ -195,7 +197,7 @@ class _Prompts:
         return cls(*(torch.from_numpy(array).to(batch.device) for array in arrays))
 
     def attend(self, q: torch.Tensor, cache: LayerCache, rule: AttentionRule) -> torch.Tensor:
-        """q [T, H, D] of the batch -> [n, H, D] of their own rows."""
+        """Return the attention [n, H, D] of the prompts' own rows from q [T, H, D] of the batch."""
         beyond = self.beyond[:, None, :, None]  # blocks hold anything there
         keys = cache.keys[self.tables].permute(0, 2, 1, 4, 3).flatten(2, 3).masked_fill(beyond, 0)  # [P, K, S, D]
         values = cache.values[self.tables].permute(0, 2, 1, 3, 4).flatten(2, 3).masked_fill(beyond, 0)
@@ -208,13 +210,15 @@ class _Prompts:
 
 
 def rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
-    """Rows of so many keys that decode in one operation, as GATHER_BYTES allow."""
+    """Return how many rows of so many keys may decode in one operation within GATHER_BYTES."""
     _, key_heads, dim, _ = cache.keys.shape
     return max(1, GATHER_BYTES // (num_keys * key_heads * dim * cache.keys.itemsize))
 
 
 def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
-    """One row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES allow."""
+    """Return the attention of one row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES
+    allows.
+    """
     step = rows_at_a_time(key_range.longest, cache)
     if len(q) <= step:
         return _attend_some_rows(q, cache, key_range, rule)

@@ -1,7 +1,7 @@
-"""One token of each of several sequences, all its numbers on the device: for a captured graph to be given.
+"""Holds one token of each of several sequences, with all its numbers on the device: the input of a captured graph.
 
-A stack takes it where it takes a `Batch`. The numbers lie in one tensor, so that a step brings them with one copy;
-rows and blocks that nobody needs are filled up with zeros, which name the cache's first block: it is nobody's.
+A stack takes it in place of a `Batch`. The numbers are in one tensor, so that a step copies them to the device at once;
+unused rows and blocks are filled with zeros, which name the cache's first block: it belongs to no sequence.
 
 Axes: R rows, J blocks of the longest sequence, B places of a block, S = J * B keys.
 """
@@ -14,16 +14,16 @@ import torch
 from model.batch import Batch
 
 _HEADER = 3
-"""Lines of a packed step before its block tables: token ids, positions, slots."""
+"""Rows of a packed step before its block tables: token ids, positions, slots."""
 
 
 def packed_size(num_rows: int, num_blocks: int) -> int:
-    """Numbers of a step of R rows and J blocks, packed."""
+    """Return the number of elements of a packed step of R rows and J blocks."""
     return (_HEADER + num_blocks) * num_rows
 
 
 def pack(batch: Batch, num_rows: int, num_blocks: int, out: np.ndarray) -> None:
-    """Write a batch of single rows to out [packed_size] int64, filled up to `num_rows` rows and `num_blocks` blocks.
+    """Write a batch of single rows to out [packed_size] int64, padded to `num_rows` rows and `num_blocks` blocks.
 
     Raises ValueError when it does not fit, or has spans of several rows.
     """
@@ -43,13 +43,13 @@ def pack(batch: Batch, num_rows: int, num_blocks: int, out: np.ndarray) -> None:
 
 
 def most_blocks(batch: Batch) -> int:
-    """Blocks that hold the keys of the longest span."""
+    """Return the number of blocks that hold the keys of the longest span."""
     return -(-batch.key_range().longest // batch.block_size)
 
 
 @dataclass(frozen=True, eq=False)
 class RowKeyRange:
-    """Which cached keys each row sees, one row a sequence: those at positions first <= k < last."""
+    """The cached keys that each row sees, one row a sequence: those at positions first <= k < last."""
 
     tables: torch.Tensor
     """[R, J]: the blocks of a row's keys, in order."""
@@ -62,49 +62,53 @@ class RowKeyRange:
     def of(
         cls, tables: torch.Tensor, positions: torch.Tensor, first: torch.Tensor | None, last: torch.Tensor, *, size: int
     ) -> "RowKeyRange":
-        """first, last [R]; no first is 0. size: B."""
+        """Return the key range of rows that see first <= k < last, both [R]; without `first` it is 0. size: B."""
         keys = torch.arange(tables.shape[1] * size, device=tables.device)
         unseen = keys >= last[:, None]  # [R, S]
         return cls(tables, positions, unseen if first is None else unseen | (keys < first[:, None]))
 
     def of_rows(self, rows: slice) -> "RowKeyRange":
-        """Of some of the rows."""
+        """Return the key range of some of the rows."""
         return RowKeyRange(self.tables[rows], self.positions[rows], self.unseen[rows])
 
     @property
     def longest(self) -> int:
-        """Keys of the longest span at most."""
+        """Return the most keys that the longest span can have."""
         return self.unseen.shape[1]
 
 
 class DecodeBatch:
-    """What a stack asks of a batch, of one packed step. Makes one of a causal decoder alone: nothing to cross to."""
+    """One packed step, with what a stack needs from a batch. It is for a causal decoder alone, without cross
+    attention.
+    """
 
     def __init__(self, lines: torch.Tensor, block_size: int) -> None:
-        """lines [packed_size / R, R] int64: what `pack` wrote."""
+        """Read lines [packed_size / R, R] int64, which `pack` wrote."""
         self.block_size = block_size
         self.num_rows = lines.shape[1]
         self.token_ids = lines[0]
         self.positions = lines[1]
         self.blocks, self.places = lines[2] // block_size, lines[2] % block_size
         self.queries: list[torch.Tensor] = []
-        """[R, H, D] of each layer that ran, turned: for whoever looks inside afterwards."""
+        """Queries [R, H, D] of each layer that ran, rotated, for captures afterwards."""
         self._tables = lines[_HEADER:].T
         self._key_ranges: dict[int | None, RowKeyRange] = {}
 
     def num_rows_at(self, layer: int) -> int:
-        """All of them: a token to be sampled needs every layer."""
+        """Return the number of all rows: a token to be sampled needs every layer."""
         return self.num_rows
 
     def needs_output_of(self, layer: int) -> bool:
-        """Always, for the same reason."""
+        """Return True, for the same reason."""
         return True
 
     def check(self) -> None:
-        """Nothing is asked: a captured graph cannot be left in its middle."""
+        """Do nothing: a captured graph cannot be stopped in the middle."""
 
     def key_range(self, causal: bool = True, window: int | None = None) -> RowKeyRange:
-        """As `Batch.key_range`; single rows at the end of their text see the same, causal or not."""
+        """Return the key range, like `Batch.key_range`; single rows at the end of their text see the same, causal or
+        not.
+        """
         if window not in self._key_ranges:
             first = None if window is None else self.positions - (window - 1)
             self._key_ranges[window] = RowKeyRange.of(

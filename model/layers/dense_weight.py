@@ -1,5 +1,5 @@
-"""A weight as plain torch operations multiply by it: on a GPU, in dtypes that our kernels do not take, and as the slow,
-obvious version that they are proved against.
+"""Multiplies by a weight with plain torch operations: on a GPU, in dtypes that our kernels do not support, and as the
+slow, obvious version that they are tested against.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -14,10 +14,10 @@ from model.layers import fixed_shapes
 
 
 class DenseWeight:
-    """A weight [N, K] as it was given, or as int8 stands for it."""
+    """A weight [N, K] as it was given, or quantised to int8."""
 
     def __init__(self, weight: Tensor, quantize: Quantization = "none", *, batch_invariant: bool = True) -> None:
-        """batch_invariant: whether the bits of a row of a product may depend on that row alone.
+        """Keep the weight. batch_invariant: whether the bits of a row of a product may depend on that row alone.
 
         Raises ValueError when a weight to be quantised has a number that is not finite.
         """
@@ -33,10 +33,10 @@ class DenseWeight:
         return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
 
     def find_largest(self, x: Tensor) -> None:
-        """Find nothing: `multiply` gives what is to be searched."""
+        """Return None: search what `multiply` returns."""
 
     def to_dense(self) -> Tensor:
-        """Return the weight [N, K]: itself, or a copy where it is quantised."""
+        """Return the weight [N, K]: itself, or a copy if it is quantised."""
         return self._weight if isinstance(self._weight, Tensor) else self._weight.to_dense()
 
 
@@ -58,5 +58,5 @@ def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
 
 
 def activate_in_any_batch(x: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """Return the same with bits that do not depend on where in x a number stands."""
+    """Return the same with bits that do not depend on a number's place in x."""
     return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), x)

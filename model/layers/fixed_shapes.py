@@ -1,13 +1,13 @@
 """Torch operations whose answer for a row does not depend on how many rows there are, on any device, in any dtype.
 
 Libraries of matrix products choose a kernel, and with it the order of the sums, by the shape of the product. So every
-product here has one shape, whatever is asked: rows, heads and columns come in tiles of a fixed size, filled up with
-zeros; and all rows are aligned alike, as some kernels take apart what stands before a boundary. What is summed over
+product here has one shape, whatever is asked: rows, heads and columns come in tiles of a fixed size, padded with zeros;
+and all rows have the same alignment, as some kernels treat what comes before a boundary separately. What is summed over
 several tiles is added up one tile after the other, so that a tile of zeros more or less changes nothing. Everything
-else (+, -, *, /, the largest of several numbers) is rounded correctly wherever it stands.
+else (+, -, *, /, the largest of several numbers) is rounded correctly at any place.
 
-What is assumed: for one shape, dtype, layout and alignment a library runs the same kernel with the same number of
-threads each time, and that kernel sums every row, and every matrix of several, in the same order. Tests hold it.
+The assumption is that for one shape, dtype, layout and alignment a library runs the same kernel with the same number of
+threads each time, and that this kernel sums every row, and every matrix of several, in the same order. Tests check it.
 
 Axes: rows, in, out of a layer; heads, rows, inner, columns of a product.
 """
@@ -22,18 +22,21 @@ LINEAR_ROWS = 64
 """Rows of a product with a layer's weight. On a GPU so many take as long as one: both wait for the weight."""
 
 HEADS, ROWS, KEYS = 8, 32, 128
-"""Of a product within attention: heads, query rows, and keys. KEYS is a power of two."""
+"""Sizes of a product within attention: heads, query rows, and keys. KEYS is a power of two."""
 
 _ALIGNED = 16
-"""Numbers of which a row has a multiple: 64 bytes of float32. Without, MKL on AMD sums a row by where it stands."""
+"""The number of elements that a row's length is a multiple of: 64 bytes of float32. Otherwise MKL on AMD sums a row in
+an order that depends on its place.
+"""
 
 _PIECE, _VECTOR = 1 << 14, 64
-"""Numbers that torch computes in one thread (under its grain of 32768), and what any CPU's loop takes at once divides
-(two vectors of 32 float16)."""
+"""Numbers that torch computes in one thread (under its grain of 32768), and a multiple of what any CPU's loop takes at
+once (two vectors of 32 float16).
+"""
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x W^T + b: x [rows, in], weight [out, in], bias [out] -> [rows, out]."""
+    """Return x W^T + b: x [rows, in], weight [out, in], bias [out] -> [rows, out]."""
     tiles = _filled_up(x, (LINEAR_ROWS, _ALIGNED))
     if filling := tiles.shape[1] - x.shape[1]:  # or it would be copied for nothing
         weight = F.pad(weight, (0, filling))
@@ -44,10 +47,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 
 def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch.Tensor:
-    """a [heads, rows, m] times b [heads, m, n] -> [heads, rows, n].
+    """Return a [heads, rows, m] times b [heads, m, n]: [heads, rows, n].
 
-    Made of products [HEADS, ROWS, inner] times [HEADS, inner, columns], both filled up to whole rows that are aligned,
-    which are added up in the order of m.
+    It is made of products [HEADS, ROWS, inner] times [HEADS, inner, columns], both padded to whole rows that are
+    aligned; these are added up in the order of m.
     """
     heads, rows, m = a.shape
     n = b.shape[2]
@@ -61,7 +64,7 @@ def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch
 
 
 def softmax(scores: torch.Tensor) -> torch.Tensor:
-    """exp(score - largest) / sum over the last axis: scores [heads, rows, keys] -> the same shape.
+    """Return exp(score - largest) / sum over the last axis: scores [heads, rows, keys] -> the same shape.
 
     Keys of score -inf at the end change nothing.
     """
@@ -70,7 +73,9 @@ def softmax(scores: torch.Tensor) -> torch.Tensor:
 
 
 def row_sums(x: torch.Tensor) -> torch.Tensor:
-    """The sum over the last axis: x [..., n] -> [..., 1]. A tile of KEYS is summed in halves, then tile after tile."""
+    """Return the sum over the last axis: x [..., n] -> [..., 1]. A tile of KEYS is summed in halves, then tile after
+    tile.
+    """
     sums = F.pad(x, (0, -x.shape[-1] % KEYS)).reshape(*x.shape[:-1], -1, KEYS)  # [..., tiles, KEYS]
     while (half := sums.shape[-1] // 2) > 0:
         sums = sums[..., :half] + sums[..., half:]
@@ -81,7 +86,7 @@ def row_sums(x: torch.Tensor) -> torch.Tensor:
 
 
 def aligned_rows(x: torch.Tensor) -> torch.Tensor:
-    """x [rows, n], on a GPU with -inf behind each row so that all of them begin at a multiple of 16 bytes.
+    """Return x [rows, n], on a GPU with -inf after each row so that all of them begin at a multiple of 16 bytes.
 
     There torch's softmax reads 16 bytes at a time, and so sums a row that begins elsewhere in another order.
     """
@@ -92,7 +97,7 @@ def aligned_rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """A function of single numbers, of each number of x.
+    """Return a function of single numbers, applied to each number of x.
 
     On a CPU torch computes whole vectors and the last few numbers of each thread's share with different code, which may
     round differently: so there are none left over here, and no shares. A GPU has one code for all.
@@ -105,12 +110,14 @@ def whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Ten
 
 
 def _filled_up(x: torch.Tensor, multiples: tuple[int, ...]) -> torch.Tensor:
-    """A copy of x with zeros behind it along every axis, up to a multiple of these; in new memory, which is aligned."""
+    """Return a copy of x, padded with zeros along every axis to a multiple of these; in new memory, which is
+    aligned.
+    """
     out = x.new_zeros([-(-size // multiple) * multiple for size, multiple in zip(x.shape, multiples, strict=True)])
     out[tuple(slice(size) for size in x.shape)] = x
     return out
 
 
 def _tiles(size: int, step: int) -> list[slice]:
-    """Slices of `step` that cover 0 .. size."""
+    """Return slices of `step` that cover 0 .. size."""
     return [slice(first, first + step) for first in range(0, size, step)]

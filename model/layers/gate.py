@@ -1,4 +1,5 @@
-"""The middle of a gated feed-forward (Shazeer 2020, arXiv:2002.05202): activation(gate) * up. Knows numbers alone.
+"""Computes the middle of a gated feed-forward (Shazeer 2020, arXiv:2002.05202): activation(gate) * up. It knows numbers
+alone.
 
 Axes: rows, ff.
 """
@@ -12,10 +13,10 @@ from model.layers.dense_weight import activate, activate_in_any_batch
 
 
 def gated(gate_up: torch.Tensor, activation: Activation, *, batch_invariant: bool) -> torch.Tensor:
-    """[rows, 2 ff], in each row what the activation is given and then what multiplies it -> [rows, ff].
+    """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff]: in each row the gate, then up.
 
-    The activation is rounded to the type of the numbers before the product, as `transformers` does. By our
-    kernel where there is one, and then the same for a row whatever stands beside it; else so if `batch_invariant`.
+    The activation is rounded to the dtype before the product, as in `transformers`. With our kernel, where there is
+    one, a row has the same bits whatever rows are next to it; without it, only if `batch_invariant`.
     """
     if why_not_native(gate_up.dtype, gate_up.device) is None:
         return activate_times(gate_up.contiguous(), activation)

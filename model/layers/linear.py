@@ -1,9 +1,9 @@
-"""The one place where a network multiplies by its weights: by our kernels where they can, by torch everywhere else.
+"""Multiplies by a network's weights, all in one place: by our kernels where they can, by torch everywhere else.
 
-Knows activations; refuses to know what a layer means, and leaves the forms of a weight to `model.kernels.forms`.
+It knows activations, but not what a layer means, and leaves the forms of a weight to `model.kernels.forms`.
 
-With our kernels a row of the answer has the same bits whatever rows stand beside it, which the answers' independence of
-the batch rests on. Activations are done inside the product, in registers, the same way for each element. By torch,
+With our kernels a row of the answer has the same bits whatever rows are next to it; that the answers don't depend on
+the batch rests on this. Activations are done inside the product, in registers, the same way for each element. By torch,
 batch invariance costs more: products and activations then go through `fixed_shapes`.
 
 Axes: rows, in, out.
@@ -20,7 +20,7 @@ from model.layers.dense_weight import DenseWeight
 
 
 class Linear:
-    """y = activation(x W^T + b)."""
+    """A linear layer: y = activation(x W^T + b)."""
 
     def __init__(
         self,
@@ -33,11 +33,11 @@ class Linear:
         activation: Activation | None = None,
         keep_dtype: bool = False,
     ) -> None:
-        """weight [out, in], bias [out]. `native` is a wish: it is followed where our kernels can.
+        """Keep weight [out, in] and bias [out]. `native` asks for our kernels; they are used where they can be.
 
         batch_invariant: whether the bits of a product's row may depend on that row alone; with our kernels they do in
-        any case. keep_dtype: as of `lay_weight`. Where kernels or int8 serve, the weight is copied; drop the original,
-        `to_dense` gives it back: bit for bit unless it is quantised.
+        any case. keep_dtype: the same as in `lay_weight`. With our kernels or int8 the weight is copied; drop the
+        original, `to_dense` returns it: bit for bit unless it is quantised.
 
         Raises ValueError when a weight to be quantised has a number that is not finite.
         """
@@ -45,7 +45,7 @@ class Linear:
         self.bias = bias
         self.activation: Activation | None = activation
         self.native = native and why_not_native(weight.dtype, weight.device) is None
-        """Whether our kernels make the products."""
+        """Whether our kernels compute the products."""
         self.weight: Weight
         if self.native:
             self.weight = lay_weight(weight, quantize, keep_dtype=keep_dtype)
@@ -63,7 +63,8 @@ class Linear:
         activation: Activation | None = None,
         keep_dtype: bool = False,
     ) -> "Linear":
-        """Build from `{name}.weight` and, if there is one, `{name}.bias`; both leave the dict, freeing the originals.
+        """Build from `{name}.weight` and, if there is one, `{name}.bias`; both are removed from the dict, which frees
+        the originals.
 
         Raises KeyError when there is no such weight.
         """
@@ -78,25 +79,27 @@ class Linear:
         )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, in] -> [rows, out]."""
+        """Return the layer's output: x [rows, in] -> [rows, out]."""
         return self.weight.multiply(x.contiguous(), self.bias, self.activation)
 
     def before_activation(self, x: torch.Tensor) -> torch.Tensor:
-        """x W^T + b: x [rows, in] -> [rows, out], from the same weight."""
+        """Return x W^T + b: x [rows, in] -> [rows, out], from the same weight."""
         return self.weight.multiply(x.contiguous(), self.bias)
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        """x W^T alone: x [rows, in] -> [rows, out], from the same weight."""
+        """Return x W^T alone: x [rows, in] -> [rows, out], from the same weight."""
         return self.weight.multiply(x.contiguous())
 
     def find_largest(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return where the largest number of each row of the answer to x [rows, in] first stands, int64 [rows], and
-        that number, float32 [rows]; None where it takes the answer itself to tell.
+        """Return the first index of the largest number in each row of the answer to x [rows, in], int64 [rows], and
+        that number, float32 [rows], or None if that takes the answer itself.
         """
         if self.bias is not None or self.activation is not None:
             return None
         return self.weight.find_largest(x.contiguous())
 
     def to_dense(self) -> torch.Tensor:
-        """The weight [out, in], as it was given or as int8 stands for it; a copy where it is laid or quantised."""
+        """Return the weight [out, in], as it was given or dequantised; a copy if it is stored in blocks or
+        quantised.
+        """
         return self.weight.to_dense()

@@ -1,6 +1,6 @@
-"""The feed-forward half of a block. Knows its two linear layers; refuses to know residuals and norms.
+"""Computes the feed-forward half of a block. It knows its two linear layers, but no residuals and norms.
 
-Activations are asked of `Linear` and `gated`, which keep them free of the batch; see there.
+Activations are left to `Linear` and `gated`, which keep them independent of the batch; see there.
 
 Axes: rows, d, ff.
 """
@@ -16,13 +16,15 @@ from model.layers.linear import Linear
 
 
 class Mlp:
-    """Plain: down(act(up(x))). Gated (Shazeer 2020, arXiv:2002.05202): down(act(gate(x)) * up(x))."""
+    """A feed-forward, plain: down(act(up(x))), or gated (Shazeer 2020, arXiv:2002.05202): down(act(gate(x)) *
+    up(x)).
+    """
 
     def __init__(
         self, up: Linear, down: Linear, gate: Activation | None = None, *, batch_invariant: bool = True
     ) -> None:
-        """gate: the activation where there is a gate, whose rows `up` [2 ff, d] then has before its own: one product
-        instead of two. Without one `up` [ff, d] has the activation.
+        """Keep the layers. gate: the activation if there is a gate; `up` [2 ff, d] then has the gate's rows before its
+        own: one product instead of two. Without a gate `up` [ff, d] has the activation.
         """
         self.up = up
         self.down = down
@@ -39,7 +41,7 @@ class Mlp:
         batch_invariant: bool,
         quantize: Quantization = "none",
     ) -> "Mlp":
-        """Build block `prefix` ("layers.3") from `gate_up` or `up`, and `down`, which leave the dict.
+        """Build block `prefix` ("layers.3") from `gate_up` or `up`, and `down`, which are removed from the dict.
 
         Raises KeyError when a weight is missing.
         """
@@ -50,7 +52,9 @@ class Mlp:
         return cls(up, down, config.activation, batch_invariant=batch_invariant)
 
     def before_activation(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """x [rows, d] -> [rows, ff] twice: what the activation is given and, gated, what it is multiplied with."""
+        """Return the input of the activation, [rows, ff], from x [rows, d] and, if gated, what its output is multiplied
+        with.
+        """
         y = self.up.before_activation(x)
         if self.gate is None:
             return y, None
@@ -58,17 +62,19 @@ class Mlp:
         return pre, linear
 
     def hidden_from(self, pre: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
-        """What `down` is given, [rows, ff], from what `before_activation` gives: for the rows that somebody changes."""
+        """Return the input of `down`, [rows, ff], from what `before_activation` returns: for the rows that a hook
+        changes.
+        """
         activation = self.gate or self.up.activation
         assert activation is not None
         linear = torch.ones_like(pre) if linear is None else linear
         return gated(torch.cat((pre, linear), -1), activation, batch_invariant=self._batch_invariant)
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, d] -> [rows, ff]: what `down` is given."""
+        """Return the input of `down`: x [rows, d] -> [rows, ff]."""
         up = self.up(x)
         return up if self.gate is None else gated(up, self.gate, batch_invariant=self._batch_invariant)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, d] -> [rows, d]."""
+        """Return the feed-forward's output: x [rows, d] -> [rows, d]."""
         return self.down(self.hidden(x))

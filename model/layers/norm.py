@@ -1,8 +1,8 @@
-"""RMSNorm and LayerNorm over the last axis. Knows one row at a time; refuses to know where in a network it stands.
+"""Computes RMSNorm and LayerNorm over the last axis. It knows one row at a time, but not its place in a network.
 
-Both give a row the same bits whatever rows stand beside it: the statistics are sums over one row in an order that
-depends on its length alone (torch splits a single row among threads only from 32768 elements on), and everything
-after them is adding, multiplying, dividing and square roots, which are correctly rounded wherever an element falls.
+Both give a row the same bits whatever rows are next to it: the statistics are sums over one row in an order that
+depends on its length alone (torch splits a single row among threads only from 32768 elements on), and everything after
+them is adding, multiplying, dividing and square roots, which are correctly rounded at any place.
 
 Axes: rows, d.
 """
@@ -19,7 +19,7 @@ from model.layers.fixed_shapes import row_sums
 
 
 class Norm(Protocol):
-    """x [rows, d] -> [rows, d], same dtype."""
+    """A norm: x [rows, d] -> [rows, d], same dtype."""
 
     weight: torch.Tensor
     """[d]"""
@@ -27,20 +27,21 @@ class Norm(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
-        """What the (centred) rows are divided by: x [rows, d] -> [rows, 1], float32, or float64 in float64."""
+        """Return what the (centred) rows are divided by: x [rows, d] -> [rows, 1], float32, or float64 in float64."""
         ...
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
-        """The (centred) rows divided by their scale, before weight and bias: x [rows, d] -> [rows, d], float32, or
-        float64 in float64."""
+        """Return the (centred) rows divided by their scale, before weight and bias: x [rows, d] -> [rows, d], float32,
+        or float64 in float64.
+        """
         ...
 
 
 class RmsNorm:
-    """x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+    """RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
     def __init__(self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> None:
-        """weight [d], of the model's dtype.
+        """Keep weight [d], of the model's dtype.
 
         `weight_offset` is added to it in float32, and the result is then rounded to the model's dtype once, after the
         product (Gemma). Without an offset the rounding comes before the product, the order in which Llama was trained.
@@ -49,7 +50,7 @@ class RmsNorm:
         self.eps = eps
         self._wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self.rounds_once = weight_offset != 0
-        """After the product with `weight`, which then is float32."""
+        """Whether rounding comes only after the product with `weight`, which then is float32."""
         self.weight = weight.to(self._wide) + weight_offset if self.rounds_once else weight
         self.native = why_not_native(weight.dtype, weight.device) is None
         """Whether our kernels normalise the rows."""
@@ -70,10 +71,10 @@ class RmsNorm:
 
 
 class LayerNorm:
-    """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
+    """LayerNorm: (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
-        """weight [d], bias [d]. Low precisions are normalised in float32, float64 in float64."""
+        """Keep weight [d] and bias [d]. Low precisions are normalised in float32, float64 in float64."""
         self.weight = weight
         self.bias = bias
         self.eps = eps
@@ -98,12 +99,14 @@ class LayerNorm:
 
 
 def _row_means(x: torch.Tensor) -> torch.Tensor:
-    """[rows, d] -> [rows, 1]. On a GPU torch's own mean sums in an order that depends on the number of rows."""
+    """Return the mean of each row, [rows, d] -> [rows, 1]. On a GPU torch's own mean sums in an order that depends on
+    the number of rows.
+    """
     return x.mean(-1, keepdim=True) if x.device.type == "cpu" else row_sums(x) / x.shape[-1]
 
 
 def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig) -> Norm:
-    """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which leave the dict.
+    """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which are removed from the dict.
 
     Raises KeyError when there is no such weight.
     """

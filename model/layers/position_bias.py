@@ -1,4 +1,5 @@
-"""Position bias by distance (Raffel et al. 2020, arXiv:1910.10683, section 2.1): T5 and MPNet. Knows distances alone.
+"""Computes the position bias by distance (Raffel et al. 2020, arXiv:1910.10683, section 2.1) of T5 and MPNet. It knows
+distances alone.
 
 A distance falls into one of a few buckets: near distances each have their own, far ones share, on a logarithmic scale.
 A checkpoint has one number for each bucket and head, which every layer adds to its scores.
@@ -14,7 +15,7 @@ from model.config import PositionBiasConfig
 
 
 def distance_buckets(distances: torch.Tensor, config: PositionBiasConfig) -> torch.Tensor:
-    """The bucket of each distance key - query (int64, any shape): 0 .. num_buckets - 1.
+    """Return the bucket of each distance key - query (int64, any shape): 0 .. num_buckets - 1.
 
     Half of the buckets (of each direction's) hold one distance each; the others grow until `max_distance`, and the last
     holds everything beyond. Unless `bidirectional`, all keys after the query fall into bucket 0.
@@ -35,7 +36,8 @@ def distance_buckets(distances: torch.Tensor, config: PositionBiasConfig) -> tor
 
 
 def bias_by_distance(table: torch.Tensor, config: PositionBiasConfig, reach: int) -> torch.Tensor:
-    """table [num_buckets, H] -> [H, 2 * reach - 1] for `AttentionRule.bias`: float32, or float64 in float64.
+    """Return the bias for `AttentionRule.bias`, [H, 2 * reach - 1], from table [num_buckets, H]: float32, or float64 in
+    float64.
 
     Column i belongs to the distance i - reach + 1, so that no position may be `reach` or more.
     """

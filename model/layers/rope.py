@@ -1,18 +1,18 @@
-"""Rotary position embedding (Su et al. 2021, arXiv:2104.09864) and its stretchings to longer contexts.
+"""Computes the rotary position embedding (Su et al. 2021, arXiv:2104.09864) and its stretched forms for longer
+contexts.
 
-Knows frequencies and how to turn q and k by them; refuses to know sequences: a row is turned by its own position alone,
+It knows frequencies and how to rotate q and k by them, but no sequences: a row is rotated by its own position alone,
 from tables made once, so nothing depends on what else is in the batch.
 
 Tables for float64 are made in float64. For every other dtype they are made in float32 with the operations of
-`transformers`, in its order, since at position 10000 another rounding of the frequency would already be seen; powers,
-cosines and sines are rounded correctly, so that a table has the same bits on every machine.
+`transformers`, in its order, since at position 10000 another rounding of the frequency would already be visible;
+powers, cosines and sines are rounded correctly, so that a table has the same bits on every machine.
 
-`dynamic` and `longrope` are defined by the length of the text so far, which would turn the keys already in the
-cache into stale ones as a text grows. As vLLM does, the frequencies are instead fixed once, from the context that
-is served: within the trained length they are the short ones, and a context set longer than that uses those of its
-full length throughout.
+`dynamic` and `longrope` are defined by the length of the text so far, which would make the keys already in the cache
+stale as a text grows. As in vLLM, the frequencies are instead fixed once, from the context that is served: within the
+trained length they are the short ones, and a context set longer than that uses those of its full length throughout.
 
-Axes: T rows, H heads, D head_dim, R <= D dimensions that turn (the first ones; in most families all).
+Axes: T rows, H heads, D head_dim, R <= D rotated dimensions (the first ones; in most families all).
 """
 
 import math
@@ -35,12 +35,12 @@ class Frequencies:
 
 
 def _plain(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
-    """theta^(-2i / R): section 3.4.3 of the paper."""
+    """Return theta^(-2i / R): section 3.4.3 of the paper."""
     return 1.0 / _powers(theta, dims, dtype)
 
 
 def _powers(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
-    """theta^(2i / R), made in float64: float32's own power has other last bits on other machines."""
+    """Return theta^(2i / R), made in float64: float32's own power has other last bits on other machines."""
     exponents = torch.arange(0, dims, 2, dtype=dtype) / dims
     return (theta ** exponents.double()).to(dtype)
 
@@ -50,19 +50,22 @@ def _default(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> F
 
 
 def _linear(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Positions divided by a factor: Chen et al. 2023, arXiv:2306.15595."""
+    """Return the frequencies for positions divided by a factor: Chen et al. 2023, arXiv:2306.15595."""
     return Frequencies(_plain(rope.theta, dims, dtype) / _factor(rope))
 
 
 def _dynamic(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """NTK-aware base, growing with the length: u/bloc97 and u/emozilla, in YaRN's appendix B.2 (arXiv:2309.00071)."""
+    """Return those of an NTK-aware base, growing with the length: u/bloc97 and u/emozilla, in YaRN's appendix B.2
+    (arXiv:2309.00071).
+    """
     length, factor = max(max_len, rope.max_position), _factor(rope)
     stretch = factor * length / rope.max_position - (factor - 1)
     return Frequencies(_plain(rope.theta * stretch ** (dims / (dims - 2)), dims, dtype))
 
 
 def _llama3(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Llama 3.1: waves longer than the trained context are slowed, short ones kept, those between blended.
+    """Return those of Llama 3.1: waves longer than the trained context are slowed, short ones kept, those between
+    blended.
 
     Source: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
     """
@@ -77,7 +80,7 @@ def _llama3(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Fr
 
 
 def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
+    """Return those of YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
     factor = rope.factor or rope.max_position / rope.original_max_position
 
     def temperature(mscale: float) -> float:
@@ -89,9 +92,9 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
         if rope.mscale and rope.mscale_all_dim:
             scaling = temperature(rope.mscale) / temperature(rope.mscale_all_dim)
 
-    def dimension(rotary_tables: float) -> float:
-        """The dimension whose wave turns this often within the original context."""
-        return dims * math.log(rope.original_max_position / (rotary_tables * 2 * math.pi)) / (2 * math.log(rope.theta))
+    def dimension(rotations: float) -> float:
+        """Return the dimension whose wave makes so many full rotations within the original context."""
+        return dims * math.log(rope.original_max_position / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
     if rope.truncate:
@@ -104,7 +107,7 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
 
 
 def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """LongRoPE: Ding et al. 2024, arXiv:2402.13753; the scaling of cos and sin as in Phi-3's code."""
+    """Return those of LongRoPE: Ding et al. 2024, arXiv:2402.13753; the scaling of cos and sin as in Phi-3's code."""
     factor = rope.factor or rope.max_position / rope.original_max_position
     scaling = rope.attention_factor
     if scaling is None:
@@ -130,7 +133,7 @@ def _factor(rope: RopeConfig) -> float:
 
 
 def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """The frequencies for a context of `max_len` tokens, computed in `dtype` (float32 or float64) on the CPU."""
+    """Return the frequencies for a context of `max_len` tokens, computed in `dtype` (float32 or float64) on the CPU."""
     return _FREQUENCIES[rope.rope_type](rope, rope.dims or head_dim, max_len, dtype)
 
 
@@ -140,29 +143,29 @@ class Rope:
     def __init__(
         self, rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
     ) -> None:
-        """`dtype` is the model's. The tables are float32, and float64 for float64."""
+        """Make the tables; `dtype` is the model's. They are float32, and float64 for float64."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
-        rotary_tables = frequencies(rope, head_dim, max_len, wide)
-        angles = torch.arange(max_len, dtype=wide)[:, None] * rotary_tables.inverse  # [max_len, R / 2]
+        found = frequencies(rope, head_dim, max_len, wide)
+        angles = torch.arange(max_len, dtype=wide)[:, None] * found.inverse  # [max_len, R / 2]
         is_native = why_not_native(wide, torch.device("cpu")) is None
         cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())
-        cos, sin = cos * rotary_tables.scaling, sin * rotary_tables.scaling
+        cos, sin = cos * found.scaling, sin * found.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
         self.cos = torch.cat((cos, cos), -1).to(device)  # [max_len, R]
         self.sin = torch.cat((-sin, sin), -1).to(device)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and signed sin of positions [T], both [T, 1, R]: looked up once a step, for all layers."""
+        """Return cos and signed sin of positions [T], both [T, 1, R]: read once a step, for all layers."""
         return self.cos[positions].unsqueeze(1), self.sin[positions].unsqueeze(1)
 
     @staticmethod
     def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """x [T, H, D] with its first R dimensions turned by what `at` gave.
+        """Return x [T, H, D] with its first R dimensions rotated by what `at` returned.
 
-        Computed in the tables' dtype, rounded to x's once, at the end.
+        It is computed in the tables' dtype and rounded to x's once, at the end.
 
-        Two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
-        vector and in what remains beside it, and a row would then depend on its place in the batch.
+        There are two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
+        vector and in the remainder after it, and a row would then depend on its place in the batch.
         """
         dims = cos.shape[-1]
         if dims < x.shape[-1]:
@@ -172,6 +175,6 @@ class Rope:
         return turned.to(x.dtype)
 
     def apply(self, q: torch.Tensor, k: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """q [T, Hq, D], k [T, Hk, D], positions [T] (integers under max_len) -> both turned."""
+        """Return q [T, Hq, D] and k [T, Hk, D], both rotated by positions [T] (integers under max_len)."""
         cos, sin = self.at(positions)
         return self.rotate(q, cos, sin), self.rotate(k, cos, sin)

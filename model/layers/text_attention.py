@@ -1,7 +1,7 @@
-"""Attention of encoders within whole texts by products of bfloat16: what blocks that are one call each compute while
-nobody looks, for when somebody does.
+"""Computes attention of encoders within whole texts by products of bfloat16: what blocks that are one call each compute
+without hooks, for steps with hooks.
 
-What `rows`, `softmax` and `mix` give is `NativeAttention`'s, in float32: it agrees with what `attend` used as far as
+What `rows`, `softmax` and `mix` return is `NativeAttention`'s, in float32: it agrees with what `attend` used as far as
 bfloat16 is precise, not to the last bit. In float32, and where bfloat16 is widened, both are the same anyway.
 """
 
@@ -15,7 +15,7 @@ from model.layers.attention import AttentionRule, NativeAttention, cached_keys, 
 
 
 class TextAttention(NativeAttention):
-    """`NativeAttention` of rows that see all of their text: no bias, no cap, no mask, a key head to each head."""
+    """`NativeAttention` for rows that see all of their text: no bias, no cap, no mask, a key head for each head."""
 
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule

@@ -1,8 +1,8 @@
-"""The table in which token ids are looked up. Knows where a laid weight keeps its rows; not what becomes of them.
+"""Looks up token ids in a table. It knows where a weight in blocks keeps its rows, not what becomes of them.
 
 A network whose head has the table's own weight (a tied head) would hold it twice, as it is and as the kernels' blocks.
-A large table is let go then, and its rows are gathered from the blocks, bit for bit: a row's neighbours lie in between,
-so that takes about a microsecond, a fifth of a percent of what the network does with the row.
+A large table is then freed, and its rows are gathered from the blocks, bit for bit: other rows are interleaved with
+them, so that takes about a microsecond, a fifth of a percent of what the network does with the row.
 
 Axes: T ids, e width.
 """
@@ -13,32 +13,34 @@ from model.kernels.products import BlockedWeight
 from model.layers.linear import Linear
 
 _LARGE = 16 << 20
-"""Bytes from which memory counts for more than the time to gather."""
+"""Bytes from which memory matters more than the time to gather."""
 
 
 class TokenTable:
-    """[vocab, e]."""
+    """The token table, [vocab, e]."""
 
     def __init__(self, weight: torch.Tensor, tied: Linear | None = None) -> None:
-        """`tied`: a product with the same weight, if there is one; drop the weight afterwards, it may not be needed."""
+        """Keep the table. `tied`: a product with the same weight, if there is one; drop the weight afterwards, it may
+        not be needed.
+        """
         self.dtype, self.device = weight.dtype, weight.device
         self._rows: torch.Tensor | BlockedWeight = weight
         if tied is not None and isinstance(tied.weight, BlockedWeight) and weight.nbytes >= _LARGE:
             self._rows = tied.weight
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
-        """ids [T] int64, each under vocab -> their rows [T, e]."""
+        """Return the rows [T, e] of ids [T] int64, each under vocab."""
         return self._rows.index_select(0, ids) if isinstance(self._rows, torch.Tensor) else self._rows.rows(ids)
 
     @property
     def dense(self) -> torch.Tensor | None:
-        """The whole table where it lies as it was given."""
+        """Return the whole table if it is stored as it was given, or None."""
         return self._rows if isinstance(self._rows, torch.Tensor) else None
 
     def to_dense(self) -> torch.Tensor:
-        """The whole table: a copy where it lies in blocks."""
+        """Return the whole table: a copy if it is stored in blocks."""
         return self._rows if isinstance(self._rows, torch.Tensor) else self._rows.to_dense()
 
     def new_zeros(self, *shape: int) -> torch.Tensor:
-        """Of the table's dtype, on its device."""
+        """Return zeros of the table's dtype, on its device."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)

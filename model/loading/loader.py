@@ -1,4 +1,6 @@
-"""From a model folder to a network that runs. Knows how the parts fit together; refuses to know who will use them."""
+"""Turns a model folder into a network that runs. It knows how the parts fit together, but not what they are used
+for.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,9 +33,9 @@ QUANTIZATIONS: tuple[Quantization, ...] = ("none", "int8")
 
 
 def resolve_device(name: str) -> torch.device:
-    """auto is the first GPU, or the CPU where there is none.
+    """Return the device of a name; auto is the first GPU, or the CPU if there is none.
 
-    Raises ModelLoadError when the device is not there.
+    Raises ModelLoadError when the device does not exist.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -44,8 +46,8 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """auto is the checkpoint's own dtype, except that a CPU computes float16 checkpoints in float32, which holds them
-    exactly.
+    """Return the dtype of a name; auto is the checkpoint's own, except that a CPU computes float16 checkpoints in
+    float32, which holds them exactly.
 
     Raises ModelLoadError for a dtype we do not know.
     """
@@ -58,7 +60,9 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
 
 
 def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
-    """Raises ModelLoadError for one that we do not know, or that `dtype` rules out."""
+    """Return the quantization of a name. Raises ModelLoadError for one that we do not know, or that `dtype` rules
+    out.
+    """
     if name not in QUANTIZATIONS:
         raise ModelLoadError(f"quantize is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
     if name == "int8" and dtype == torch.float64:
@@ -67,7 +71,9 @@ def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
 
 
 def resolve_batch_invariant(wanted: bool | None, dtype: torch.dtype, device: torch.device) -> bool:
-    """None is where it costs nothing: with our kernels, on a CPU in float32 and bfloat16."""
+    """Return whether answers are batch invariant; None means where it costs nothing: with our kernels, on a CPU in
+    float32 and bfloat16.
+    """
     return why_not_native(dtype, device) is None if wanted is None else wanted
 
 
@@ -83,10 +89,10 @@ def load_model(
     progress: Callable[[int, int], None] | None = None,
     group: Group | None = None,
 ) -> Transformer:
-    """Load a checkpoint of any family; of a group that holds it together, this rank's share.
+    """Load a checkpoint of any family; with `group`, only this rank's share of it.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
-    embeddings and bounds computed positions (an encoder beside a decoder keeps its own limit); `batch_invariant`:
+    embeddings and bounds computed positions (the encoder of an encoder-decoder keeps its own limit); `batch_invariant`:
     whether a row's bits may depend on its own sequence alone, None where that costs little; `quantize`: how to keep the
     matrices of the blocks and of the head; `progress` is called with (bytes read, bytes in all).
 
@@ -109,9 +115,9 @@ def build_model(
     quantize: Quantization = "none",
     shares: Mapping[str, Shares] | None = None,
 ) -> Transformer:
-    """The network of `weights`, under our names (`model.checkpoint.weight_files`), which leave the dict; `context` is
-    the longest sequence that will be run, `batch_invariant` and `quantize` as in `load_model`; `shares`: of each stack,
-    by its prefix, where the weights are one rank's part.
+    """Build the network of `weights`, by our names (`model.checkpoint.weight_files`), which are removed from the dict;
+    `context` is the longest sequence that will be run, `batch_invariant` and `quantize` are the same as in
+    `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part.
 
     Raises KeyError when a weight is missing.
     """

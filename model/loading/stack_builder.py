@@ -1,4 +1,4 @@
-"""One stack from its weights: which part takes which names, and which norm stands where. Knows no files.
+"""Builds one stack from its weights: which part takes which names, and where each norm is applied. It knows no files.
 
 The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
 """
@@ -42,10 +42,11 @@ class StackBuilder:
         quantize: Quantization = "none",
         shares: Shares | None = None,
     ) -> None:
-        """tokens [vocab, e]: the table that both stacks share; `context` is the longest sequence that will be run.
+        """Keep what the stack is built from. tokens [vocab, e]: the table that both stacks share; `context` is the
+        longest sequence that will be run.
 
         `batch_invariant`: whether a row's bits may depend on its own sequence alone; `quantize`: the blocks' matrices;
-        `shares`: of the stack whose part `config` and `weights` are, where several ranks hold one together.
+        `shares`: of the stack whose part `config` and `weights` are, if several ranks hold one together.
         """
         self.config = config
         self.shares = shares
@@ -55,13 +56,13 @@ class StackBuilder:
         self.batch_invariant = batch_invariant
         self.quantize: Quantization = quantize
         self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
-        """Whether an `EncodeStep` can stand for the stack."""
+        """Whether an `EncodeStep` can run the whole stack."""
         self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
         if self.is_whole and tokens.dtype == torch.bfloat16 and bfloat16_arithmetic() == DOT:
             self.attention = TextAttention()
 
     def stack(self) -> Stack:
-        """Build it. Raises KeyError when a weight is missing; none may be left over."""
+        """Build the stack. Raises KeyError when a weight is missing; none may be left over."""
         config = self.config
         bias = self._position_bias()
         rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
@@ -115,7 +116,7 @@ class StackBuilder:
         )
 
     def _added(self, name: str) -> Linear:
-        """A matrix whose product is added to the stream."""
+        """Return a matrix whose product is added to the residual stream."""
         if self.shares is None:
             return self._linear(name)
         weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
@@ -163,7 +164,7 @@ class StackBuilder:
         *,
         has_norm: bool = True,
     ) -> Residual:
-        """Sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
+        """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None
         match self.config.norm_placement:
             case "pre":
@@ -191,7 +192,9 @@ class StackBuilder:
         )
 
     def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
-        """An RMSNorm in every family that has one; `share`: of the heads it stands on."""
+        """Return the norm of q or k, an RMSNorm in every family that has one, or None; `share`: of the heads that it
+        applies to.
+        """
         if self.config.qk_norm is None:
             return None
         norm = RmsNorm(

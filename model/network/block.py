@@ -1,4 +1,5 @@
-"""One block: its sublayers, the norms where the family puts them, and the stream they are added to. Knows no cache.
+"""Runs one block: its sublayers, the norms where the family puts them, and the residual stream that they are added to.
+It knows no cache.
 
 Axes: T rows that need this layer, d model width.
 """
@@ -14,31 +15,31 @@ from model.network.sublayers import BlockInputs, CrossAttention, SelfAttention
 
 
 class Sublayer(Protocol):
-    """x [T, d] -> [T, d]."""
+    """A sublayer: x [T, d] -> [T, d]."""
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:
-    """A sublayer f on the stream: of_sum(x + after(f(before(x)))), each norm there or not.
+    """A sublayer f on the residual stream: of_sum(x + after(f(before(x)))); each norm is optional.
 
     Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
     """
 
     f: Sublayer
     out: str
-    """Point of what is added, e.g. hook_attn_out."""
+    """The point of what is added, e.g. hook_attn_out."""
     stream: str
-    """Point of the stream behind it, e.g. hook_resid_mid."""
+    """The point of the residual stream after it, e.g. hook_resid_mid."""
     norm: str
-    """Name of its norm's points, e.g. ln1."""
+    """The name of its norm's points, e.g. ln1."""
     before: Norm | None = None
     after: Norm | None = None
     of_sum: Norm | None = None
 
     def added(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """What is added to the stream x [T, d]."""
+        """Return what is added to the residual stream x [T, d]."""
         y = self.f(_normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
         y = _normed(self.after, second, y, layer_hooks)
@@ -60,18 +61,22 @@ def _normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHoo
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Attention, cross attention where there is one, mlp: one after another, or side by side on the same stream."""
+    """Attention, cross attention if there is one, mlp: one after another, or in parallel on the same residual
+    stream.
+    """
 
     index: int
     attention: Residual
     cross: Residual | None
     mlp: Residual
     parallel: bool
-    """x + attention(x) + mlp(x), as GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section 2.1)."""
+    """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
+    2.1).
+    """
     uses_local_rope: bool = False
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """x [T, d] -> [T, d]."""
+        """Return the residual stream after the block: x [T, d] -> [T, d]."""
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
         if self.parallel:
@@ -84,8 +89,8 @@ class Block:
         return self.mlp(x, step, layer_hooks)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
-        """As far as the queries, keys and values of the stream x [T, d], and what is seen of them: where that is all
-        that anybody needs of this block, most of its products need not be made.
+        """Run only as far as the queries, keys and values of the residual stream x [T, d], and what hooks read of them:
+        if nothing else of this block is needed, most of its products need not be computed.
         """
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
@@ -96,7 +101,7 @@ class Block:
 
     @property
     def cross_attention(self) -> CrossAttention:
-        """Of a block that has one."""
+        """Return the cross attention of a block that has one."""
         assert self.cross is not None
         assert isinstance(self.cross.f, CrossAttention)
         return self.cross.f

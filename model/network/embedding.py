@@ -1,4 +1,4 @@
-"""From token ids to the stream that the first block is given. Knows tables; refuses to know blocks.
+"""Turns token ids into the first block's input. It knows tables, but no blocks.
 
 Axes: T rows, d model width, e width of the token table.
 """
@@ -20,21 +20,21 @@ from model.layers.token_table import TokenTable
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """norm(project(scale * token) + token type + position), of which a family has some."""
+    """Computes norm(project(scale * token) + token type + position), of which a family has some parts."""
 
     tokens: TokenTable
-    """[vocab, e]; both stacks of an encoder-decoder share it."""
+    """The token table, [vocab, e]; both stacks of an encoder-decoder share it."""
     scale: torch.Tensor | None
-    """A number, of the tables' dtype."""
+    """A number, of the tables' dtype, or None."""
     project: Linear | None
     """[d, e]"""
     positions: torch.Tensor | None
-    """[context, d]: row 0 is position 0's."""
+    """[context, d]: row 0 is for position 0."""
     token_type: torch.Tensor | None
-    """[d], of the first token type: a text is one segment."""
+    """[d], the vector of the first token type: a text is one segment."""
     norm: Norm | None
     at_once: Callable[[Batch], torch.Tensor] | None
-    """All of it in one kernel, the same bits, where that can be."""
+    """All of it in one kernel, with the same bits, or None if there is none for it."""
 
     @classmethod
     def take(
@@ -46,7 +46,8 @@ class Embedding:
         context: int,
         batch_invariant: bool,
     ) -> "Embedding":
-        """Build from the tables and norms of one stack, which leave the dict; `context` bounds computed positions.
+        """Build from the tables and norms of one stack, which are removed from the dict; `context` bounds computed
+        positions.
 
         Raises KeyError when a weight is missing.
         """
@@ -79,7 +80,7 @@ class Embedding:
         )
 
     def __call__(self, batch: Batch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
-        """The batch's tokens at their positions -> [T, d]."""
+        """Return the vectors [T, d] of the batch's tokens at their positions."""
         if self.at_once is not None and layer_hooks is None:
             return self.at_once(batch)
         x = self.tokens(batch.token_ids)  # [T, e]
@@ -108,7 +109,7 @@ class Embedding:
 def _at_once(
     tokens: TokenTable, token_type: torch.Tensor | None, positions: torch.Tensor | None, norm: Norm | None
 ) -> Callable[[Batch], torch.Tensor] | None:
-    """LayerNorm(token + token type + position) in one kernel; None where there is none for it."""
+    """Return LayerNorm(token + token type + position) in one kernel, or None if there is none for it."""
     table = tokens.dense
     if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
         return None
@@ -119,7 +120,7 @@ def _at_once(
 
 
 def sinusoids(num_positions: int, width: int) -> torch.Tensor:
-    """The fixed positions of Vaswani et al. 2017 (arXiv:1706.03762), section 3.5, as Marian lays them out: all sines,
+    """Return the fixed positions of Vaswani et al. 2017 (arXiv:1706.03762), section 3.5, in Marian's order: all sines,
     then all cosines: [num_positions, width], float64.
     """
     frequencies = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)

@@ -1,7 +1,7 @@
-"""A step of few rows through all blocks of a decoder in one call, with the bits of the blocks one by one.
+"""Runs a step of few rows through all blocks of a decoder in one call, with the bits of the blocks one by one.
 
-Such a step's products take microseconds each, and what torch and Python do between them as long again. Knows which
-blocks the kernels can stand for; refuses to compute anything itself.
+Such a step's products take microseconds each, and what torch and Python do between them takes as long again. This
+module knows which blocks the kernels can replace; it computes nothing itself.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
 """
@@ -29,15 +29,17 @@ from model.network.block import Block, Residual
 from model.network.sublayers import Feedforward, SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
-"""Weights that one call reads at most, or one layer's: some milliseconds. A key of a head counts as 64."""
+"""Most weights that one call reads, or one layer's: some milliseconds. A key of a head counts as 64."""
 
 MOST_ROWS = 256
-"""The most rows of a step that `can_run`: beside the products of more, the time of Python and torch does not count."""
+"""The most rows of a step that `can_run`: with more, the products take so long that Python's and torch's time is
+negligible.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The parts of a block that the kernels stand for."""
+    """The parts of a block that the kernels replace."""
 
     attention: SelfAttention
     gate_up: Linear
@@ -47,7 +49,7 @@ class _Parts:
 
     @classmethod
     def of(cls, block: Block) -> Self | None:
-        """Return the parts, or None where the block has something else."""
+        """Return the parts, or None if the block has something else."""
         if block.parallel or block.cross is not None:
             return None
         attention, mlp = block.attention.f, block.mlp.f
@@ -61,12 +63,12 @@ class _Parts:
         return cls(attention, mlp.mlp.up, mlp.mlp.down, before_attention, before_mlp)
 
     def norms(self) -> list[RmsNorm]:
-        """All of them."""
+        """Return all norms."""
         of_heads = self.attention.q_norm, self.attention.k_norm
         return [self.before_attention, self.before_mlp, *(norm for norm in of_heads if _is_native(norm))]
 
     def layer(self, rope: Rope | None, key_range: int) -> DecoderLayer:
-        """The same, as the kernels take it."""
+        """Return the parts in the form that the kernels take."""
         q_norm, k_norm = (
             None if norm is None else norm.weight for norm in (self.attention.q_norm, self.attention.k_norm)
         )
@@ -89,7 +91,7 @@ def _product(linear: Linear) -> Product:
 
 
 def _norm_before(residual: Residual) -> RmsNorm | None:
-    """The only norm of a residual, where it is one that the kernels can make."""
+    """Return the only norm of a residual, or None if the kernels cannot compute it."""
     alone = residual.after is None and residual.of_sum is None
     return residual.before if alone and _is_native(residual.before) else None
 
@@ -99,10 +101,10 @@ def _is_native(norm: Norm | None) -> TypeGuard[RmsNorm]:
 
 
 class DecodeStep:
-    """The blocks of one decoder, and the norm behind them."""
+    """The blocks of one decoder, and the norm after them."""
 
     def __init__(self, parts: Sequence[_Parts], final_norm: RmsNorm | None, ropes: Sequence[Rope | None]) -> None:
-        """ropes: of each layer. All parts have norms of one kind, and one rule of attention."""
+        """Keep the parts. ropes: one for each layer. All parts have norms of one kind, and one rule of attention."""
         self._parts = parts
         self._windows = list(dict.fromkeys(each.attention.window for each in parts))
         layers = [
@@ -131,7 +133,7 @@ class DecodeStep:
     def of(
         cls, blocks: Sequence[Block], final_norm: Norm | None, rope: Rope | None, local_rope: Rope | None
     ) -> Self | None:
-        """Return that of a causal stack; None where the kernels cannot stand for its blocks here.
+        """Return the step of a causal stack, or None if the kernels cannot replace its blocks here.
 
         local_rope: of the blocks that use it; None is `rope`.
         """
@@ -147,7 +149,9 @@ class DecodeStep:
         return cls(parts, final_norm, [local_rope or rope if block.uses_local_rope else rope for block in blocks])
 
     def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
-        """Return whether rows are few, see few keys and need all layers, and requests look at attention at most."""
+        """Return whether there are few rows that see few keys and need all layers, and whether hooks read at most
+        attention.
+        """
         last = len(self._parts) - 1
         if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows:
             return False
@@ -163,7 +167,8 @@ class DecodeStep:
     def __call__(
         self, x: torch.Tensor, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None
     ) -> torch.Tensor:
-        """x [R, d], which may be overwritten -> the final-normed rows [R, d]; keys and values go into the caches.
+        """Return the final-normed rows [R, d] of x [R, d], which may be overwritten; keys and values are written to the
+        caches.
 
         Raises what `batch.check` raises, between two calls; the caches then hold the rows of some layers.
         """
@@ -188,7 +193,7 @@ class DecodeStep:
         return out
 
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
-        """The caches as the kernels take them, which are the same in every step of a server."""
+        """Return the caches in the form that the kernels take; they are the same in every step of a server."""
         if self._layer_caches is None or caches is not self._caches:
             self._layer_caches = LayerCaches([(each.keys, each.values) for each in caches])
             self._caches = caches

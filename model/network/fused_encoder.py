@@ -1,4 +1,4 @@
-"""All blocks of an encoder like BERT's in one call, for batches into which no request looks.
+"""Runs all blocks of an encoder like BERT's in one call, for batches without inspection requests.
 
 Axes: T rows of all texts, d model width.
 """
@@ -23,12 +23,13 @@ from model.network.block import Block
 from model.network.sublayers import Feedforward, SelfAttention
 
 _ROWS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 256, 2e10
-"""Rows of each thread that one call takes at least, and multiplications of each thread: 40 to 100 ms. Smaller
-calls share texts out less evenly, which cost a tenth."""
+"""Fewest rows of each thread in one call, and fewest multiplications of each thread: 40 to 100 ms. Smaller calls share
+texts out less evenly, which cost a tenth.
+"""
 
 
 def why_not_whole(config: ModelConfig, dtype: torch.dtype, device: torch.device, quantize: Quantization) -> str | None:
-    """Why the blocks of a stack cannot be one call each, or None when they can."""
+    """Return why the blocks of a stack cannot be one call each, or None if they can."""
     asked = {
         "causal": False,
         "norm": "layernorm",
@@ -60,7 +61,7 @@ class EncodeStep:
     """The blocks of one encoder; `why_not_whole` says which can."""
 
     def __init__(self, blocks: Sequence[Block], config: ModelConfig) -> None:
-        """The blocks live as long as this does."""
+        """Keep the blocks, which live as long as this object."""
         self._blocks = blocks
         self._encoder = Encoder(
             [_layer(block) for block in blocks],
@@ -74,12 +75,14 @@ class EncodeStep:
         self._rows_between_checks = max(_ROWS_BETWEEN_CHECKS, int(_WORK_BETWEEN_CHECKS / of_a_row))
 
     def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
-        """Return whether no request looks inside, and all texts need all layers."""
+        """Return whether there are no hooks, and all texts need all layers."""
         last = len(self._blocks) - 1
         return hooks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 
     def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """x [T, d] -> the same rows, in its memory. Raises what `batch.check` raises, between groups of texts."""
+        """Return x [T, d] after all blocks, in the same memory. Raises what `batch.check` raises, between groups of
+        texts.
+        """
         first_rows = np.array(batch.first_rows)
         num_calls = -(-batch.num_rows // (self._rows_between_checks * num_threads()))
         bounds = np.searchsorted(first_rows, np.arange(num_calls + 1) * (batch.num_rows / num_calls))

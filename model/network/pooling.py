@@ -1,7 +1,7 @@
 """Turns the hidden states of one sequence into embedding vectors.
 
-Knows one sequence at a time, so a vector cannot depend on what else was in the batch; refuses to know of layers,
-requests or wire formats.
+It knows one sequence at a time, so a vector cannot depend on what else was in the batch; it knows no layers, requests
+or wire formats.
 
 Axes: T tokens, D numbers of a hidden state, n numbers kept.
 """
@@ -13,17 +13,18 @@ import torch
 from torch import Tensor
 
 Pooling = Literal["mean", "last", "cls", "none"]
-"""mean of all tokens, the last token, the first token, or one vector a token."""
+"""How hidden states become vectors: the mean of all tokens, the last token, the first token, or one vector a token."""
 
 _TOKENS_AT_ONCE = 64
 
 
 def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | None = None) -> Tensor:
-    """The embedding [n] of hidden states [T, D], or [T, n] when pooling is "none"; float32, float64 if the input is.
+    """Return the embedding [n] of hidden states [T, D], or [T, n] when pooling is "none"; float32, float64 if the input
+    is.
 
     `dimensions` keeps the first n numbers, before normalisation (Kusupati et al., "Matryoshka representation learning",
-    arXiv 2205.13147). `normalize` scales to length 1; a vector of zeros stays zero. The result owns its memory.
-    Raises ValueError for an unknown pooling, an empty sequence, a tensor that is not [T, D], or dimensions not in 1..D.
+    arXiv 2205.13147). `normalize` scales to length 1; a vector of zeros stays zero. The result owns its memory. Raises
+    ValueError for an unknown pooling, an empty sequence, a tensor that is not [T, D], or dimensions not in 1..D.
     """
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(get_args(Pooling))}")
@@ -47,9 +48,10 @@ def pool(hidden: Tensor, pooling: Pooling, normalize: bool, dimensions: int | No
 
 
 class RunningMean:
-    """The mean over tokens that come in pieces; the same number however they were cut.
+    """The mean over tokens that come in pieces; it is the same number however they were cut.
 
-    Summed in float64, `_TOKENS_AT_ONCE` at a time, counted from the first token; fewer than that are kept as they are.
+    It is summed in float64, `_TOKENS_AT_ONCE` at a time, counted from the first token; fewer than that are kept as they
+    are.
     """
 
     def __init__(self) -> None:
@@ -60,17 +62,17 @@ class RunningMean:
 
     @property
     def num_bytes(self) -> int:
-        """Memory held between two pieces."""
+        """Return the bytes held between two pieces."""
         return sum(piece.nbytes for piece in self._rest) + (0 if self._total is None else self._total.nbytes)
 
     def copy(self) -> "RunningMean":
-        """The mean so far, which goes its own way from here; the tokens themselves are shared."""
+        """Return the mean so far, to be continued on its own; the tokens themselves are shared."""
         other = copy.copy(self)
         other._rest = list(self._rest)
         return other
 
     def add(self, hidden: Tensor) -> None:
-        """The next tokens [T, D]; the tensor may be kept, and must not change."""
+        """Add the next tokens [T, D]; the tensor may be kept, and must not change."""
         self._num_tokens += len(hidden)
         self._num_rest += len(hidden)
         self._rest.append(hidden)
@@ -83,7 +85,7 @@ class RunningMean:
         self._rest, self._num_rest = [tokens[whole:].clone()], len(tokens) - whole
 
     def mean(self) -> Tensor:
-        """[1, D] in float64, once all is there. Raises ValueError when there was no token."""
+        """Return the mean [1, D] in float64, after the last piece. Raises ValueError when there was no token."""
         if not self._num_tokens:
             raise ValueError("the mean of no tokens; expected at least one")
         if self._num_rest:
@@ -101,7 +103,9 @@ class RunningMean:
 
 
 def _mean(x: Tensor) -> Tensor:
-    """The mean [1, n] over the tokens of x [T, n] in float64, a few tokens at a time: no float64 copy of all of x."""
+    """Return the mean [1, n] over the tokens of x [T, n] in float64, a few tokens at a time: no float64 copy of all of
+    x.
+    """
     mean = RunningMean()
     mean.add(x)
     return mean.mean()

@@ -1,8 +1,8 @@
-"""How a folder wants its embeddings made: what sentence-transformers would do with it, read from its own files.
+"""Reads how a folder's embeddings are to be computed: what sentence-transformers would do with it, from its own files.
 
-Knows `modules.json` and the files it leads to; refuses to know tensors and texts (never imports torch). What can be
-done is pooling and length 1; a folder that asks for more (a dense layer, a maximum) is told from one that does not,
-never served as if it did not.
+It knows `modules.json` and the files that it leads to, but no tensors and texts (it never imports torch). Only pooling
+and scaling to length 1 can be done; a folder that asks for more (a dense layer, a maximum) is recognised, and never
+served as if it did not.
 """
 
 from collections.abc import Mapping
@@ -22,41 +22,44 @@ _OLD_POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""The flags that stood for `pooling_mode` before sentence-transformers 5.2."""
+"""Flags that were used instead of `pooling_mode` before sentence-transformers 5.2."""
 _TRANSFORMER_FILES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-"""What sentence-transformers has named the Transformer module's file after, in the order in which it looks for it."""
+"""Names that sentence-transformers has used for the Transformer module's file, in the order in which it tries them."""
 _NO_LENGTH = 10**20
 """A tokenizer's model_max_length from which on transformers means that there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingDefaults:
-    """What an embedding request means where it does not say."""
+    """The settings of embedding requests that set none."""
 
     pooling: Literal["mean", "cls", "last"]
-    """Of the final-normed states of all tokens, special ones included."""
+    """The pooling of the final-normed states of all tokens, special ones included."""
     normalize: bool
-    """Scale the vector to length 1."""
+    """Whether to scale the vector to length 1."""
     max_length: int | None = None
-    """Most tokens of an input, special ones included; None: the context."""
+    """Most tokens of an input, special ones included; None means the whole context."""
     truncate: bool = False
-    """Cut longer inputs, as sentence-transformers does (special tokens at the end stay), rather than refuse them."""
+    """Whether to cut longer inputs, as sentence-transformers does (special tokens at the end stay), rather than refuse
+    them.
+    """
     lowercase: bool = False
-    """Lower-case the text before it is tokenised."""
+    """Whether to lower-case the text before it is tokenised."""
     prompts: Mapping[str, str] = field(default_factory=dict)
-    """Texts to put before an input, by name ("query", "document"): for callers to choose from."""
+    """Texts to put before an input, by name ("query", "document"), for callers to choose from."""
     default_prompt_name: str | None = None
     """The prompt that sentence-transformers puts before inputs unless another is named."""
     is_declared: bool = False
-    """Whether the folder says so; if not, these are what is usual for its kind of network."""
+    """Whether the folder declares them; if not, these are what is usual for its kind of network."""
     refusal: str | None = None
-    """Why the vectors that the folder describes cannot be made here, None where they can. Pooling and normalize are
-    then those of its kind of network, and hold for nobody who has not asked for them."""
+    """Why the vectors that the folder describes cannot be computed here, or None if they can. Pooling and normalize are
+    then those of its kind of network, and apply only to requests that ask for them.
+    """
 
 
 def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
-    """The defaults of a model folder: what its sentence-transformers files say, else the mean of an encoder's states or
-    the last of a decoder's, at length 1.
+    """Return the defaults of a model folder: what its sentence-transformers files say, else the mean of an encoder's
+    states or the last of a decoder's, at length 1.
 
     Raises ModelLoadError, naming file and field, for files that make no sense.
     """
@@ -94,7 +97,7 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
 
 
 def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
-    """The modes whose vectors are put one after another; usually one."""
+    """Return the modes whose vectors are concatenated; usually one."""
     written = pooling.values.get("pooling_mode")
     if written is None:
         return tuple(mode for flag, mode in _OLD_POOLINGS.items() if pooling.flag(flag, False)) or ("mean",)
@@ -105,7 +108,7 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
 
 
 def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
-    """Why modules of these kinds, pooled by these modes, cannot be imitated."""
+    """Return why modules of these kinds, pooled by these modes, cannot be imitated, or None if they can."""
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         return (
             f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling and perhaps a Normalize, "
@@ -117,13 +120,13 @@ def _refusal(kinds: list[str], modes: tuple[str, ...]) -> str | None:
 
 
 def _transformer_file(folder: Path) -> Fields:
-    """max_seq_length and do_lower_case."""
+    """Return the fields of the Transformer module's file: max_seq_length and do_lower_case."""
     found = [folder / f"sentence_{name}_config.json" for name in _TRANSFORMER_FILES]
     return next((_optional(path) for path in found if path.is_file()), Fields({}))
 
 
 def _max_length(folder: Path, limits: Fields) -> int | None:
-    """Most tokens of an input. sentence-transformers 6 writes it to the tokenizer's file alone."""
+    """Return the most tokens of an input, or None. sentence-transformers 6 writes it to the tokenizer's file alone."""
     if limits.values.get("max_seq_length") is not None:
         return limits.size("max_seq_length")
     length = _optional(folder / "tokenizer_config.json").optional_number("model_max_length")

@@ -1,5 +1,5 @@
-"""One stack of blocks over a ragged batch: embedding, blocks, final norm. Knows rows, positions and caches; knows no
-requests.
+"""Runs one stack of blocks over a ragged batch: embedding, blocks, final norm. It knows rows, positions and caches; it
+knows no requests.
 
 Axes: T rows of the batch, d model width.
 """
@@ -30,19 +30,20 @@ class Stack:
     embedding: Embedding
     rope: Rope | None
     local_rope: Rope | None
-    """Of the layers with a window, where it differs."""
+    """The rotary positions of the layers with a window, if they differ."""
     blocks: Sequence[Block]
     final_norm: Norm | None
     decode_step: DecodeStep | None
-    """All blocks in one call, for steps of few rows where it can."""
+    """All blocks in one call, for steps of few rows that it can run, or None."""
     encode_step: EncodeStep | None
-    """All blocks of an encoder in one call, where it can."""
+    """All blocks of an encoder in one call, for batches that it can run, or None."""
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
-        """Run every row through the layers its span needs, filling each layer's cache at the rows' slots.
+        """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
+        slots.
 
-        Returns the final-normed hidden states [T, d] of the leading rows whose spans need all layers; of none, where
-        nobody needs the output of the last one. Raises what `batch.check` raises, between two layers or inside one; the
+        Returns the final-normed hidden states [T, d] of the leading rows whose spans need all layers, or no rows if the
+        output of the last layer is not needed. Raises what `batch.check` raises, between two layers or inside one; the
         caches then hold some of the rows.
         """
         outside = None if hooks is None else hooks.at(None)

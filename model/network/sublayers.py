@@ -1,7 +1,7 @@
-"""What a block's sublayers compute: attention to the sequence itself, across to the encoder, and the mlp.
+"""Computes a block's sublayers: attention to the sequence itself, across to the encoder, and the mlp.
 
-Each is a function of the stream it is given, with its points where their numbers stand. Knows no norms around it (but
-those of queries and keys) and no residuals.
+Each is a function of its input, and calls its points where it computes their numbers. This module knows no norms around
+a sublayer (but those of queries and keys) and no residuals.
 
 Axes: T rows that need this layer, H query heads, K key heads, D head dimension, d model width, E rows of the encoder.
 """
@@ -23,20 +23,20 @@ from model.layers.norm import Norm
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockInputs:
-    """What a block is given beside the stream."""
+    """The inputs of a block in addition to the residual stream."""
 
     batch: Batch
     cache: LayerCache
     rotary_tables: RotaryTables | None
-    """Of this layer's rotary positions."""
+    """cos and sin of this layer's rotary positions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionHeads:
-    """From queries and cached keys and values to what is added: the half that both attentions share."""
+    """The half that both attentions share: from queries and cached keys and values to what is added."""
 
     name: str
-    """Of its points: attn | cross_attn."""
+    """The prefix of its points: attn | cross_attn."""
     attention: Attention
     rule: AttentionRule
     out: Linear
@@ -45,7 +45,7 @@ class AttentionHeads:
     def __call__(
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
     ) -> torch.Tensor:
-        """q [T, H, D], turned -> [T, d]."""
+        """Return what is added, [T, d], from rotated q [T, H, D]."""
         z = self._attend(q, step, key_range, layer_hooks, cross=cross)  # [T, H, D]
         if layer_hooks is not None:
             z = layer_hooks(f"{self.name}.hook_z", z)
@@ -63,7 +63,9 @@ class AttentionHeads:
         return deliver_results(f"{self.name}.hook_result", self.out.product, z, out, layer_hooks)
 
     def show(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks) -> None:
-        """Of self-attention, what is seen of the scores of q [T, H, D], turned, where nobody needs their sum."""
+        """Hand out what hooks read of self-attention's scores of rotated q [T, H, D], if the weighted sum is not
+        needed.
+        """
         if layer_hooks.attention:
             deliver_rows(self._attended(q, step, key_range, cross=False), layer_hooks)
 
@@ -73,7 +75,7 @@ class AttentionHeads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelfAttention:
-    """Of a sequence to itself."""
+    """Attention of a sequence to itself."""
 
     qkv: Linear
     """[(H + 2K) D, d]"""
@@ -84,23 +86,23 @@ class SelfAttention:
     causal: bool
     window: int | None
     q_norm: Norm | None = None
-    """Over D, or over all heads at once, [H D]: by the length of its weight."""
+    """A norm over D, or over all heads at once, [H D], by the length of its weight."""
     k_norm: Norm | None = None
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """x [T, d] -> [T, d]; keys and values go into the cache."""
+        """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
         q = self._enter(x, step, layer_hooks)
         key_range = step.batch.key_range(self.causal, self.window)
         return self.heads(q, step, key_range, layer_hooks, cross=False)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
-        """Keys and values of x [T, d] go into the cache, and what is seen of the scores is handed out: no more."""
+        """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
         q = self._enter(x, step, layer_hooks)
         if layer_hooks is not None:
             self.heads.show(q, step, step.batch.key_range(self.causal, self.window), layer_hooks)
 
     def _enter(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Keys and values of x [T, d] go into the cache; returns the turned queries [T, H, D]."""
+        """Write keys and values of x [T, d] to the cache; return the rotated queries [T, H, D]."""
         qkv = self.qkv(x).view(len(x), -1, self.head_dim)  # [T, H + 2K, D]
         if layer_hooks is not None:
             qkv = self._hook_parts(qkv, layer_hooks)
@@ -125,19 +127,19 @@ class SelfAttention:
 
 
 def _normed(norm: Norm, x: torch.Tensor) -> torch.Tensor:
-    """x [T, heads, D] normalised in rows as long as the norm's weight: a head, or all heads at once."""
+    """Return x [T, heads, D] normalised in rows as long as the norm's weight: a head, or all heads at once."""
     return norm(x.reshape(-1, norm.weight.shape[0])).view(x.shape)
 
 
 def _keys_at(step: BlockInputs, rows: torch.Tensor) -> torch.Tensor:
-    """The cached keys of batch rows [n] -> [n, K, D]."""
+    """Return the cached keys [n, K, D] of batch rows [n]."""
     slots = torch.from_numpy(step.batch.slots_array)[rows].to(step.cache.keys.device)
     return step.cache.keys[slots // step.batch.block_size, :, :, slots % step.batch.block_size]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossAttention:
-    """Of a decoder to the encoder's output, whose keys and values `write_kv` has put into the cache."""
+    """Attention of a decoder to the encoder's output, whose keys and values `write_kv` has written to the cache."""
 
     q: Linear
     """[H D, d]"""
@@ -147,7 +149,7 @@ class CrossAttention:
     head_dim: int
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """x [T, d] -> [T, d]."""
+        """Return the attention's output: x [T, d] -> [T, d]."""
         q = self.q(x).view(len(x), -1, self.head_dim)  # [T, H, D]
         if layer_hooks is not None:
             q = layer_hooks("cross_attn.hook_rot_q", layer_hooks("cross_attn.hook_q", q))
@@ -156,9 +158,9 @@ class CrossAttention:
     def write_kv(
         self, hidden: torch.Tensor, cache: LayerCache, slots: np.ndarray, layer_hooks: LayerHooks | None
     ) -> None:
-        """Keys and values of the encoder's rows: hidden [E, width], slots [E] (block * block size + place).
+        """Write keys and values of the encoder's rows: hidden [E, width], slots [E] (block * block size + place).
 
-        `layer_hooks` speaks of rows of the encoder's batch.
+        `layer_hooks` names rows of the encoder's batch.
         """
         kv = self.kv(hidden).view(len(hidden), -1, self.head_dim)  # [E, 2K, D]
         if layer_hooks is not None:
@@ -176,16 +178,17 @@ class Feedforward:
     mlp: Mlp
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """x [T, d] -> [T, d]."""
+        """Return the mlp's output: x [T, d] -> [T, d]."""
         if layer_hooks is None or not layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
             return self.mlp(x)
         hidden = self._hook_before(x, self.mlp.hidden(x), layer_hooks)
         return self.mlp.down(layer_hooks("mlp.hook_post", hidden))
 
     def _hook_before(self, x: torch.Tensor, hidden: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
-        """The points before the activation, which the fused product does not leave: made again for the rows asked for.
+        """Hand out the points before the activation, which the fused product does not keep: they are computed again for
+        the rows asked for.
 
-        Returns hidden [T, ff] with the rows made anew in which somebody changed something.
+        Returns hidden [T, ff], in which the rows that hooks changed are computed again.
         """
         region = layer_hooks.region("mlp.hook_pre", "mlp.hook_pre_linear")
         if region is None:

@@ -1,4 +1,5 @@
-"""The network of every family: one stack or two, and the head. Knows tensors; knows no requests and no server.
+"""Runs the network of every family: one stack or two, and the head. It knows tensors; it knows no requests and no
+server.
 
 Axes: T rows of a batch, E rows of an encoder's batch, d model width.
 """
@@ -18,7 +19,9 @@ from model.sampling.row_search import largest
 
 
 class Transformer:
-    """`forward` runs a step of the decoder, `encode` a pass of the encoder, `logits` reads what the decoder made."""
+    """A network: `forward` runs a step of the decoder, `encode` a pass of the encoder, `logits` the head on the
+    decoder's output.
+    """
 
     def __init__(
         self,
@@ -30,7 +33,8 @@ class Transformer:
         project_out: Linear | None = None,
         batch_invariant: bool,
     ) -> None:
-        """head [vocab, e] with e = d, unless `project_out` [e, d] stands before it. One stack at least.
+        """Keep the parts. head [vocab, e] with e = d, unless `project_out` [e, d] comes before it. There is at least
+        one stack.
 
         batch_invariant: what its parts were built for.
         """
@@ -50,7 +54,9 @@ class Transformer:
 
     @property
     def cache_config(self) -> ModelConfig:
-        """Of the keys and values that its decoder keeps: those of this process, where several share the heads."""
+        """Return the config of the keys and values that its decoder keeps: only this process's, if several share the
+        heads.
+        """
         return self.config if self.decoder is None else self.decoder.config
 
     @property
@@ -63,10 +69,11 @@ class Transformer:
 
     @torch.inference_mode()
     def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
-        """One step of the (causal) decoder: every row through the layers its span needs.
+        """Run one step of the (causal) decoder: every row through the layers that its span needs.
 
-        Fills `cache` at the rows' slots and returns the final-normed hidden states [T, d] of the leading rows whose
-        spans need all layers. Looks are served on the way, all but "logits", which are made apart.
+        Writes keys and values to `cache` at the rows' slots and returns the final-normed hidden states [T, d] of the
+        leading rows whose spans need all layers. Hooks are served on the way, except for "logits", which are computed
+        separately.
 
         Raises ValueError when there is no decoder.
         """
@@ -76,11 +83,11 @@ class Transformer:
 
     @torch.inference_mode()
     def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:
-        """A pass of the encoder over whole sequences from position 0 (`Batch.unchunked`).
+        """Run the encoder over whole sequences from position 0 (`Batch.unchunked`).
 
         Returns the hidden states [T, d] of the leading rows whose spans need all layers, after the final norm if there
-        is one. Nothing is kept: the keys and values of one layer at a time live in a scratch that grows to the largest
-        batch seen.
+        is one. Nothing is kept: the keys and values of one layer at a time are stored in a scratch buffer that grows to
+        the largest batch seen.
 
         Raises ValueError when there is no encoder.
         """
@@ -97,10 +104,10 @@ class Transformer:
     def write_cross_kv(
         self, hidden: torch.Tensor, cache: KVCache, slots: np.ndarray, hooks: Hooks | None = None
     ) -> None:
-        """Put the keys and values of every decoder layer's cross attention into `cache`.
+        """Write the keys and values of every decoder layer's cross attention to `cache`.
 
-        hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `hooks` speaks of the decoder's layers
-        and of rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k stand here.
+        hidden [E, d] of `encode`; slots [E] int64: block * block size + place. `hooks` names the decoder's layers and
+        rows of `hidden`: cross_attn.hook_k, hook_v and hook_rot_k are served here.
 
         Raises ValueError when there is no cross attention.
         """
@@ -111,9 +118,10 @@ class Transformer:
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
-        """hidden [n, d] of `forward` -> logits [n, vocab], float32 (float64 in float64), scaled, biased and capped.
+        """Return the logits [n, vocab] of hidden [n, d] from `forward`, float32 (float64 in float64), scaled, biased
+        and capped.
 
-        Without `widen` they keep the type of the head's product where they are no more than that: the same numbers in
+        Without `widen` they keep the dtype of the head's product if they are no more than that: the same numbers in
         half the bytes. Raises ValueError when the model has no head.
         """
         head, x = self._before_head(hidden)
@@ -125,8 +133,8 @@ class Transformer:
 
     @torch.inference_mode()
     def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
-        """Of each row of hidden [n, d] the token whose logit is the largest, and that logit: what `row_search.largest`
-        finds in `logits`, which need not be made for it. Raises what `logits` raises.
+        """Return, for each row of hidden [n, d], the token whose logit is the largest, and that logit: what
+        `row_search.largest` finds in `logits`, which need not be computed for it. Raises what `logits` raises.
         """
         head, x = self._before_head(hidden)
         if self.config.final_logit_softcap is None and len(hidden):
@@ -136,7 +144,7 @@ class Transformer:
         return largest(self.logits(hidden, widen=False))
 
     def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
-        """The head, and what it multiplies [n, e]."""
+        """Return the head, and what it multiplies [n, e]."""
         if self.head is None:
             raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
         x = hidden if self.config.logit_scale == 1 else hidden * self.config.logit_scale
@@ -144,8 +152,9 @@ class Transformer:
 
     @torch.inference_mode()
     def lens(self, stream: torch.Tensor) -> torch.Tensor:
-        """The logits that the stream [n, d] after any block would give, read as if it were the last one's: through the
-        final norm, if there is one, and the head (nostalgebraist 2020, "interpreting GPT: the logit lens").
+        """Return the logits that the residual stream [n, d] after any block would give, read as if it were the last
+        one's: through the final norm, if there is one, and the head (nostalgebraist 2020, "interpreting GPT: the logit
+        lens").
 
         Raises ValueError when the model has no decoder or no head.
         """

@@ -1,1 +1,1 @@
-"""Runs one model in several processes: the leader and those who follow it. It never decides what a request gets."""
+"""Runs one model in several processes: the leader and its followers. It never decides what a request gets."""

@@ -1,7 +1,7 @@
-"""What rank 0 tells the other ranks to do with it, as plain data. Knows no processes.
+"""Defines what rank 0 asks the other ranks to do, as plain data. It knows no processes.
 
-A command is sent, and then all ranks run the same method of `Transformer`: what passes between them on the way is
-`model.sharding.group`'s.
+A command is sent, and then all ranks run the same method of `Transformer`: what passes between them on the way is up to
+`model.sharding.group`.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from model.sharding.shares import shares_of
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a tensor is like that is to come."""
+    """The shape and dtype of a tensor that is to come."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -37,7 +37,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load a share of a model, in place of the last one."""
+    """A command to load a share of a model, in place of the last one."""
 
     folder: Path
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class NewCache:
-    """Have a cache of that number."""
+    """A command to make a cache with that number."""
 
     number: int
     num_blocks: int
@@ -56,14 +56,14 @@ class NewCache:
 
 @dataclass(frozen=True, slots=True)
 class DropCache:
-    """It is not used any more."""
+    """A command to free a cache that is no longer used."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """`Transformer.forward`."""
+    """A command to run `Transformer.forward`."""
 
     spans: Sequence[Span]
     block_size: int
@@ -73,7 +73,7 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """`Transformer.encode`."""
+    """A command to run `Transformer.encode`."""
 
     spans: Sequence[Span]
     block_size: int
@@ -82,7 +82,7 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class WriteCrossKV:
-    """`Transformer.write_cross_kv` of hidden states, which rank 0 sends."""
+    """A command to run `Transformer.write_cross_kv` on hidden states, which rank 0 sends."""
 
     hidden: TensorSpec
     cache: int
@@ -92,7 +92,7 @@ class WriteCrossKV:
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """`Transformer.logits` of hidden states, which rank 0 sends."""
+    """A command to run `Transformer.logits` on hidden states, which rank 0 sends."""
 
     hidden: TensorSpec
 
@@ -101,7 +101,7 @@ Command = Load | NewCache | DropCache | Forward | Encode | WriteCrossKV | Logits
 
 
 class Follower:
-    """A rank other than 0, which does what it is told."""
+    """A rank other than 0, which carries out commands."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
         self._group = group
@@ -110,7 +110,7 @@ class Follower:
         self._caches: dict[int, KVCache] = {}
 
     def do(self, command: Command) -> None:
-        """Raises what the network raises: this rank is then of no more use to the others."""
+        """Carry out a command. Raises what the network raises: this rank is then of no more use to the others."""
         if isinstance(command, Load):
             self._load(command)
             return

@@ -1,8 +1,8 @@
-"""Looking inside a network that several ranks hold: only rank 0 knows what somebody wants with the numbers.
+"""Serves the hooks of a network that several ranks hold: only rank 0 knows what is done with the numbers.
 
-Every rank is told which points are read and changed, where, and runs the same `Hooks`. At a point of which each has a
-part, all parts are put together first. What is read is delivered by rank 0 alone; what is changed is changed there and
-sent to the others. With nobody looking nothing of this runs.
+Every rank gets the points that are read and changed, and where, and runs the same `Hooks`. At a point of which each has
+a part, all parts are put together first. What is read is delivered by rank 0 alone; what is changed is changed there
+and sent to the others. Without hooks nothing of this runs.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class HookRequests:
         )
 
     def hooks(self, group: Group, shares: Shares) -> Hooks:
-        """What a rank other than 0 runs: it delivers nothing and changes what it is told."""
+        """Return what a rank other than 0 runs: it delivers nothing and writes the changes that rank 0 sends."""
 
         def receive(x: torch.Tensor, *_: slice) -> torch.Tensor:
             return group.from_leader(torch.empty(x.shape, dtype=x.dtype, device=x.device))
@@ -51,16 +51,16 @@ class HookRequests:
 
 
 def _nothing(*_: object) -> None:
-    """For who only helps to make the numbers."""
+    """Do nothing: for a rank that only helps to compute the numbers."""
 
 
 def _same(x: torch.Tensor, *_: slice) -> torch.Tensor:
-    """Until the rank that runs it knows better."""
+    """Return x: a placeholder until the rank that runs it puts its own function in."""
     return x
 
 
 class SplitLayerHooks(LayerHooks):
-    """The wishes about one layer, of whose points this rank may have a part."""
+    """The hooks of one layer, of whose points this rank may have a part."""
 
     def __init__(self, layer_hooks: LayerHooks, shares: Shares) -> None:
         super().__init__(layer_hooks.layer)
@@ -68,12 +68,12 @@ class SplitLayerHooks(LayerHooks):
         self.attention, self.attention_changes = layer_hooks.attention, layer_hooks.attention_changes
         self._shares = shares
 
-    def __call__(self, point: str, x: torch.Tensor, place: TensorRegion | None = None) -> torch.Tensor:
+    def __call__(self, point: str, x: torch.Tensor, region: TensorRegion | None = None) -> torch.Tensor:
         share = self._shares.of_point(point)
         if share is None or not self.wants(point):
-            return super().__call__(point, x, place)
+            return super().__call__(point, x, region)
         whole = share.whole(x, 1)
-        changed = super().__call__(point, whole, place)
+        changed = super().__call__(point, whole, region)
         return x if changed is whole else share.part(changed, 1)
 
     def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -82,9 +82,9 @@ class SplitLayerHooks(LayerHooks):
 
 
 class Leading:
-    """What rank 0 makes of the wishes of one pass. Nothing they do may end the pass on this rank alone, or begin one
-    within it: exceptions are kept until all ranks are through, and so is what was read, for which somebody may ask the
-    network anew (a lens does). Rows of attention, which may be many, are delivered at once: nobody does so with them.
+    """Serves the hooks of one pass on rank 0. No hook may end the pass on this rank alone, or begin one within it:
+    exceptions are kept until all ranks are through, and so is what was read, since its receiver may run the network
+    again (a lens does). Rows of attention, which may be many, are delivered at once: no receiver does so with them.
     """
 
     def __init__(self, group: Group) -> None:
@@ -93,11 +93,11 @@ class Leading:
         self._found: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = []
 
     def take(self, hooks: Hooks, shares: Shares) -> None:
-        """Have the ranks serve them together."""
+        """Have the ranks serve the hooks together."""
         hooks.serve_by(lambda layer_hooks: self._led(SplitLayerHooks(layer_hooks, shares)))
 
     def finish(self) -> None:
-        """Behind the pass: deliver what was read. Raises the first exception that was kept."""
+        """Deliver what was read, after the pass. Raises the first exception that was kept."""
         if self._problems:
             raise self._problems[0]
         for deliver, found in self._found:

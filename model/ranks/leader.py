@@ -1,6 +1,6 @@
-"""Rank 0 of a network that several processes hold: to its caller a `Transformer` like any other.
+"""Runs rank 0 of a network that several processes hold: to its caller it is a `Transformer` like any other.
 
-Whatever it is asked, it tells the other ranks first; then all compute it together. Use it from one thread.
+It sends each call to the other ranks first; then all compute it together. Use it from one thread.
 """
 
 import weakref
@@ -26,26 +26,27 @@ from model.sharding.group import Group
 from model.sharding.shares import shares_of
 
 Tell = Callable[[Command], None]
-"""Send a command to every other rank. Where one has ended, raises ModelLoadError before a model is there, RanksApart
-afterwards."""
+"""Sends a command to every other rank. If one has ended, it raises ModelLoadError before a model is loaded, RanksApart
+afterwards.
+"""
 
 
 class RanksApart(BaseException):
     """A pass that all ranks run together failed on this one, and the others wait for it inside; or one of them has
     ended. None can go on.
 
-    No Exception, since nobody who isolates failures may run the step again: the process has to end.
+    It is no Exception, since code that isolates failures must not run the step again: the process has to end.
     """
 
 
 class LeadingTransformer(Transformer):
-    """Has this rank's share of the weights, and speaks for all."""
+    """The network with this rank's share of the weights, which leads all ranks."""
 
     def __init__(
         self, own: Transformer, folder: Path, group: Group, send: Tell, before_apart: Callable[[], object]
     ) -> None:
-        """own: rank 0's share, as `load_model` makes it of `folder`. before_apart: called before RanksApart is raised,
-        so that who knows of a rank's end can tell of it first.
+        """Keep the parts. own: rank 0's share, as `load_model` makes it from `folder`. before_apart: called before
+        RanksApart is raised, so that code that knows why a rank ended can report it first.
         """
         super().__init__(
             own.config,
@@ -66,7 +67,7 @@ class LeadingTransformer(Transformer):
         self._is_running = False
 
     def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
-        """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
+        """Run `Transformer.forward`, except that `batch.check` is called before the pass and not within it."""
         if self.decoder is None:
             return super().forward(batch, cache, hooks)  # which says why not
         number = self._number(cache)
@@ -75,7 +76,7 @@ class LeadingTransformer(Transformer):
             return super().forward(batch, cache, hooks)
 
     def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:
-        """As a `Transformer`, but that `batch.check` is asked before the pass and not within it."""
+        """Run `Transformer.encode`, except that `batch.check` is called before the pass and not within it."""
         if self.encoder is None:
             return super().encode(batch, hooks)
         with self._together(hooks, "" if self.config.encoder is None else "encoder.", batch) as requested:
@@ -107,7 +108,7 @@ class LeadingTransformer(Transformer):
 
     @contextmanager
     def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[HookRequests | None]:
-        """One pass of all ranks, which none leaves alone."""
+        """Run one pass of all ranks, which none leaves alone."""
         assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
         leading, requested = Leading(self._group), None
         if batch is not None:
@@ -126,7 +127,7 @@ class LeadingTransformer(Transformer):
         leading.finish()
 
     def _number(self, cache: KVCache) -> int:
-        """By which the other ranks know a cache."""
+        """Return the number by which the other ranks know a cache."""
         while self._dropped:
             self._send(DropCache(self._dropped.pop()))
         if cache not in self._caches:
@@ -137,7 +138,7 @@ class LeadingTransformer(Transformer):
 
 
 def _nothing() -> None:
-    """In place of who might end a pass between two layers."""
+    """Do nothing, in place of a check that might end a pass between two layers."""
 
 
 def load_leading(
@@ -153,7 +154,9 @@ def load_leading(
     progress: Callable[[int, int], None] | None = None,
     before_apart: Callable[[], object] = lambda: None,
 ) -> LeadingTransformer:
-    """`load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others tell of themselves."""
+    """Run `load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others report their own
+    errors.
+    """
     shares_of(config, group)  # raises before anybody reads a weight
     send(Load(folder, dtype, max_model_len, batch_invariant))
     own = load_model(

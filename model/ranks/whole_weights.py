@@ -1,8 +1,8 @@
-"""The whole weights of a network that several ranks hold, by the names of `model.analysis.live_weights`.
+"""Returns the whole weights of a network that several ranks hold, by the names of `model.analysis.live_weights`.
 
-What every rank has is taken from the network; what is shared out is read from the model's files, one weight at a time,
-so that a question about the weights needs no other rank, and holds up no step. Files that were changed since are told,
-and not read.
+What every rank has is taken from the network; what is split is read from the model's files, one weight at a time, so
+that a question about the weights needs no other rank, and holds up no step. Files that have changed since loading raise
+an error, and are not read.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ class WholeWeights:
     """The weights of a network: call it with a name for a tensor, or None if the network has no such weight."""
 
     def __init__(self, model: Transformer, folder: Path) -> None:
-        """model: one rank's part. Raises ModelLoadError for files that are not its own."""
+        """Keep one rank's part of the model. Raises ModelLoadError for files that are not its own."""
         self._config = model.config
         self._dtype = model.dtype
         self._own = LiveWeights(model)
@@ -31,7 +31,7 @@ class WholeWeights:
         self._as_loaded = _states(folder)
 
     def __call__(self, name: str) -> torch.Tensor | None:
-        """Raises RuntimeError for one whose file is not any more what was loaded."""
+        """Return a weight, or None. Raises RuntimeError if its file is no longer what was loaded."""
         owner, _, kind = name.rpartition(".")
         path, _, last = owner.rpartition(".")
         config = self._config.encoder if name.startswith("encoder.") and self._config.encoder else self._config
@@ -74,6 +74,6 @@ class WholeWeights:
 
 
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Size and time of each weight file."""
+    """Return size and time of each weight file."""
     files = (path for path in folder.glob("*") if path.suffix in (".safetensors", ".bin"))
     return {path: ((stat := path.stat()).st_size, stat.st_mtime_ns) for path in files}

@@ -1,7 +1,8 @@
-"""The next token's distribution at a temperature, before and after the filters. Knows one row of logits; no sampler.
+"""Computes the next token's distribution at a temperature, before and after the filters. It knows one row of logits,
+but no sampler.
 
-The order is the sampler's: temperature, top_k, softmax, min_p, top_p. Tokens are kept or dropped by value, so that
-tokens of equal probability share their fate. All sums are float64.
+The order is the sampler's: temperature, top_k, softmax, min_p, top_p. Tokens are kept or dropped by value, so that of
+tokens with equal probability all are kept or none. All sums are float64.
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ Floats = npt.NDArray[np.floating[Any]]
 Float64 = npt.NDArray[np.float64]
 
 GREEDY_BELOW = 1e-5
-"""Smaller temperatures are greedy, as in `model.sampling.sampler`."""
+"""The temperature below which choices are greedy, as in `model.sampling.sampler`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One row at one temperature, V tokens."""
+    """The distribution of one row at one temperature, V tokens."""
 
     probabilities: Float64
     """[V], of the whole vocabulary."""
@@ -28,12 +29,12 @@ class Distribution:
 
     @property
     def entropy(self) -> float:
-        """Of the whole vocabulary, in nats."""
+        """Return the entropy of the whole vocabulary, in nats."""
         return entropy(self.probabilities)
 
     @property
     def kept_entropy(self) -> float:
-        """Of what is drawn from, in nats."""
+        """Return the entropy of what is drawn from, in nats."""
         return entropy(self.kept)
 
     @property
@@ -42,7 +43,9 @@ class Distribution:
 
 
 def softmax(logits: Floats, temperature: float = 1.0) -> Float64:
-    """exp(z / t) over their sum, along the last axis. t = 0 puts everything on the largest, the first of equals."""
+    """Return exp(z / t) over their sum, along the last axis. t = 0 puts everything on the largest, the first of
+    equals.
+    """
     z = logits.astype(np.float64)
     if temperature < GREEDY_BELOW:
         sure: Float64 = np.zeros_like(z)
@@ -55,7 +58,9 @@ def softmax(logits: Floats, temperature: float = 1.0) -> Float64:
 
 
 def entropy(probabilities: Floats) -> float:
-    """-sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0. NaN where a probability is."""
+    """Return -sum p ln p of one distribution [V], in nats (Shannon 1948); 0 ln 0 is 0. The result is NaN where a
+    probability is.
+    """
     p = probabilities[probabilities != 0]
     return float(np.maximum(-(p * np.log(p)).sum(), 0.0)) + 0.0  # which turns -0 into 0
 
@@ -63,7 +68,7 @@ def entropy(probabilities: Floats) -> float:
 def distribution(
     logits: Floats, temperature: float, *, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
 ) -> Distribution:
-    """The distribution of one row of logits [V].
+    """Return the distribution of one row of logits [V].
 
     Args:
         temperature: the logits are divided by it; 0 is greedy.
@@ -84,7 +89,9 @@ def distribution(
 
 
 def _nucleus_edge(kept: Float64, top_p: float) -> float:
-    """The smallest probability of the nucleus: a token is in it while the strictly likelier hold under top_p of all."""
+    """Return the smallest probability of the nucleus: a token is in it while the strictly likelier hold under top_p of
+    all.
+    """
     falling = np.sort(kept)[::-1]
     held = np.cumsum(falling)
     last = int(np.searchsorted(held, top_p * held[-1]))  # the first that reaches the share; those like it stay too

@@ -1,6 +1,6 @@
-"""Log-probabilities of given tokens under the model's own distribution, with the likeliest alternatives.
+"""Computes log-probabilities of given tokens under the model's own distribution, with the likeliest alternatives.
 
-Knows raw logits only; refuses to know of temperature, penalties or any other choice of a request.
+It knows raw logits only, and no temperature, penalties or other settings of a request.
 
 Axes: R rows, V vocabulary, K alternatives.
 """
@@ -15,7 +15,7 @@ from model.layers.fixed_shapes import aligned_rows
 from model.sampling.row_search import ordered_top_ids
 
 _CHUNK_ELEMENTS = 1 << 19
-"""Numbers of log-softmax held at once: 2 MB in float32, which stays in a core's cache."""
+"""Elements of log-softmax held at once: 2 MB in float32, which stays in a core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,15 @@ class TokenLogprob:
     rank: int
     """1 + the number of tokens with a strictly larger logit."""
     top: tuple[tuple[int, float], ...] = ()
-    """(token id, log-probability) of the most likely tokens, best first, the lowest id first among equals."""
+    """Pairs (token id, log-probability) of the most likely tokens, best first, the lowest id first among equals."""
 
 
 def logprob_rows(logits: Tensor, token_ids: Sequence[int], ks: Sequence[int]) -> list[TokenLogprob]:
-    """The log-probability of `token_ids[r]` in each row of raw `logits` [R, V], with the `ks[r]` best alternatives.
+    """Return the log-probability of `token_ids[r]` in each row of raw `logits` [R, V], with the `ks[r]` best
+    alternatives.
 
-    float32 (float64 if the logits are); a k over V gives V alternatives. Works through the rows in chunks, so that a
-    long prompt never needs a second [R, V]. Raises ValueError when the lengths differ.
+    The result is float32 (float64 if the logits are); a k over V gives V alternatives. Rows are processed in chunks, so
+    that a long prompt never needs a second [R, V]. Raises ValueError when the lengths differ.
     """
     if not logits.shape[0] == len(token_ids) == len(ks):
         raise ValueError(f"{logits.shape[0]} rows of logits, {len(token_ids)} token_ids, {len(ks)} ks; expected equal")
@@ -47,7 +48,9 @@ def logprob_rows(logits: Tensor, token_ids: Sequence[int], ks: Sequence[int]) ->
 
 
 def prompt_logprobs(logits: Tensor, next_ids: Sequence[int], k: int) -> list[TokenLogprob]:
-    """How likely the model found the token that follows each position: row i of `logits` [n, V] for `next_ids[i]`."""
+    """Return how likely the model found the token that follows each position: row i of `logits` [n, V] for
+    `next_ids[i]`.
+    """
     return logprob_rows(logits, next_ids, [k] * len(next_ids))
 
 

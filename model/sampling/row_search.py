@@ -1,6 +1,6 @@
-"""Searches along the last dimension, each row by itself: the largest, the k largest, a place in a cumulated sum.
+"""Searches along the last dimension, each row by itself: the largest, the k largest, a place in a cumulative sum.
 
-Knows nothing of tokens or probabilities. Every answer depends on its own row alone and is exact.
+It knows nothing of tokens or probabilities. Every answer depends on its own row alone and is exact.
 
 Axes: R rows, V values of a row, N blocks of a row, B values of a block, K largest values.
 """
@@ -18,7 +18,7 @@ BLOCK = 64
 
 
 def take(x: Tensor, rows: list[int]) -> Tensor:
-    """These ascending rows of x [R, V]; x itself, or a view, when they follow each other."""
+    """Return these ascending rows of x [R, V]: x itself, or a view, when they are consecutive."""
     if len(rows) == len(x):
         return x
     if rows[-1] - rows[0] == len(rows) - 1:
@@ -27,15 +27,16 @@ def take(x: Tensor, rows: list[int]) -> Tensor:
 
 
 def in_blocks(x: Tensor) -> Tensor:
-    """x [R, N * B] as [R, N, B]."""
+    """Return x [R, N * B] as [R, N, B]."""
     return x.unfold(1, BLOCK, BLOCK)
 
 
 def argmax(x: Tensor) -> Tensor:
-    """The id [R] of the largest value of each row of x [R, V], the lowest id among equals; of a NaN, if there is one.
+    """Return the id [R] of the largest value of each row of x [R, V], the lowest id among equals; of a NaN, if there is
+    one.
 
-    torch.argmax gives the first maximum, but runs scalar on CPU. numpy's does not, and takes a tenth, in one thread and
-    for the types that it has; bfloat16 has a kernel of ours. For others it pays to find the block first.
+    torch.argmax gives the first maximum, but runs scalar on CPU. numpy's does not, and takes a tenth of the time, in
+    one thread and for the types that it has; bfloat16 has a kernel of ours. For others it pays to find the block first.
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
@@ -55,7 +56,7 @@ def argmax(x: Tensor) -> Tensor:
 
 
 def largest(x: Tensor) -> tuple[list[int], list[float]]:
-    """The ids that `argmax` finds in the rows of x, and what stands there."""
+    """Return the ids that `argmax` finds in the rows of x, and the values there."""
     if _has_kernel(x):
         ids, numbers = search.argmax(x)
         return ids.tolist(), numbers.tolist()
@@ -68,7 +69,8 @@ def _has_kernel(x: Tensor) -> bool:
 
 
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """(values, ids) [R, K] of the k largest of each row of x [R, V], descending; which of several equals is left open.
+    """Return (values, ids) [R, K] of the k largest of each row of x [R, V], descending; the choice among equals is
+    unspecified.
 
     The k blocks with the largest maxima, with the tail that fills no block, hold k values as large as any others.
     """
@@ -86,7 +88,9 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def ordered_top_ids(scores: Tensor, k: int) -> Tensor:
-    """Ids [R, K] of the k largest of each row of scores [R, V], best first, the lowest id first among equals."""
+    """Return the ids [R, K] of the k largest of each row of scores [R, V], best first, the lowest id first among
+    equals.
+    """
     size = scores.shape[1]
     values, ids = top(scores, min(k + 1, size))  # one more, to see a tie across the edge
     by_id = ids[:, :k].sort(-1)
@@ -100,7 +104,7 @@ def ordered_top_ids(scores: Tensor, k: int) -> Tensor:
 
 
 def locate(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """(first place whose cumulated weight exceeds the target, target less the weight before it), both [R, 1].
+    """Return (first place whose cumulative weight exceeds the target, target less the weight before it), both [R, 1].
 
     weights [R, N] and target [R, 1] are integers: exact in any order, and a place of weight zero is never the one.
     """
@@ -110,7 +114,8 @@ def locate(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pick(weights: Tensor, units: Sequence[float]) -> Tensor:
-    """Inverse CDF: the first place [R] whose cumulated weight exceeds unit * total; -1 where a row weighs nothing.
+    """Return the first place [R] whose cumulative weight exceeds unit * total (inverse CDF), or -1 if a row's weights
+    are all zero.
 
     weights [R, N * B] are integers >= 0 whose sum fits in int64; units are in [0, 1).
     """

@@ -1,15 +1,15 @@
 """Chooses the next token of each sequence from its row of logits, and reports log-probabilities.
 
-Knows one row of logits and one `SamplerRow` per sequence; refuses to know what a sequence, a batch or a request is.
+It knows one row of logits and one `SamplerRow` per sequence, but not what a sequence, a batch or a request is.
 
 A row's answer is a function of that row alone, bit for bit: every step below is either a torch kernel that treats the
 last dimension row by row (softmax, topk), an operation that rounds each element by itself (+, -, *, /), or a sum of
 integers, whose order cannot matter. A draw is an inverse CDF over probabilities held as integers in units of 2**-60;
 its random number comes from a counter-based generator keyed by (seed, position), so there is no generator state.
 
-Order, as in vLLM: banned ids -> logit_bias -> repetition, presence and frequency penalties -> temperature -> min_p,
-top_k -> top_p -> draw. Tokens are kept or dropped by value, so tokens of equal probability share their fate: top_k
-and top_p may keep more than the k, or the nucleus, when there are ties at the edge (as top_k in `transformers`).
+The order is vLLM's: banned ids -> logit_bias -> repetition, presence and frequency penalties -> temperature -> min_p,
+top_k -> top_p -> draw. Tokens are kept or dropped by value, so of tokens with equal probability all are kept or none:
+top_k and top_p may keep more than the k, or the nucleus, when there are ties at the edge (as top_k in `transformers`).
 
 Axes: R rows, V vocabulary, N blocks of the vocabulary, B tokens of one block, K largest tokens.
 """
@@ -42,26 +42,28 @@ __all__ = [
 ]
 
 GREEDY_BELOW = 1e-5
-"""Smaller temperatures are greedy (vLLM's bound): dividing by them would overflow float32."""
+"""The temperature below which choices are greedy (vLLM's bound): dividing by smaller ones would overflow float32."""
 
 _PROBABILITY_UNIT_BITS = 60
-"""Probabilities become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in int64."""
+"""Bits of probabilities, which become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in
+int64.
+"""
 
 _RADIX_BITS = 11
-"""Bits told apart at once when looking for the edge of a nucleus: three rounds for float32."""
+"""Bits distinguished at once in the search for the edge of a nucleus: three rounds for float32."""
 
 _NUM_GROUPS = (1 << _RADIX_BITS) + 2
-"""Those of one round, and the tokens below and above all of them."""
+"""The groups of one round, and the tokens below and above all of them."""
 
 _CPU_CHUNK_ELEMENTS = 1 << 19
-"""Numbers of one working buffer: 2 MB in float32, which stays in a core's cache."""
+"""Elements of one working buffer: 2 MB in float32, which stays in a core's cache."""
 
 _GPU_CHUNK_ELEMENTS = 1 << 22
 """The same on a GPU: enough to fill it, under 100 MB for all buffers."""
 
 
 class SamplingOptions(Protocol):
-    """What the sampler reads of a request's sampling parameters. Values were validated where they came in."""
+    """What the sampler reads of a request's sampling parameters. Values were validated when the request came in."""
 
     @property
     def temperature(self) -> float: ...
@@ -90,7 +92,9 @@ class SamplingOptions(Protocol):
 
 
 class SamplerRow(NamedTuple):
-    """What is known of the sequence that a row of logits belongs to. A named tuple, as it is made for every token."""
+    """The facts about the sequence that a row of logits belongs to. It is a named tuple, as it is made for every
+    token.
+    """
 
     params: SamplingOptions
     position: int
@@ -111,8 +115,8 @@ class SampledToken(NamedTuple):
 class Sampler:
     """Chooses tokens for a network of `vocab_size` tokens whose logits are on `device`.
 
-    Rows are worked on a few at a time in buffers kept from call to call: they stay in cache, and memory is not given
-    back to the kernel and faulted in again at each step, which cost ten times the arithmetic. Not thread-safe.
+    Rows are processed a few at a time in buffers kept from call to call: they stay in cache, and memory is not returned
+    to the kernel and faulted in again at each step, which cost ten times the arithmetic. It is not thread-safe.
     """
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
@@ -125,7 +129,7 @@ class Sampler:
         self._buffers: dict[torch.dtype, _Buffers] = {}
 
     def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[SampledToken]:
-        """One token for each row of `logits` [R, V] (any float dtype; left unchanged), in order.
+        """Choose one token for each row of `logits` [R, V] (any float dtype; left unchanged), in order.
 
         Raises ValueError if the shape is not (len(rows), vocab_size).
         """
@@ -150,7 +154,9 @@ class Sampler:
         return _with_logprobs(logits, rows, token_ids)
 
     def _choose(self, way: "_Way", logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-        """Token ids [R] of rows that all go the same `way`; -1 where there is no distribution to draw from."""
+        """Return the token ids [R] of rows that all need the same steps (`way`), or -1 if there is no distribution to
+        draw from.
+        """
         buffers = self._edited(logits, rows)
         if way is _Way.EDIT_ARGMAX:
             return argmax(buffers.scores)
@@ -158,9 +164,10 @@ class Sampler:
         return pick(buffers.weights, [random_unit(row.params.seed, row.position) for row in rows])
 
     def distribution(self, logits: Tensor, row: SamplerRow) -> Tensor:
-        """The probability [V], in float64, with which `sample` chooses each token from one row of raw `logits` [V].
+        """Return the probability [V], in float64, with which `sample` chooses each token from one row of raw `logits`
+        [V].
 
-        A greedy row has one certain token. All zeros when there is no usable distribution.
+        A greedy row has one certain token. The result is all zeros when there is no usable distribution.
         """
         buffers = self._edited(logits.unsqueeze(0), [row])
         if _way(row) in {_Way.ARGMAX, _Way.EDIT_ARGMAX}:
@@ -170,7 +177,7 @@ class Sampler:
         return weights / weights.sum().clamp_min(1).double()
 
     def _edited(self, logits: Tensor, rows: Sequence[SamplerRow]) -> "_Buffers":
-        """Buffers whose scores are the logits [R, V] after bans, biases and penalties."""
+        """Return buffers whose scores are the logits [R, V] after bans, biases and penalties."""
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         if dtype not in self._buffers:
             self._buffers[dtype] = _Buffers.empty(self._max_rows, self.vocab_size, dtype, self.device)
@@ -181,7 +188,7 @@ class Sampler:
 
 
 class _Way(Enum):
-    """What has to be done to a row to choose its token."""
+    """The steps that a row needs to choose its token."""
 
     ARGMAX = auto()
     EDIT_ARGMAX = auto()
@@ -197,7 +204,7 @@ def _way(row: SamplerRow) -> _Way:
 
 
 def _has_edits(row: SamplerRow) -> bool:
-    """Whether anything but temperature and the filters changes this row's scores."""
+    """Return whether anything but temperature and the filters changes this row's scores."""
     params = row.params
     return bool(
         params.logit_bias
@@ -210,16 +217,16 @@ def _has_edits(row: SamplerRow) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Buffers:
-    """Room to work on R rows."""
+    """Buffers to work on R rows."""
 
     scores: Tensor
     """[R, V]"""
     probabilities: Tensor
     """[R, V]"""
     weights: Tensor
-    """[R, V up to whole blocks]: probabilities as integers, the padding zero."""
+    """[R, V padded to whole blocks]: probabilities as integers, the padding zero."""
     groups: Tensor
-    """[R, V]: the group that a token falls in while the edge of a nucleus is looked for."""
+    """[R, V]: the group that a token falls in during the search for the edge of a nucleus."""
     masses: Tensor
     """[R, groups]: the weight of each group."""
 
@@ -234,21 +241,23 @@ class _Buffers:
         )
 
     def first(self, rows: int) -> "_Buffers":
-        """The same memory, the first rows of it."""
+        """Return the first rows of the same memory."""
         return _Buffers(*(getattr(self, field.name)[:rows] for field in fields(self)))
 
 
 def random_unit(seed: int, position: int) -> float:
-    """A uniform number in [0, 1), a multiple of 2**-53, that depends on (seed, position) alone.
+    """Return a uniform number in [0, 1), a multiple of 2**-53, that depends on (seed, position) alone.
 
-    The first word of Philox2x64-10, key = low 64 bits of the seed, counter = (position, next 64 bits of the seed).
-    Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    It is the first word of Philox2x64-10, key = low 64 bits of the seed, counter = (position, next 64 bits of the
+    seed). Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
     return (philox2x64(position, seed >> 64, seed)[0] >> 11) * 2.0**-53
 
 
 def philox2x64(counter_low: int, counter_high: int, key: int) -> tuple[int, int]:
-    """Philox2x64-10: a 128-bit counter mixed under a 64-bit key, as two 64-bit words; arguments are cut to 64 bits."""
+    """Return Philox2x64-10: a 128-bit counter mixed under a 64-bit key, as two 64-bit words; arguments are cut to 64
+    bits.
+    """
     mask = 0xFFFFFFFFFFFFFFFF
     low, high, key = counter_low & mask, counter_high & mask, key & mask
     for _ in range(10):
@@ -259,7 +268,7 @@ def philox2x64(counter_low: int, counter_high: int, key: int) -> tuple[int, int]
 
 
 def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[SampledToken]:
-    """The chosen tokens, with the log-probabilities that were asked for."""
+    """Return the chosen tokens, with the log-probabilities that were asked for."""
     tokens = [SampledToken(token_id) for token_id in token_ids]
     asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None]
     if asked:
@@ -271,7 +280,7 @@ def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequen
 
 
 def _column(values: Sequence[float], like: Tensor) -> Tensor:
-    """Per-row numbers as [R, 1] in the dtype and on the device of `like`."""
+    """Return per-row numbers as [R, 1] in the dtype and on the device of `like`."""
     return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
 
 
@@ -285,14 +294,14 @@ class _Cells:
         self.lengths: list[int] = []
 
     def add(self, row: int, ids: Collection[int], values: Iterable[float]) -> None:
-        """One row's cells; a cell may be named twice, with the same number."""
+        """Add one row's cells; a cell may be named twice, with the same number."""
         self.rows.append(row)
         self.lengths.append(len(ids))
         self.ids.extend(ids)
         self.values.extend(values)
 
     def apply(self, scores: Tensor, edit: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """scores[cell] = edit(scores[cell], number), in place."""
+        """Compute scores[cell] = edit(scores[cell], number), in place."""
         if not self.ids:
             return
         rows = torch.tensor(self.rows).repeat_interleave(torch.tensor(self.lengths))
@@ -303,7 +312,7 @@ class _Cells:
 
 
 def _edit(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
-    """Bans, biases and penalties, in place on scores [R, V]."""
+    """Apply bans, biases and penalties, in place on scores [R, V]."""
     biases, repetitions, counted = _Cells(), _Cells(), _Cells()
     for r, row in enumerate(rows):
         if not _has_edits(row):
@@ -327,7 +336,9 @@ def _edit(scores: Tensor, rows: Sequence[SamplerRow]) -> None:
 
 
 def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
-    """-inf, in place, for every score [R, V] below its row's k-th largest. A k of 0, or of V and more, keeps all."""
+    """Write -inf, in place, for every score [R, V] below its row's k-th largest. A k of 0, or of V and more, keeps
+    all.
+    """
     limited = [r for r, k in enumerate(ks) if 0 < k < scores.shape[1]]
     if not limited:
         return
@@ -339,7 +350,7 @@ def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
 
 
 def _fill_weights(buffers: _Buffers, params: Sequence[SamplingOptions]) -> None:
-    """Turns edited scores into the weights to draw from: temperature, filters, softmax. Overwrites every buffer."""
+    """Turn edited scores into the weights to draw from: temperature, filters, softmax. This overwrites every buffer."""
     scores, probabilities = buffers.scores, buffers.probabilities
     if any(p.temperature != 1.0 for p in params):
         scores.div_(_column([p.temperature for p in params], scores))
@@ -360,7 +371,7 @@ def _fill_weights(buffers: _Buffers, params: Sequence[SamplingOptions]) -> None:
 
 
 def _to_integers(buffers: _Buffers) -> None:
-    """Writes the probabilities into the weights as whole multiples of 2**-60, rounded down; the scores are scratch."""
+    """Write the probabilities into the weights as whole multiples of 2**-60, rounded down; the scores are scratch."""
     torch.mul(buffers.probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=buffers.scores)
     vocab_size = buffers.scores.shape[1]
     buffers.weights[:, :vocab_size].copy_(buffers.scores)
@@ -368,12 +379,13 @@ def _to_integers(buffers: _Buffers) -> None:
 
 
 def _nucleus_edge(buffers: _Buffers, top_ps: Sequence[float]) -> Tensor:
-    """The smallest probability [R, 1] in each row's nucleus: the likeliest tokens that together hold top_p of the mass.
+    """Return the smallest probability [R, 1] in each row's nucleus: the likeliest tokens that together hold top_p of
+    the mass.
 
-    A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does.
-    Instead of sorting, a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of
-    leading bits say which group holds the edge, then which group inside that one. The scores are scratch.
-    Source: Holtzman et al., "The curious case of neural text degeneration", arXiv 1904.09751.
+    A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does. Instead
+    of sorting, it is a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of leading
+    bits say which group holds the edge, then which group inside that one. The scores are scratch. Source: Holtzman et
+    al., "The curious case of neural text degeneration", arXiv 1904.09751.
     """
     dtype = buffers.probabilities.dtype
     integer = torch.int64 if dtype == torch.float64 else torch.int32

@@ -1,1 +1,1 @@
-"""One network over several processes: which heads, neurons and words each holds. It never starts a process."""
+"""Splits one network over several processes: which heads, neurons and words each holds. It never starts a process."""

@@ -1,7 +1,8 @@
-"""The processes that share one network, and what they send each other. Knows tensors; refuses to know what they mean.
+"""Connects the processes that share one network, and sends tensors between them. It knows tensors, but not what they
+mean.
 
 All of them must make the same calls in the same order. Each call gives every rank the same bits, and an element's bits
-do not depend on where in its tensor it stands, so that answers stay free of the batch.
+do not depend on its place in the tensor, so that answers stay independent of the batch.
 """
 
 import os
@@ -12,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT = timedelta(minutes=5)
-"""After which a rank that waits for another gives up. One that has died is noticed at once: its connections close."""
+"""The time after which a rank that waits for another gives up. One that has died is noticed at once: its connections
+close.
+"""
 
 
 class Group:
@@ -26,8 +29,8 @@ class Group:
     def join(cls, store: Path, rank: int, size: int, device: torch.device) -> "Group":
         """Meet the others through the file `store`, which only they can read: by gloo between CPUs, nccl between GPUs.
 
-        Returns when this one needs the file no more, while others still may. Raises torch's DistError when they are not
-        there in time.
+        Returns when this one no longer needs the file, while others still may. Raises torch's DistError when they are
+        not there in time.
         """
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -45,7 +48,7 @@ class Group:
         dist.destroy_process_group()
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum over all ranks of x, any shape, in their order; x may be written to.
+        """Return the sum over all ranks of x, any shape, in their order; x may be written to.
 
         Two numbers have one sum. Of more, an all-reduce adds each piece of a tensor in another order, which would make
         a row's bits depend on the rows before it.
@@ -60,17 +63,17 @@ class Group:
         return x
 
     def gather(self, x: torch.Tensor, axis: int) -> torch.Tensor:
-        """x of all ranks, which have the same shape, one behind the other along `axis`."""
+        """Return x of all ranks, which have the same shape, concatenated along `axis`."""
         return torch.cat(self._all(x).unbind(), axis)
 
     def from_leader(self, x: torch.Tensor) -> torch.Tensor:
-        """x of rank 0; the others give a tensor of its shape and dtype, which may be written to."""
+        """Return x of rank 0; the others pass a tensor of its shape and dtype, which may be written to."""
         x = x.contiguous()
         dist.broadcast(x, 0)
         return x
 
     def _all(self, x: torch.Tensor) -> torch.Tensor:
-        """[rank, ...]"""
+        """Return x of all ranks, [rank, ...]."""
         found = x.new_empty(self.size, *x.shape)
         dist.all_gather(list(found.unbind()), x.contiguous())
         return found

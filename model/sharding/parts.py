@@ -1,7 +1,7 @@
-"""The layers of a network that is shared out: what each rank computes of them, and where the ranks meet.
+"""Computes the layers of a network that is split: what each rank computes of them, and where the ranks communicate.
 
-Two sums a block (of the attention's output and of the mlp's), one for the embedding, one gathering for logits; and a
-gathering for each point that somebody sees or changes, and none where nobody looks.
+There are two sums a block (of the attention's output and of the mlp's), one for the embedding, and one gather for
+logits; and a gather for each point that a hook reads or changes, and none without hooks.
 
 Axes: T rows, H query heads, D head dimension, S keys of one sequence; H' of these on this rank.
 """
@@ -27,45 +27,49 @@ from model.sharding.shares import Share, Shares
 
 
 class SummedLinear(Linear):
-    """Columns of a matrix on each rank: y = sum over ranks (x W^T) + b, where each has its own columns of x."""
+    """A matrix with its columns split over the ranks: y = sum over ranks (x W^T) + b, where each has its own columns of
+    x.
+    """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, group: Group, *, batch_invariant: bool) -> None:
-        """weight [out, own in]; bias [out], the same on every rank."""
+        """Keep weight [out, own in] and bias [out], which is the same on every rank."""
         super().__init__(weight, bias, batch_invariant=batch_invariant)
         self._group = group
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, own in] -> [rows, out], the same on every rank."""
+        """Return the layer's output: x [rows, own in] -> [rows, out], the same on every rank."""
         y = self._group.sum(self.product(x))
         return y if self.bias is None else y + self.bias
 
     def product_of_whole(self, x: torch.Tensor, share: Share) -> torch.Tensor:
-        """x W^T of the whole matrix, without the bias: x [rows, in] of all ranks, the same on each -> [rows, out]."""
+        """Return x W^T of the whole matrix, without the bias: x [rows, in] of all ranks, the same on each -> [rows,
+        out].
+        """
         own = share.part(x.view(len(x), share.total, -1), 1).flatten(1)
         return self._group.sum(self.product(own))
 
 
 class GatheredLinear(Linear):
-    """Rows of a matrix on each rank, the answer on all: the head."""
+    """A matrix with its rows split over the ranks and its answer on all: the head."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, share: Share, *, batch_invariant: bool) -> None:
-        """weight [own out, in], bias [own out]."""
+        """Keep weight [own out, in] and bias [own out]."""
         super().__init__(weight, bias, batch_invariant=batch_invariant)
         self._share = share
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, in] -> [rows, out]."""
+        """Return the layer's output: x [rows, in] -> [rows, out]."""
         return self._share.whole(super().__call__(x), 1)
 
     def find_largest(self, x: torch.Tensor) -> None:
-        """Find nothing: a rank sees its own rows of the matrix only."""
+        """Return None: a rank has only its own rows of the matrix."""
 
 
 class SplitTokenTable(TokenTable):
-    """Rows of a table on each rank."""
+    """A table with its rows split over the ranks."""
 
     def __init__(self, weight: torch.Tensor, share: Share, tied: Linear | None = None) -> None:
-        """weight [own words, e]; `tied` as for any table, of the same rows."""
+        """Keep weight [own words, e]; `tied` is the same as for any table, of the same rows."""
         super().__init__(weight, tied)
         self._share = share
 
@@ -77,40 +81,44 @@ class SplitTokenTable(TokenTable):
 
 
 class NormOfAllHeads:
-    """A norm over all heads at once, of which each rank has some: made of all of them, so that it has the same bits."""
+    """A norm over all heads at once, of which each rank has some: computed from all of them, so that it has the same
+    bits.
+    """
 
     def __init__(self, norm: Norm, share: Share) -> None:
-        """norm of [all heads D]."""
+        """Keep norm, of [all heads D]."""
         self._norm = norm
         self._share = share
         self._size = norm.weight.shape[0] // share.total
         self.weight = share.part(norm.weight, 0, self._size)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x [T, own heads D] -> the same shape."""
+        """Return the normed rows: x [T, own heads D] -> the same shape."""
         whole = self._share.whole(x.view(len(x), -1, self._size), 1)
         return self._share.part(self._norm(whole.flatten(1)), 1, self._size)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
-        """Of x [T, own heads D] -> [T, 1]."""
+        """Return the norm's scale: x [T, own heads D] -> [T, 1]."""
         return self._norm.scale(self._share.whole(x.view(len(x), -1, self._size), 1).flatten(1))
 
     def normalized(self, x: torch.Tensor) -> torch.Tensor:
-        """Of x [T, own heads D] -> the same shape."""
+        """Return the normalised rows: x [T, own heads D] -> the same shape."""
         whole = self._share.whole(x.view(len(x), -1, self._size), 1)
         return self._share.part(self._norm.normalized(whole.flatten(1)), 1, self._size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitHeads(AttentionHeads):
-    """Some heads of an attention."""
+    """This rank's heads of an attention."""
 
     shares: Shares
 
     def _attend(
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
     ) -> torch.Tensor:
-        """q [T, H', D] -> [T, H', D]. Who changes scores or patterns changes them in all heads' z, on every rank."""
+        """Return z [T, H', D] of q [T, H', D]. A hook that changes scores or patterns changes them in all heads' z, on
+        every rank.
+        """
         z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
         if layer_hooks is None or not (layer_hooks.attention or layer_hooks.attention_changes):
             return z
@@ -137,7 +145,7 @@ class SplitHeads(AttentionHeads):
 
 
 class AttentionOfAll:
-    """What somebody sees of any head, on every rank: each computes its own, and all are put together."""
+    """Attention as hooks see it, of any head, on every rank: each computes its own, and all are put together."""
 
     def __init__(self, own: Attention, share: Share) -> None:
         self._own = own
@@ -146,17 +154,17 @@ class AttentionOfAll:
     def write_kv(
         self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
     ) -> torch.Tensor:
-        """Of this rank's heads."""
+        """Write keys and values of this rank's heads; return their queries."""
         return self._own.write_kv(qkv, rotary_tables, cache, batch)
 
     def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
-        """Of this rank's heads."""
+        """Write the cross attention's keys and values of this rank's heads."""
         self._own.write_cross_kv(kv, cache, slots)
 
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
     ) -> torch.Tensor:
-        """Of this rank's heads."""
+        """Return the attention of this rank's heads."""
         return self._own.attend(q, cache, batch, key_range, rule)
 
     def rows(
@@ -170,7 +178,7 @@ class AttentionOfAll:
         rule: AttentionRule,
         kind: str,
     ) -> torch.Tensor:
-        """q [T, H', D] -> [heads, rows, S] of any of the H heads."""
+        """Return what any of the H heads attend to: q [T, H', D] -> [heads, rows, S]."""
         places, own = self._ours(heads)
         whole = torch.zeros(
             len(heads), len(rows), key_range.num_keys(span), dtype=at_least_float32(q.dtype), device=q.device
@@ -191,7 +199,7 @@ class AttentionOfAll:
         key_range: KeyRange,
         span: int,
     ) -> torch.Tensor:
-        """pattern [heads, rows, S] -> [heads, rows, D] of any of the H heads."""
+        """Return pattern [heads, rows, S] of any of the H heads times their values: [heads, rows, D]."""
         places, own = self._ours(heads)
         dim = cache.values.shape[3]
         whole = torch.zeros(*pattern.shape[:2], dim, dtype=cache.values.dtype, device=cache.values.device)
@@ -200,7 +208,7 @@ class AttentionOfAll:
         return self._share.group.sum(whole)
 
     def _ours(self, heads: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Which of `heads` are on this rank: their places, and their numbers here."""
+        """Return which of `heads` are on this rank: their places, and their numbers here."""
         first, stop = self._share.start, self._share.stop
         places = [i for i, head in enumerate(heads) if first <= head < stop]
         return places, [heads[i] - first for i in places]

@@ -1,8 +1,9 @@
-"""Which heads, neurons and words each rank holds, and which part of every weight that is. Knows names and sizes.
+"""Says which heads, neurons and words each rank holds, and which part of every weight that is. It knows names and
+sizes.
 
-Query heads, neurons of the mlp and rows of the token table (and of the head) are dealt out in order, an equal number to
-each rank. So are key heads, but where there are fewer of them than ranks each stands on several, beside the query heads
-that read it. What is as wide as the stream (norms, position tables, biases of what is added to it) is everywhere.
+Query heads, neurons of the mlp and rows of the token table (and of the head) are split in order, an equal number for
+each rank. So are key heads, but if there are fewer of them than ranks each is on several, with the query heads that
+read it. What is as wide as the residual stream (norms, position tables, biases of what is added to it) is everywhere.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,19 +19,19 @@ from model.sharding.split import check_split
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of `total` things in a row, those that this rank holds."""
+    """This rank's part of `total` things in a row."""
 
     group: Group
     total: int
 
     @property
     def width(self) -> int:
-        """How many, on each rank; the last one may lack some."""
+        """Return how many things each rank has; the last one may have fewer."""
         return -(-self.total // self.group.size)
 
     @property
     def start(self) -> int:
-        """The first of them."""
+        """Return the first of this rank's things."""
         if self.total < self.group.size:
             return self.group.rank * self.total // self.group.size
         return self.group.rank * self.width
@@ -40,11 +41,11 @@ class Share:
         return min(self.start + self.width, self.total)
 
     def part(self, x: torch.Tensor, axis: int, unit: int = 1) -> torch.Tensor:
-        """This rank's part of x, a view; `unit`: entries of `axis` that each thing has."""
+        """Return this rank's part of x, a view; `unit`: entries of `axis` that each thing has."""
         return x.narrow(axis, self.start * unit, (self.stop - self.start) * unit)
 
     def whole(self, part: torch.Tensor, axis: int) -> torch.Tensor:
-        """All `total` things, from the part of every rank: all must call it."""
+        """Return all `total` things, from the part of every rank: all must call it."""
         lacking = self.width - part.shape[axis]
         if lacking:
             part = torch.cat((part, part.new_zeros(*part.shape[:axis], lacking, *part.shape[axis + 1 :])), axis)
@@ -57,10 +58,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of one stack."""
+    """The shares of one stack."""
 
     config: ModelConfig
-    """Of the whole stack."""
+    """The config of the whole stack."""
     group: Group
     heads: Share
     kv_heads: Share
@@ -69,7 +70,7 @@ class Shares:
 
     @classmethod
     def of(cls, config: ModelConfig, group: Group) -> "Shares":
-        """Raises ModelLoadError when `config` cannot be dealt out to so many ranks."""
+        """Return the shares of a stack. Raises ModelLoadError when `config` cannot be split over so many ranks."""
         check_split(config, group.size)
         return cls(
             config,
@@ -82,7 +83,7 @@ class Shares:
 
     @property
     def own_config(self) -> ModelConfig:
-        """The stack as this rank has it: with its heads and neurons alone."""
+        """Return the config of the stack as this rank has it: with its heads and neurons alone."""
         return replace(
             self.config,
             num_heads=self.heads.width,
@@ -91,14 +92,16 @@ class Shares:
         )
 
     def of_point(self, point: str) -> Share | None:
-        """What the second axis of a point counts, where each rank has some of it; None where every rank has it all."""
+        """Return the share of a point's second axis, if each rank has some of it, or None if every rank has it all."""
         axis = BY_NAME[point].axes[1]
         if point.endswith("hook_result"):  # made whole before anybody looks
             return None
         return {"head": self.heads, "kv_head": self.kv_heads, "d_mlp": self.neurons}.get(axis)
 
     def of_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a whole weight under our name (`model.checkpoint.weight_maps`); a view if one will do."""
+        """Return this rank's part of a whole weight under our name (`model.checkpoint.weight_maps`), a view if
+        possible.
+        """
         size = self.config.head_dim
         owner, _, kind = name.rpartition(".")
         owner = owner.rpartition(".")[2]
@@ -128,13 +131,15 @@ class Shares:
 
 
 def shares_of(config: ModelConfig, group: Group) -> dict[str, Shares]:
-    """Of each stack of a model, by the prefix of its weights' names. Raises ModelLoadError as `Shares.of` does."""
+    """Return the shares of each stack of a model, by the prefix of its weights' names. Raises ModelLoadError as
+    `Shares.of` does.
+    """
     found = {"": Shares.of(config, group)}
     return found if config.encoder is None else {**found, "encoder.": Shares.of(config.encoder, group)}
 
 
 def weight_parts(shares: Mapping[str, Shares]) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    """This rank's part of a whole weight of any stack, by its full name."""
+    """Return a function for this rank's part of a whole weight of any stack, by its full name."""
 
     def part(name: str, whole: torch.Tensor) -> torch.Tensor:
         prefix = "encoder." if name.startswith("encoder.") else ""

@@ -1,4 +1,6 @@
-"""Whether a model can be dealt out to so many ranks. Knows counts; never imports torch: `lightwell size` asks too."""
+"""Checks whether a model can be split over so many ranks. It knows counts; it never imports torch, as `lightwell size`
+uses it too.
+"""
 
 from collections.abc import Iterable
 
@@ -7,7 +9,7 @@ from model.config import ModelConfig
 
 
 def check_split(config: ModelConfig, size: int) -> None:
-    """Raises ModelLoadError when a stack, or the encoder beside it, cannot be dealt out to `size` ranks."""
+    """Raise ModelLoadError when a stack, or the encoder of an encoder-decoder, cannot be split over `size` ranks."""
     stacks = [each for each in (config, config.encoder) if each is not None]
     problem = _first_problem(stacks, size)
     if problem is None:
@@ -22,7 +24,7 @@ def _first_problem(stacks: Iterable[ModelConfig], size: int) -> str | None:
 
 
 def why_not_split(config: ModelConfig, size: int) -> str | None:
-    """Why a stack cannot be dealt out to `size` ranks; None when it can."""
+    """Return why a stack cannot be split over `size` ranks, or None if it can."""
     heads, kv = config.num_heads, config.num_kv_heads
     problems = [
         f"{count} {what}, which {size} does not divide"

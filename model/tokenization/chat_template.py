@@ -1,8 +1,8 @@
-"""Chat messages to prompt text, through the model's own jinja template, in a sandbox.
+"""Turns chat messages into prompt text, through the model's own jinja template, in a sandbox.
 
-Renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
-variables. What a server needs against a template that would hang or fill memory is
-`model.tokenization.template_sandbox`. Knows one template; refuses to know requests, roles and torch.
+It renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
+variables. What protects a server from a template that would hang or fill memory is
+`model.tokenization.template_sandbox`. It knows one template, but no requests, roles or torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +78,7 @@ class ChatTemplate:
         return "".join(parts)
 
     def encode(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> Encoding:
-        """The prompt ids of a conversation.
+        """Return the prompt ids of a conversation.
 
         No special tokens are added: the template writes those it wants, so a template that writes the beginning token
         gets no second one. `transformers` and vLLM do the same.
@@ -88,7 +88,7 @@ class ChatTemplate:
 
 
 def read_template_option(option: str) -> str:
-    """The source of a template given as a file's path or as the template itself (`--chat-template`).
+    """Return the source of a template given as a file's path or as the template itself (`--chat-template`).
 
     Raises `ChatTemplateError` when it is neither.
     """

@@ -1,7 +1,7 @@
-"""Text of a token stream, piece by piece, and the stop strings in it.
+"""Turns a stream of tokens into text, piece by piece, and finds the stop strings in it.
 
-The pieces of a stream, joined, are `Tokenizer.decode` of the same ids, character for character: whoever answers in one
-piece pushes through the same class. Knows one sequence; refuses to know requests, server-sent events and torch.
+The pieces of a stream, joined, are `Tokenizer.decode` of the same ids, character for character: answers in one piece go
+through the same class. It knows one sequence, but no requests, server-sent events or torch.
 
 The text of a completion is what its tokens add after the prompt, so a completion that begins with a new word begins
 with the space (`decode(prompt + completion)` without the `decode(prompt)` in front), as in vLLM. Without prompt ids it
@@ -18,8 +18,8 @@ from model.tokenization.tokenizer import CLEAN_UPS, Tokenizer, fallback_byte
 class Detokenizer:
     """Turns token ids into text as they come.
 
-    Text is given out once it is final: a character whose bytes are spread over tokens waits for the last of them.
-    U+FFFD comes out only for bytes that no later token can mend. Constant work for each token.
+    Text is returned once it is final: a character whose bytes are spread over tokens waits for the last of them. U+FFFD
+    is returned only for bytes that no later token can complete. The work for each token is constant.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: Sequence[int] = (), skip_special_tokens: bool = True) -> None:
@@ -31,7 +31,7 @@ class Detokenizer:
         self._clean_ups = [_StreamReplace(old, new) for old, new in CLEAN_UPS] if tokenizer.cleans_up else []
 
     def push(self, token_id: int) -> str:
-        """The text that has become final with this token. Ids that the vocabulary lacks add nothing."""
+        """Return the text that has become final with this token. Ids that are not in the vocabulary add nothing."""
         token = self._tokenizer.token(token_id)
         if token is None or token_id in self._skipped:
             return ""
@@ -41,14 +41,14 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """The text still held back; call once, at the end."""
+        """Return the text still held back; call once, at the end."""
         text = self._text.flush()
         for stage in self._clean_ups:
             text = stage.push(text) + stage.flush()
         return text
 
     def _tail(self, prompt_ids: Sequence[int]) -> list[int]:
-        """The last token of the prompt that gives text: all the context that the next one needs."""
+        """Return the last token of the prompt that gives text: all the context that the next one needs."""
         for token_id in reversed(prompt_ids):
             token = self._tokenizer.token(token_id)
             if token is not None and token_id not in self._skipped and fallback_byte(token) is None:
@@ -57,7 +57,9 @@ class Detokenizer:
 
 
 class _ByteStream:
-    """Byte-level vocabularies: tokens are bytes, decoded with the same replacement rule as the whole text."""
+    """A stream for byte-level vocabularies: tokens are bytes, decoded with the same replacement rule as the whole
+    text.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes_of = tokenizer.byte_level_bytes
@@ -71,10 +73,11 @@ class _ByteStream:
 
 
 class _WindowStream:
-    """Any other vocabulary: decodes the new tokens behind the last one before them, and keeps what is new.
+    """A stream for any other vocabulary: it decodes the new tokens after the last one before them, and keeps what is
+    new.
 
-    One token of context is enough, because decoders look back no further than to know whether a token is the first.
-    Skipped tokens never enter the window, or the token behind them would pass for the first.
+    One token of context is enough, because decoders only need to know whether a token is the first. Skipped tokens
+    never enter the window, or the token after them would count as the first.
     """
 
     def __init__(self, tokenizer: Tokenizer, context: list[int]) -> None:
@@ -119,16 +122,16 @@ class _StreamReplace:
 
 @dataclass(frozen=True, slots=True)
 class StopResult:
-    """What a piece of text led to."""
+    """The result of a piece of text."""
 
     text: str
-    """Final text that no stop string can still claim."""
+    """Final text that can no longer be part of a stop string."""
     stopped_by: str | None = None
-    """The stop string that ended the text."""
+    """The stop string that ended the text, or None."""
 
 
 class StopMatcher:
-    """Ends a text at the first stop string, and lets none of its characters out before it is known not to be one.
+    """Ends a text at the first stop string, and holds back characters as long as they may belong to one.
 
     First means the one that ends first; of those that end together, the longest. Stop strings may span any number of
     pieces. With `include` the stop string stays in the text. Work grows with the text times the number of stop strings
@@ -146,7 +149,7 @@ class StopMatcher:
         self.stopped_by: str | None = None
 
     def push(self, text: str, may_stop: bool = True) -> StopResult:
-        """Take the next piece of text; give out what is safe. After a stop everything is dropped.
+        """Take the next piece of text; return what is safe. After a stop everything is dropped.
 
         Unless it `may_stop`, no stop string ends with this piece; one that ends later may begin in it.
         """
@@ -166,12 +169,14 @@ class StopMatcher:
         return StopResult(seen[:safe])
 
     def flush(self) -> str:
-        """The text held back because a stop string might have begun there; call once, at the end."""
+        """Return the text held back because a stop string might have begun there; call once, at the end."""
         held, self._held = self._held, ""
         return held
 
     def _advance(self, char: str) -> str | None:
-        """Take one character into every stop string's automaton; the longest stop string it completes, if any."""
+        """Take one character into every stop string's automaton; return the longest stop string that it completes, or
+        None.
+        """
         found: str | None = None
         for row, stop in enumerate(self._stops):
             length = self._matched[row]
@@ -185,7 +190,7 @@ class StopMatcher:
 
 
 def _borders(pattern: str) -> list[int]:
-    """For each prefix of the pattern, the length of its longest proper prefix that is also its suffix."""
+    """Return, for each prefix of the pattern, the length of its longest proper prefix that is also its suffix."""
     borders = [0] * len(pattern)
     for index in range(1, len(pattern)):
         length = borders[index - 1]

@@ -1,12 +1,13 @@
-"""The jinja environment of chat templates: what `transformers` gives them, in a sandbox that no template can make hang.
+"""Builds the jinja environment of chat templates: what `transformers` gives them, in a sandbox that no template can
+make hang.
 
-Two bounds that need each other. Time: what takes more than `MAX_SECONDS` of the processor is interrupted, which works
-between the steps of Python only. Size: so that no single step takes long, nothing may make or read a value of more than
-`MAX_SIZE`, all that it holds counted as often as it is held. What could exceed it in one step is looked at before: a
-repetition, a replacement, a joint, a width. A few of jinja's filters and of Python's methods that no chat template
-needs are left out, as it would take more to bound them.
+There are two bounds that need each other. Time: what takes more than `MAX_SECONDS` of CPU time is interrupted, which
+works between the steps of Python only. Size: so that no single step takes long, nothing may make or read a value of
+more than `MAX_SIZE`, all that it holds counted as often as it is held. What could exceed it in one step is checked
+before: a repetition, a replacement, a join, a width. A few of jinja's filters and of Python's methods that no chat
+template needs are left out, as it would take more to bound them.
 
-Knows one template's rules; refuses to know conversations.
+It knows one template's rules, but no conversations.
 """
 
 import contextlib
@@ -29,14 +30,14 @@ from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 MAX_SIZE = 8_000_000
-"""Characters and entries of a value, or of the output."""
+"""Most characters and entries of a value, or of the output."""
 MAX_LOOP_STEPS = 1_000_000
-"""Most turns of all loops of one rendering together."""
+"""Most steps of all loops of one rendering together."""
 MAX_SECONDS = 2.0
-"""Of the processor, for one rendering or one compilation."""
+"""Most CPU time for one rendering or one compilation."""
 MAX_INT_BITS = 4096
 _MAX_WIDTH = 1000
-"""Of an indentation, a rounded number's digits, a separator, a form of a date."""
+"""The largest indentation, number of digits after rounding, separator, or format of a date."""
 BUDGET = "_lightwell_budget"
 _COUNTED = "_lightwell_counted"
 _JOINED = "_lightwell_joined"
@@ -62,7 +63,7 @@ class _TimeIsOver(jinja2.TemplateRuntimeError):
 
 @contextlib.contextmanager
 def bounded_time() -> Iterator[None]:
-    """Interrupt what runs after MAX_SECONDS of this process's time on the processor: raises TemplateRuntimeError.
+    """Interrupt what runs after MAX_SECONDS of this process's CPU time: raises TemplateRuntimeError.
 
     Only the main thread, in which a server's event loop runs, can be interrupted; elsewhere nothing is bounded.
     """
@@ -101,7 +102,7 @@ class Budget:
 
 @jinja2.pass_context
 def _counted(context: Context, values: Any) -> Any:
-    """What every `for` runs over: the same values, charged to the budget."""
+    """Return what a `for` runs over: the same values, charged to the budget."""
     budget: Budget = context[BUDGET]
     if isinstance(values, Sized):
         budget.spend(len(values))
@@ -119,7 +120,9 @@ def check_size(size: int) -> None:
 
 
 def _size_of(value: Any) -> int:
-    """Characters and entries of a value. What it holds twice counts twice: so it would be written, or compared."""
+    """Return the characters and entries of a value. What it holds twice counts twice, as it would be written or
+    compared twice.
+    """
     size, left = 0, [value]
     while left:
         value = left.pop()
@@ -137,7 +140,7 @@ def _size_of(value: Any) -> int:
 
 
 def _checked(value: Any) -> Any:
-    """The value, unless it has grown out of bounds."""
+    """Return the value, unless it has grown out of bounds."""
     if isinstance(value, str):  # nearly always
         check_size(len(value))
     else:
@@ -152,7 +155,7 @@ def _join(parts: Iterable[str]) -> str:
 
 
 def _joined(values: Iterable[Any]) -> str:
-    """What `~` makes of its operands."""
+    """Return what `~` makes of its operands."""
     return _join(map(str, values))
 
 
@@ -168,7 +171,9 @@ def _check_power(base: Any, exponent: Any) -> None:
 
 
 def _check_format(form: str, values: Any, sign: str, widths: re.Pattern[str]) -> None:
-    """That neither widths nor values repeated by name make a text too large. `sign` begins a place in `form`."""
+    """Check that neither widths nor values repeated by name make a text too large. `sign` begins a placeholder in
+    `form`.
+    """
     found = [width for widths_of_one in widths.findall(form) for width in widths_of_one if width]
     if "*" in found or any(len(width) > len(str(MAX_SIZE)) for width in found):
         raise jinja2.TemplateRuntimeError("the template formats with a width that is not accepted")
@@ -185,7 +190,7 @@ def _check_joint(separator: str, values: list[Any]) -> None:
 
 
 def _narrow(width: Any, what: str) -> None:
-    """Raise TemplateRuntimeError for more than any template needs."""
+    """Raise TemplateRuntimeError for a width larger than any template needs."""
     size = len(width) if isinstance(width, str) else width
     if isinstance(size, int) and abs(size) > _MAX_WIDTH:
         raise jinja2.TemplateRuntimeError(f"{what} of more than {_MAX_WIDTH} is not accepted")
@@ -218,7 +223,7 @@ def _tojson(
 
 
 def _sum(values: Iterable[Any], start: float = 0) -> Any:
-    """Of numbers: lists added one to the next would be copied again each time."""
+    """Return the sum of numbers: lists added one to the next would be copied again each time."""
     if not isinstance(start, int | float):
         raise jinja2.TemplateRuntimeError("sum takes numbers")
     return sum(values, start)
@@ -258,7 +263,7 @@ def _format_filter(value: Any, *args: Any, **kwargs: Any) -> str:
 
 
 class _Generation(Extension):
-    """`{% generation %}` marks the assistant's text for training; here its body is written as it is."""
+    """The `{% generation %}` tag, which marks the assistant's text for training; here its body is written as it is."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja reads it from the class
 
@@ -288,7 +293,7 @@ def _check_name(name: Any) -> None:
 
 
 class _TemplateDict:
-    """`dict` in templates: it makes dictionaries and has nothing else to reach for."""
+    """`dict` in templates: it makes dictionaries and has no other attributes to reach."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -389,7 +394,9 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
 
 def _with_checked_result(filter_: Callable[..., Any]) -> Callable[..., Any]:
-    """The filter, whose result must be within bounds; what jinja hands it besides the value stays the same."""
+    """Return the filter with a check that its result is within bounds; what jinja passes to it besides the value stays
+    the same.
+    """
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         return _checked(filter_(*args, **kwargs))

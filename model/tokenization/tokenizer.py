@@ -1,8 +1,7 @@
-"""Text to token ids and back, id for id as `transformers.AutoTokenizer` does it, without transformers.
+"""Turns text into token ids and back, id for id as `transformers.AutoTokenizer` does it, without transformers.
 
-Knows one loaded tokenizer. Refuses to know files (`tokenizer_files`), the text of a stream (`detokenizer`), chat
-templates (`chat`), requests and torch. Nothing changes after loading but what is remembered, so any number of
-threads may read.
+It knows one loaded tokenizer, but no files (`tokenizer_files`), streams of text (`detokenizer`), chat templates
+(`chat`), requests or torch. Nothing changes after loading except for its caches, so any number of threads may read.
 """
 
 import json
@@ -24,15 +23,15 @@ CLEAN_UPS = (
 """What `clean_up_tokenization_spaces` replaces in decoded text, in this order."""
 
 _DECODED_AT_ONCE = 4096
-"""Ids. `tokenizers` holds Python's lock while it decodes one list, a tenth of a second for a million ids; of several
-lists it lets it go.
+"""Most ids decoded as a single list. `tokenizers` holds Python's lock while it decodes one list, a tenth of a second
+for a million ids; for a batch of lists it releases it.
 """
 _REMEMBERED_TOKENS = 1 << 15
-"""Texts and bytes of single tokens are kept for so many: the same few thousand are asked for again and again."""
+"""Tokens whose texts and bytes are cached: the same few thousand are asked for again and again."""
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable bytes stand for themselves, the other 68 for U+0100 and on, in order."""
+    """Return GPT-2's alphabet: printable bytes are themselves, the other 68 are U+0100 and on, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(hidden)}
@@ -72,12 +71,12 @@ class Tokenizer:
         self.cleans_up: bool = files.cleans_up
         decoder = _decoder_types(files.raw)
         self.byte_level: bool = set(decoder) - {"Fuse"} == {"ByteLevel"}
-        """Every token is a string of bytes, and text is their concatenation read as UTF-8."""
+        """Whether every token is a string of bytes, and text is their concatenation read as UTF-8."""
         self.byte_fallback: bool = "ByteFallback" in decoder
-        """Characters outside the vocabulary are runs of tokens <0x00> .. <0xFF>."""
+        """Whether characters outside the vocabulary are runs of tokens <0x00> .. <0xFF>."""
         self._token_string = lru_cache(_REMEMBERED_TOKENS)(self._decode_alone)
         self.token_bytes = lru_cache(_REMEMBERED_TOKENS)(self._token_bytes)
-        """The UTF-8 bytes that a token adds inside a text; None for an id that has no token."""
+        """A cached function for the UTF-8 bytes that a token adds inside a text; None for an id that has no token."""
 
     @classmethod
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
@@ -101,14 +100,14 @@ class Tokenizer:
         return Encoding(encoding.ids, encoding.offsets)
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
-        """Tokenise many texts, in parallel; each comes out as `encode` gives it alone."""
+        """Tokenise many texts, in parallel; each result is what `encode` returns for the text alone."""
         for text in texts:
             _check_text(text)
         encodings = self._raw.encode_batch(list(texts), add_special_tokens=add_special_tokens)
         return [Encoding(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of token ids. Broken UTF-8 comes out as U+FFFD. Raises `ValueError` for ids out of range."""
+        """Return the text of token ids. Broken UTF-8 becomes U+FFFD. Raises `ValueError` for ids out of range."""
         self.check_ids(ids)
         text = self.decode_window(ids, skip_special_tokens)
         if self.cleans_up:
@@ -123,7 +122,7 @@ class Tokenizer:
                 raise ValueError(f"token id {token_id} is out of range: accepted are 0 to {self.vocab_size - 1}")
 
     def decode_window(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Part of a text, uncleaned and unchecked; ids without a token are left out. For the detokenizer."""
+        """Return part of a text for the detokenizer, without clean-up or checks; ids without a token are left out."""
         if len(ids) <= _DECODED_AT_ONCE:
             text: str = self._raw.decode(list(ids), skip_special_tokens=skip_special_tokens)
         else:
@@ -131,14 +130,14 @@ class Tokenizer:
         return text
 
     def token(self, token_id: int) -> str | None:
-        """The token as the vocabulary spells it, or None where the vocabulary has a gap or ends."""
+        """Return the token as the vocabulary spells it, or None if the vocabulary has no such id."""
         return self._raw.id_to_token(token_id)
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token decoded alone; special tokens are spelt out.
+        """Return the text of each token decoded alone; special tokens are spelt out.
 
         A token that is part of a character gives U+FFFD, and tokenizers that mark spaces in front of words drop the
-        space of a first word: `token_bytes` tells what the token adds inside a text. Ids without a token give "".
+        space of a first word: `token_bytes` returns what the token adds inside a text. Ids without a token give "".
         """
         return [self._token_string(token_id) for token_id in ids]
 
@@ -159,7 +158,7 @@ class Tokenizer:
 
     @staticmethod
     def byte_level_bytes(token: str) -> bytes:
-        """The bytes a byte-level token stands for; added tokens outside the alphabet stand for their own UTF-8."""
+        """Return the bytes of a byte-level token; added tokens outside the alphabet give their own UTF-8."""
         try:
             return bytes([_BYTE_OF_CHAR[char] for char in token])
         except KeyError:
@@ -167,7 +166,7 @@ class Tokenizer:
 
 
 def fallback_byte(token: str) -> int | None:
-    """The byte that a byte-fallback token such as <0x0A> stands for; None for any other token."""
+    """Return the byte of a byte-fallback token such as <0x0A>, or None for any other token."""
     if len(token) != len("<0x00>") or not token.startswith("<0x") or not token.endswith(">"):
         return None
     try:
@@ -177,7 +176,7 @@ def fallback_byte(token: str) -> int | None:
 
 
 def _decoder_types(raw: tokenizers.Tokenizer) -> list[str]:
-    """The names of the decoder's steps, in order."""
+    """Return the names of the decoder's steps, in order."""
     if raw.decoder is None:
         return []
     state = json.loads(raw.decoder.__getstate__())

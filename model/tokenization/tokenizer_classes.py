@@ -1,12 +1,12 @@
-"""Which tokenizer class a checkpoint means, and what that class changes in its `tokenizer.json`.
+"""Finds the tokenizer class that a checkpoint means, and what that class changes in its `tokenizer.json`.
 
-`transformers.AutoTokenizer` does not always take `tokenizer.json` as it stands. Classes such as `LlamaTokenizer` and
+`transformers.AutoTokenizer` does not always take `tokenizer.json` as it is. Classes such as `LlamaTokenizer` and
 `GPT2Tokenizer` keep only the vocabulary, the merges and the post-processor of the file and put their own normaliser,
 pre-tokenizer and decoder around them. To give the same ids, we do the same here, as a table: each class is a function
 from its options to the JSON parts it puts in place. Classes that are not in the table use the file as it is.
 
-Knows the `tokenizers` JSON format and class names; refuses to know files and folders, encoding, and torch.
-Source of the facts: transformers 5.23, `models/auto/tokenization_auto.py` and `models/*/tokenization_*.py`.
+It knows the `tokenizers` JSON format and class names, but no files and folders, encoding, or torch. Source of the
+facts: transformers 5.23, `models/auto/tokenization_auto.py` and `models/*/tokenization_*.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ _REGISTERED: dict[str, str] = (
     | dict.fromkeys(("granitemoe", "stablelm", "glm", "glm4", "gpt_bigcode", "persimmon", "umt5"), "TokenizersBackend")
     | dict.fromkeys(("phi3", "phimoe", "nemotron", "modernbert", "internlm2"), "TokenizersBackend")
 )
-"""The class `AutoTokenizer` registers for a `model_type`; types that are missing trust what the folder declares."""
+"""The class that `AutoTokenizer` registers for a `model_type`; missing types use what the folder declares."""
 
 _DECLARED_WRONGLY = frozenset({"qwen2", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"})
 """Model types whose published folders name a wrong class; the registered one wins."""
@@ -51,26 +51,28 @@ class TokenizerClass:
 
     name: str
     rebuild: Callable[[Json, Mapping[str, Any]], Json] | None = None
-    """(the `tokenizer.json` object, the options) -> a new object; None takes the file as it is."""
+    """A function (the `tokenizer.json` object, the options) -> a new object; None takes the file as it is."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    """Named special tokens the class assumes where the folder says nothing."""
+    """Named special tokens that the class assumes if the folder does not say."""
     extra_tokens: Callable[[Mapping[str, Any]], list[Any]] | None = None
-    """(the options) -> the special tokens without a name, where the class has some of its own."""
+    """A function (the options) -> the special tokens without a name, if the class has some of its own."""
     marks_special: bool = False
-    """Special tokens that the file holds as plain ones become special (and are skipped in output)."""
+    """Whether special tokens that the file holds as plain ones become special (and are skipped in output)."""
     rebuilds_post_processor: bool = False
-    """The file's post-processor is replaced by one made from add_bos_token and add_eos_token."""
+    """Whether the file's post-processor is replaced by one made from add_bos_token and add_eos_token."""
     post_processor: Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json] | None = None
-    """(named special tokens as (content, id), options) -> the post-processor that replaces the file's."""
+    """A function (named special tokens as (content, id), options) -> the post-processor that replaces the file's, or
+    None.
+    """
 
 
 PLAIN = TokenizerClass("TokenizersBackend")
 
 
 def choose_class(model_type: str | None, declared: str | None, *, byte_level: bool) -> TokenizerClass:
-    """The class `AutoTokenizer` picks.
+    """Return the class that `AutoTokenizer` picks.
 
-    `model_type` is config.json's; `declared` the folder's `tokenizer_class`; `byte_level` tells whether its
+    `model_type` is config.json's; `declared` the folder's `tokenizer_class`; `byte_level` says whether its
     `tokenizer.json` has a ByteLevel part (Llama 3 folders declare LlamaTokenizer, which could not read them).
     """
     registered = _REGISTERED.get(model_type or "")
@@ -97,7 +99,7 @@ def _byte_level(options: Mapping[str, Any], *, use_regex: bool = True) -> Json:
 
 _BYTE_LEVEL_DECODER: Json = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 _SPACE_MARK = "\N{LOWER ONE EIGHTH BLOCK}"
-"""Stands for a space in sentencepiece vocabularies."""
+"""The character for a space in sentencepiece vocabularies."""
 _FALLBACK_DECODERS: tuple[Json, ...] = (
     {"type": "Replace", "pattern": {"String": _SPACE_MARK}, "content": " "},
     {"type": "ByteFallback"},
@@ -106,7 +108,7 @@ _FALLBACK_DECODERS: tuple[Json, ...] = (
 
 
 def _bpe(file: Json, **flags: Any) -> Json:
-    """The file's vocabulary and merges under the class's own flags; the file's flags do not survive."""
+    """Return the file's vocabulary and merges under the class's own flags; the file's flags are dropped."""
     defaults: Json = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None}
     defaults |= {"end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False}
     model = file["model"]
@@ -192,7 +194,7 @@ def _bert(file: Json, options: Mapping[str, Any]) -> Json:
 
 
 def _unigram(file: Json, unk_id: int, options: Mapping[str, Any]) -> Json:
-    """Sentencepiece's Unigram; of the file's normaliser only the table of characters survives."""
+    """Return sentencepiece's Unigram; of the file's normaliser only the table of characters is kept."""
     normalizer = file.get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     prefix = options.get("add_prefix_space")
@@ -212,7 +214,7 @@ def _t5(file: Json, options: Mapping[str, Any]) -> Json:
 
 
 def _t5_extra(options: Mapping[str, Any]) -> list[Any]:
-    """The sentinels that stand for gaps in its training texts, unless the folder lists them itself."""
+    """Return the sentinels that mark gaps in T5's training texts, unless the folder lists them itself."""
     listed = options.get("additional_special_tokens") or []
     if any("<extra_id_" in str(token) for token in listed):
         return list(listed)
@@ -235,7 +237,7 @@ def _camembert_extra(options: Mapping[str, Any]) -> list[Any]:
 
 
 def _around(*names: str | None) -> Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json]:
-    """A post-processor that puts the named special tokens around the text, which None stands for."""
+    """Return a post-processor that puts the named special tokens around the text, for which None is the placeholder."""
 
     def template(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
         used = {name: special[name] for name in names if name is not None}

@@ -1,8 +1,8 @@
 """Reads a checkpoint folder's tokenizer files into one `tokenizers.Tokenizer` and the facts around it.
 
-Does what `transformers.AutoTokenizer.from_pretrained` does between the files and the first `encode`: picks the class,
-rebuilds what the class rebuilds, adds the tokens that only `tokenizer_config.json`, `special_tokens_map.json` or
-`added_tokens.json` know, and sets the beginning and end tokens. Refuses to know encoding, decoding and chat.
+It does what `transformers.AutoTokenizer.from_pretrained` does between the files and the first `encode`: picks the
+class, rebuilds what the class rebuilds, adds the tokens that only `tokenizer_config.json`, `special_tokens_map.json` or
+`added_tokens.json` have, and sets the beginning and end tokens. It knows no encoding, decoding or chat.
 """
 
 import json
@@ -46,7 +46,7 @@ class TokenizerFiles:
     special_tokens: Mapping[str, str]
     """Named special tokens (bos_token, eos_token, ...) by name; those that are not set are missing."""
     cleans_up: bool
-    """Decoded text loses spaces before punctuation (`clean_up_tokenization_spaces`)."""
+    """Whether decoded text loses spaces before punctuation (`clean_up_tokenization_spaces`)."""
     chat_template: str | None
     generation_eos_ids: tuple[int, ...]
     """End-of-text ids that generation_config.json names."""
@@ -108,7 +108,7 @@ def _read(folder: Path) -> TokenizerFiles:
 
 
 def _vocabulary(folder: Path) -> Json:
-    """The folder's `tokenizer.json`, or the same made from `vocab.json` and `merges.txt` (GPT-2's kind), or from
+    """Return the folder's `tokenizer.json`, or the same made from `vocab.json` and `merges.txt` (GPT-2's kind), or from
     `vocab.txt` (BERT's kind).
     """
     if not folder.is_dir():
@@ -150,7 +150,7 @@ def _mentions_byte_level(file: Json) -> bool:
 
 
 def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:
-    """The fast tokenizer of a rebuilt file, or of the folder's own."""
+    """Return the fast tokenizer of a rebuilt file, or of the folder's own."""
     try:
         if rebuilt is None:
             return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -160,7 +160,7 @@ def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:
 
 
 def _as_token(value: Any) -> Any:
-    """An AddedToken where the config spells one out, in lists too; anything else unchanged."""
+    """Return an AddedToken if the config spells one out, in lists too; anything else unchanged."""
     if isinstance(value, dict) and value.get("__type") == "AddedToken":
         return _added_token(value)
     return [_as_token(item) for item in value] if isinstance(value, list) else value
@@ -175,7 +175,7 @@ def _added_token(fields: Json, **forced: bool) -> AddedToken:
 
 
 def _added_tokens(folder: Path, file: Json, config: Json, options: Json, cls: TokenizerClass) -> dict[int, AddedToken]:
-    """Added tokens by id, as the newest format present tells them; older formats also fill `options`."""
+    """Return added tokens by id, from the newest format present; older formats also fill `options`."""
     if "added_tokens_decoder" in config:
         try:
             return {int(token_id): _added_token(row) for token_id, row in config["added_tokens_decoder"].items()}
@@ -198,7 +198,7 @@ def _added_tokens(folder: Path, file: Json, config: Json, options: Json, cls: To
 
 
 def _special_tokens(options: Mapping[str, Any]) -> dict[str, str | AddedToken]:
-    """Named special tokens that are set: the seven usual names, then any other option called *_token."""
+    """Return the named special tokens that are set: the seven usual names, then any other option called *_token."""
     special = {name: options[name] for name in NAMED_TOKENS if isinstance(options.get(name), str | AddedToken)}
     extra = options.get("extra_special_tokens")
     named = {key: value for key, value in options.items() if key.endswith("_token") and key not in NAMED_TOKENS}
@@ -207,7 +207,7 @@ def _special_tokens(options: Mapping[str, Any]) -> dict[str, str | AddedToken]:
 
 
 def _extra_tokens(options: Mapping[str, Any], cls: TokenizerClass) -> list[str | AddedToken]:
-    """Special tokens without a name, under either of the two keys that hold them, or as the class has them."""
+    """Return the special tokens without a name, from either of the two keys that hold them, or the class's own."""
     extra = options.get("extra_special_tokens") or options.get("additional_special_tokens") or []
     if cls.extra_tokens is not None:
         extra = cls.extra_tokens(options)
@@ -220,7 +220,7 @@ def _add_missing(
     special: Mapping[str, str | AddedToken],
     extra: list[str | AddedToken],
 ) -> None:
-    """Add what the fast tokenizer does not hold yet, in the order that gives AutoTokenizer's ids."""
+    """Add what the fast tokenizer does not have yet, in the order that gives AutoTokenizer's ids."""
     held = raw.get_added_tokens_decoder().values()
     held_exactly = {repr(token) for token in held}
     pending: list[AddedToken] = [token for _, token in sorted(added.items()) if repr(token) not in held_exactly]
@@ -276,7 +276,9 @@ def _cleans_up(raw: tokenizers.Tokenizer, options: Mapping[str, Any]) -> bool:
 
 
 def _chat_template(folder: Path, config: Json) -> str | None:
-    """The default chat template: its own file first, then the config's; of several, the one named default."""
+    """Return the default chat template, or None: its own file first, then the config's; of several, the one named
+    default.
+    """
     named: dict[str, str] = {}
     for path in [folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))]:
         if path.exists():
@@ -308,7 +310,7 @@ def _generation_eos(folder: Path) -> tuple[int, ...]:
 
 
 def _read_object(path: Path) -> Json:
-    """A JSON file's object; an absent file is an empty one."""
+    """Return a JSON file's object, or an empty one if there is no such file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

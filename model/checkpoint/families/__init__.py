@@ -1,3 +1,3 @@
-"""One file for each family of networks, or for a few that are near kin: how its config.json is read and where its
-weights stand. To add a family, add a file with a `Family` and name it in model/checkpoint/registry.py.
+"""Families of networks: one file for each, or for a few that are closely related, says how its config.json is read and
+what its weights are called. To add a family, add a file with a `Family` and name it in model/checkpoint/registry.py.
 """

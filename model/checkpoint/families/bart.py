@@ -1,5 +1,5 @@
-"""BART and Marian: encoder-decoders that norm each sum. Lewis et al. 2019, arXiv:1910.13461; Junczys-Dowmunt et al.
-2018, arXiv:1804.00344.
+"""Reads BART and Marian: encoder-decoders with a norm after each residual sum. Lewis et al. 2019, arXiv:1910.13461;
+Junczys-Dowmunt et al. 2018, arXiv:1804.00344.
 """
 
 import re
@@ -71,7 +71,7 @@ _TABLE = WeightMap(
 
 
 def _read(hf: Fields, common: Common, defaults: dict[str, Any], **options: Any) -> ModelConfig:
-    """What both read alike; `options` are ModelConfig's fields in which they differ."""
+    """Read the fields that both share; `options` are ModelConfig's fields in which they differ."""
     for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits"):
         hf.only(name, False)
     # Files of before transformers 4 say these, and mean no more than the family.

@@ -1,9 +1,10 @@
-"""BERT and RoBERTa (also XLM-RoBERTa and CamemBERT): encoders that norm each sum. Devlin et al. 2018,
-arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2019, arXiv:1911.02116; Martin et al. 2019,
+"""Reads BERT and RoBERTa (also XLM-RoBERTa and CamemBERT): encoders with a norm after each residual sum. Devlin et al.
+2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Conneau et al. 2019, arXiv:1911.02116; Martin et al. 2019,
 arXiv:1911.03894.
 
 The encoder is read, whatever head the checkpoint has; heads are left out. Positions count tokens. transformers does not
-count padding, and in RoBERTa and MPNet that shows in one case: a text that spells the padding token out, as "<pad>".
+count padding, and in RoBERTa and MPNet that makes a difference in one case: a text that spells the padding token out,
+as "<pad>".
 """
 
 import re
@@ -16,9 +17,9 @@ from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear,
 from model.config import ModelConfig
 
 HEADS = r"(cls|pooler|lm_head|classifier|qa_outputs|pre_classifier|score|dropout)\..*"
-"""What stands on an encoder in checkpoints with a task: words of a mask, labels, spans."""
+"""Task heads on top of an encoder in checkpoints: for masked words, labels, spans."""
 OLD_NORMS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".LayerNorm.bias"))
-"""Norms as the first checkpoints spell them, among them bert-base-uncased's."""
+"""Names of norms in the first checkpoints, bert-base-uncased's among them, and today's names."""
 
 _BLOCK = "encoder.layer.{i}"
 
@@ -53,7 +54,7 @@ def _table(prefix: str) -> WeightMap:
 
 
 def encoder_fields() -> dict[str, Any]:
-    """What BERT and its kin have in common, in ModelConfig's words."""
+    """Return the fields of ModelConfig that BERT and its relatives have in common."""
     return {
         "kind": "encoder",
         "norm": "layernorm",
@@ -73,7 +74,7 @@ def encoder_fields() -> dict[str, Any]:
 
 
 def read_encoder(hf: Fields, common: Common, offset: int, **options: Any) -> ModelConfig:
-    """Read the fields that BERT, RoBERTa and MPNet share. `offset`: row of the position table of the first token."""
+    """Read the fields that BERT, RoBERTa and MPNet share. `offset` is the first token's row in the position table."""
     heads = equal_heads(hf, defaults=(768, 12))
     hf.only("is_decoder", False)
     hf.only("add_cross_attention", False)
@@ -105,7 +106,7 @@ def _read_roberta(hf: Fields, common: Common) -> ModelConfig:
 
 
 def named(prefix: str, *tasks: str) -> tuple[str, ...]:
-    """The classes of transformers for an encoder with one of these heads, or none."""
+    """Return the classes of transformers for an encoder with one of these heads, or with none."""
     return tuple(f"{prefix}{task}" for task in ("Model", *tasks))
 
 

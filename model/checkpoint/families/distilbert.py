@@ -1,4 +1,4 @@
-"""DistilBERT: BERT with half the layers and no token types. Sanh et al. 2019, arXiv:1910.01108."""
+"""Reads DistilBERT: BERT with half the layers and no token types. Sanh et al. 2019, arXiv:1910.01108."""
 
 import re
 

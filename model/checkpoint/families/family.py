@@ -1,4 +1,4 @@
-"""What a family is. Knows no family in particular."""
+"""Defines what a family is. It knows no family in particular."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,15 +14,17 @@ Common = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Networks that differ in numbers and options only."""
+    """Networks that differ only in numbers and options."""
 
     name: str
     architectures: tuple[str, ...]
-    """Classes of `transformers` whose checkpoints it reads."""
+    """The classes of `transformers` whose checkpoints it reads."""
     model_types: tuple[str, ...]
-    """What config.json calls it when it names no architecture; the first architecture is then meant."""
+    """The model_type of a config.json that names no architecture; the first architecture is then meant."""
     read: Callable[[Fields, Common], ModelConfig]
-    """Raises ModelLoadError, naming the field and the value, for an option that is not built."""
+    """The reader of config.json. It raises ModelLoadError, naming the field and the value, for an option that is not
+    built.
+    """
     weights: WeightMap = field(repr=False)
     own_head: str | None = None
-    """The tensor that files hold where an untied head is a matrix of its own, if config.json does not tell (T5's)."""
+    """The tensor that files hold where an untied head is a matrix of its own, if config.json does not say so (T5's)."""

@@ -1,6 +1,7 @@
-"""Typed reading of config.json. Knows JSON and the values that occur everywhere; refuses to know any family's options.
+"""Reads typed values from config.json. It knows JSON and the values that occur everywhere; it knows no family's
+options.
 
-Every refusal is a ModelLoadError of one line that names the field, its value and what is accepted.
+Every error is a ModelLoadError of one line that names the field, its value and what is accepted.
 """
 
 import json
@@ -23,14 +24,14 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 _MOST_LAYERS = 10_000
 _MOST_POSITIONS = 1 << 24
-"""Tokens. The longest published context has ten million."""
+"""Most positions, in tokens. The longest published context has ten million."""
 _MOST = (1 << 31) - 1
-"""Of any other size."""
+"""The largest value of any other size."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file. Raises ModelLoadError when it cannot be read or holds something else."""
+    """Return the object of a JSON file. Raises ModelLoadError when it cannot be read or holds something else."""
     values = _read_json(path)
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: holds a {type(values).__name__}; a JSON object is expected")
@@ -38,7 +39,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_array(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON file's array. Raises ModelLoadError when it cannot be read or holds something else."""
+    """Return the objects of a JSON file's array. Raises ModelLoadError when it cannot be read or holds something
+    else.
+    """
     values = _read_json(path)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise ModelLoadError(f"{path}: a JSON array of objects is expected")
@@ -53,7 +56,9 @@ def _read_json(path: Path) -> Any:
 
 
 class Fields:
-    """One JSON object. A field that is null counts as one that is absent, unless a method says otherwise."""
+    """The fields of one JSON object. A field that is null counts as one that is absent, unless a method says
+    otherwise.
+    """
 
     def __init__(self, values: Mapping[str, Any], file: str = "config.json") -> None:
         self.values = values
@@ -63,7 +68,7 @@ class Fields:
         return ModelLoadError(f"{self.file}: {name} is {self.values.get(name)!r}; {accepted}")
 
     def nested(self, name: str) -> "Fields":
-        """The object under a name; an empty one where there is none."""
+        """Return the object under a name, or an empty one if there is none."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, dict):
             raise self.refuse(name, "an object is expected")
@@ -89,7 +94,7 @@ class Fields:
         return value
 
     def nullable_size(self, name: str, default: int | None) -> int | None:
-        """A size that null switches off; `default` is for files that do not write it at all."""
+        """Return a size, or None if null switches it off; `default` is for files that do not write it at all."""
         if name in self.values and self.values[name] is None:
             return None
         return default if name not in self.values else self.size(name)
@@ -111,7 +116,7 @@ class Fields:
         return float(value)
 
     def nullable_number(self, name: str, default: float) -> float | None:
-        """A number that null switches off; `default` is for files that do not write it at all."""
+        """Return a number, or None if null switches it off; `default` is for files that do not write it at all."""
         return self.optional_number(name) if name in self.values else default
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
@@ -157,7 +162,7 @@ class Fields:
         return value
 
     def layer_types(self, num_layers: int) -> tuple[str, ...]:
-        """`layer_types`: what each layer sees; () where the file does not say."""
+        """Return `layer_types`, the kind of attention of each layer, or () if the file does not have it."""
         value = self.values.get("layer_types")
         if value is None:
             return ()
@@ -168,6 +173,6 @@ class Fields:
         return tuple(value)
 
     def only(self, name: str, accepted: Any) -> None:
-        """Refuse an option that would change the network and is not built."""
+        """Raise for an option that would change the network and is not built."""
         if self.values.get(name, accepted) not in (accepted, None):
             raise self.refuse(name, f"only {accepted!r} is supported")

@@ -1,7 +1,7 @@
-"""Gemma 2 and 3: norms before and after each sublayer, weights around 0, scaled embeddings, soft caps or q/k norms, and
-windows in most layers. Riviere et al. 2024, arXiv:2408.00118; Kamath et al. 2025, arXiv:2503.19786.
+"""Reads Gemma 2 and 3: norms before and after each sublayer, norm weights stored around 0, scaled embeddings, soft caps
+or q/k norms, and windows in most layers. Riviere et al. 2024, arXiv:2408.00118; Kamath et al. 2025, arXiv:2503.19786.
 
-Of Gemma 3 with images only the text network is read; it is the same one.
+Of a Gemma 3 with images only the text network is read; it is the same one.
 """
 
 import re
@@ -34,11 +34,13 @@ _SIZES = {
     "num_key_value_heads": 4,
     "head_dim": 256,
 }
-"""What the text part of a Gemma 3 with images leaves unsaid."""
+"""The values that the text part of a Gemma 3 with images leaves out."""
 
 
 def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConfig:
-    """`pattern`: every so many layers one sees everything, where `layer_types` does not say which."""
+    """Read the fields that both share. Every `pattern`-th layer has full attention, if `layer_types` does not say which
+    ones.
+    """
     hf.only("use_bidirectional_attention", False)
     heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
     num_layers = hf.size("num_hidden_layers")

@@ -1,4 +1,4 @@
-"""GPT-2. Radford et al. 2019, "Language models are unsupervised multitask learners"."""
+"""Reads GPT-2. Radford et al. 2019, "Language models are unsupervised multitask learners"."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: attention and mlp side by side, a part of each head turned.
+"""Reads GPT-NeoX and Pythia: attention and mlp in parallel, a part of each head rotated.
 
 Black et al. 2022, arXiv:2204.06745.
 """

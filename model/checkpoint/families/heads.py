@@ -1,4 +1,6 @@
-"""How a config.json divides the width of a network into heads. Knows the spelling most families share."""
+"""Reads how a config.json divides the width of a network into heads. It knows the field names that most families
+share.
+"""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +10,7 @@ from model.checkpoint.families.fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class HeadCounts:
-    """The fields of ModelConfig that say it, under their names there."""
+    """The sizes of heads, under their names in ModelConfig."""
 
     hidden_size: int
     num_heads: int
@@ -26,7 +28,8 @@ def equal_heads(
     *,
     defaults: tuple[int | None, int | None] = (None, None),
 ) -> HeadCounts:
-    """As many key as query heads, which divide the width: `width` and `heads` name the fields.
+    """Read a network with as many key heads as query heads, which divide the width; `width` and `heads` name the
+    fields.
 
     Raises ModelLoadError when they do not divide it.
     """
@@ -44,11 +47,11 @@ def grouped_heads(
     head_dim: int | None = None,
     hidden_size: int | None = None,
 ) -> HeadCounts:
-    """Query heads that share key heads, and a head_dim that may differ from width / heads.
+    """Read query heads that share key heads, and a head_dim that may differ from width / heads.
 
-    The arguments are a family's defaults; where it has none, there are as many key heads as query heads (also where
-    the file says null), and the head_dim is width / heads. Raises ModelLoadError for heads that cannot be shared
-    evenly and for an odd head_dim, which cannot be rotated.
+    The arguments are a family's defaults; where it has none, there are as many key heads as query heads (also where the
+    file says null), and the head_dim is width / heads. Raises ModelLoadError for heads that cannot be shared evenly and
+    for an odd head_dim, which cannot be rotated.
     """
     hidden_size, num_heads = hf.size("hidden_size", hidden_size), hf.size("num_attention_heads", num_heads)
     shared = hf.nullable_size("num_key_value_heads", num_kv_heads) or num_heads

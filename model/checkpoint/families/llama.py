@@ -1,4 +1,4 @@
-"""Llama, and what differs from it in options only: Mistral (a window), Qwen2 (biases), Qwen3 (q/k norm).
+"""Reads Llama, and networks that differ from it in options only: Mistral (a window), Qwen2 (biases), Qwen3 (q/k norm).
 
 Touvron et al. 2023, arXiv:2307.09288; Jiang et al. 2023, arXiv:2310.06825; Yang et al. 2024, arXiv:2407.10671; 2025,
 arXiv:2505.09388.
@@ -51,7 +51,7 @@ END_ROWS: tuple[WeightRow, ...] = (
     WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
 )
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-"""Saved with the weights by transformers before 4.32."""
+"""Buffers that transformers before 4.32 saved with the weights."""
 
 _TABLE = WeightMap(
     rows=(
@@ -68,7 +68,7 @@ _TABLE = WeightMap(
 
 
 def read_common(hf: Fields, heads: HeadCounts) -> dict[str, Any]:
-    """What all networks built on Llama read alike: sizes, gated mlp, RMSNorm, no position but the rotary one."""
+    """Return the fields that all networks built on Llama share: sizes, gated mlp, RMSNorm, rotary positions only."""
     return {
         **heads.fields(),
         "vocab_size": hf.size("vocab_size"),
@@ -137,7 +137,9 @@ def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
-    """`layer_types` says which layers have the window; before it existed, those from `max_window_layers` on."""
+    """Return the window of each layer. `layer_types` says which layers have it; without it, those from
+    `max_window_layers` on.
+    """
     num_layers = hf.size("num_hidden_layers")
     first = hf.optional_int("max_window_layers")
     first = 28 if first is None else first

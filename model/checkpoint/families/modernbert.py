@@ -1,5 +1,5 @@
-"""ModernBERT: an encoder with rotary positions, a gated mlp, and a window in two layers of three. Warner et al. 2024,
-arXiv:2412.13663.
+"""Reads ModernBERT: an encoder with rotary positions, a gated mlp, and a window in two layers of three. Warner et al.
+2024, arXiv:2412.13663.
 """
 
 import re

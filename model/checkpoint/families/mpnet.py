@@ -1,4 +1,4 @@
-"""MPNet: BERT with a bias for the distance, one table for all layers. Song et al. 2020, arXiv:2004.09297."""
+"""Reads MPNet: BERT with a position bias by distance, one table for all layers. Song et al. 2020, arXiv:2004.09297."""
 
 import re
 

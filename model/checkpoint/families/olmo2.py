@@ -1,4 +1,4 @@
-"""OLMo 2: norms of each sublayer's output, and of q and k over all heads at once.
+"""Reads OLMo 2: norms of each sublayer's output, and of q and k over all heads at once.
 
 Walsh et al. 2025, arXiv:2501.00656.
 """

@@ -1,4 +1,4 @@
-"""OPT. Zhang et al. 2022, arXiv:2205.01068. The 350m one norms after each sublayer and embeds in fewer dimensions."""
+"""Reads OPT. Zhang et al. 2022, arXiv:2205.01068. OPT-350m norms after each sublayer and embeds in fewer dimensions."""
 
 import re
 

@@ -1,5 +1,5 @@
-"""Phi-3 and Phi-4-mini: Llama with fused projections, and rotary embeddings that may turn a part of each head and be
-stretched by factors of their own. Abdin et al. 2024, arXiv:2404.14219.
+"""Reads Phi-3 and Phi-4-mini: Llama with fused projections, and rotary embeddings that may rotate only a part of each
+head and be stretched by factors of their own. Abdin et al. 2024, arXiv:2404.14219.
 """
 
 from model.checkpoint.families.family import Common, Family

@@ -1,4 +1,4 @@
-"""Rotary embedding as config.json describes it, in the spellings of transformers 4 and 5."""
+"""Reads the rotary embedding that config.json describes, in the spellings of transformers 4 and 5."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,9 +28,9 @@ def read_rope(
 ) -> RopeConfig:
     """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before); the newer wins.
 
-    `original` is the length before stretching that wins over what the parameters say; `partial` the share of each
-    head that turns where the file does not say (None: the family turns whole heads); `renamed` what a family means by
-    a type's name.
+    `original` is a length before stretching that wins over the parameters' own; `partial` is the share of each head
+    that is rotated if the file does not say (None: the family rotates whole heads); `renamed` maps the names of types
+    to what the family means by them.
     """
     written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
     outer = {name: hf.values[name] for name in ("rope_theta", "partial_rotary_factor") if name in hf.values}
@@ -44,10 +44,10 @@ def read_rope(
 def read_local_and_global_rope(
     hf: Fields, head_dim: int, max_position: int, thetas: Mapping[str, float], *, scale_both: bool
 ) -> tuple[RopeConfig, RopeConfig]:
-    """The embedding of the layers that see everything, and of those with a window.
+    """Read the embedding of the layers with full attention, and that of the layers with a window.
 
-    Transformers 5 nests one object for each under `rope_parameters`; before, `rope_scaling` was one object, of the
-    first kind of layers alone unless `scale_both`. `thetas` are those of files that nest none.
+    Transformers 5 nests one object for each under `rope_parameters`; before, `rope_scaling` was one object, for the
+    first kind of layers alone unless `scale_both`. `thetas` are for files that nest none.
     """
     nested = hf.nested("rope_parameters")
     old = hf.nested("rope_scaling").values
@@ -63,7 +63,9 @@ def read_local_and_global_rope(
 def rope_of(
     fields: Fields, head_dim: int, max_position: int, *, original: int | None = None, partial: float | None = None
 ) -> RopeConfig:
-    """Read one object of parameters, `rope_theta` among them. `original` and `partial` are those of `read_rope`."""
+    """Read one object of parameters, `rope_theta` among them. `original` and `partial` are the same as in
+    `read_rope`.
+    """
     spelled = "rope_type" if "rope_type" in fields.values else "type"
     named = fields.values.get(spelled) or "default"
     if named not in _ROPE_TYPES:
@@ -101,5 +103,5 @@ def rope_of(
 
 
 def _absent_if_zero(fields: Fields, name: str) -> float | None:
-    """Some checkpoints write 0 for "not used"."""
+    """Return a number, or None if it is 0 or absent: some checkpoints write 0 for "not used"."""
     return fields.optional_number(name) if fields.values.get(name) else None

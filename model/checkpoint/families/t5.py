@@ -1,5 +1,5 @@
-"""T5, T5 v1.1 and Flan-T5. Raffel et al. 2019, arXiv:1910.10683: RMSNorm, no biases, scores that are not scaled, and a
-bias for the distance, one table a stack.
+"""Reads T5, T5 v1.1 and Flan-T5. Raffel et al. 2019, arXiv:1910.10683: RMSNorm, no biases, scores that are not scaled,
+and a position bias by distance, one table a stack.
 """
 
 import re
@@ -12,7 +12,7 @@ from model.config import Activation, ModelConfig, PositionBiasConfig
 
 
 def _stack(side: str, mlp: int) -> tuple[WeightRow, ...]:
-    """The rows of both stacks: `mlp` is the number of the mlp's sublayer."""
+    """Return the rows that both stacks have; `mlp` is the number of the mlp's sublayer."""
     attention, dense = f"{side}.block.{{i}}.layer.0", f"{side}.block.{{i}}.layer.{mlp}"
     return (
         WeightRow(
@@ -119,7 +119,9 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _mlp(hf: Fields) -> tuple[Activation, bool]:
-    """`feed_forward_proj`: the activation's name, after "gated-" where the mlp is."""
+    """Read `feed_forward_proj`: return the activation, and whether the mlp is gated (the name then begins with
+    "gated-").
+    """
     written = hf.text("feed_forward_proj", "relu")
     name = "gelu_new" if written == "gated-gelu" else written.removeprefix("gated-")
     if name not in ACTIVATIONS:

@@ -1,6 +1,6 @@
-"""The words that a family's table of weights is written in. Knows names and shapes; never a tensor.
+"""Defines the terms in which a family's table of weights is written. It knows names and shapes, but no tensors.
 
-Our names, and the shapes they have here: see model/checkpoint/weight_maps.py.
+For our names, and the shapes that they have here, see model/checkpoint/weight_maps.py.
 """
 
 import re
@@ -11,8 +11,9 @@ from typing import Literal
 from model.config import ModelConfig
 
 Arrange = Literal["as it is", "transpose", "flatten", "heads first"]
-"""What is done to each source: nothing; [in, out] becomes [out, in]; [1, n] becomes [n]; rows that stand head by head,
-q, k and v of each, become all heads' q, then all heads' k, then all heads' v."""
+"""What is done to each source: nothing; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
+and v of each) become all heads' q, then all heads' k, then all heads' v.
+"""
 When = Callable[[ModelConfig], bool]
 
 
@@ -21,7 +22,7 @@ def always(config: ModelConfig) -> bool:
 
 
 def untied(config: ModelConfig) -> bool:
-    """The head is a matrix of its own."""
+    """Return whether the head is a matrix of its own."""
     return config.has_head and not config.tie_word_embeddings
 
 
@@ -47,9 +48,9 @@ def not_gated(config: ModelConfig) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WeightRow:
-    """A line of a table: one of our weights, and the tensors that are stacked to make it.
+    """A row of a table: one of our weights, and the tensors that are stacked to make it.
 
-    `{i}` stands for the layer. Names that files spell in more than one way are joined by "|", the usual one first.
+    `{i}` is replaced by the layer. Names that files spell in more than one way are joined by "|", the usual one first.
     `shapes` are the file's, one for each source: "q d" is [q, d], in the lengths that weight_maps knows.
     """
 
@@ -59,7 +60,7 @@ class WeightRow:
     when: When = always
     arrange: Arrange = "as it is"
     first_layer: int = 0
-    """Layers before it have no such weight."""
+    """The first layer that has such a weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +68,22 @@ class WeightMap:
     """How one family names its tensors."""
 
     rows: tuple[WeightRow, ...]
-    """Of the only stack, or of the decoder of an encoder-decoder."""
+    """Rows of the only stack, or of the decoder of an encoder-decoder."""
     encoder_rows: tuple[WeightRow, ...] = ()
-    """Of the encoder of an encoder-decoder; our names get "encoder." before them."""
+    """Rows of the encoder of an encoder-decoder; our names get "encoder." in front."""
     prefixes: tuple[str, ...] = ()
-    """Put before names by some checkpoints of the family and left out by others: accepted either way, longest first."""
+    """Prefixes that some checkpoints of the family put before names and others leave out: both are accepted, longest
+    first.
+    """
     ignored: re.Pattern[str] = re.compile("(?!)")
-    """Tensors, without the prefix, that are there and that the network does not need."""
+    """Tensors that files may hold and the network does not need, by name without the prefix."""
     respelled: tuple[tuple[str, str], ...] = ()
-    """(old, new) ends of names that old files spell differently."""
+    """Pairs (old, new) of endings of names that old files spell differently."""
     tied_heads: tuple[str, ...] = ("lm_head.weight",)
-    """Copies of the token table that files may hold although they are tied to it; without the prefix."""
+    """Copies of the token table that files may hold although they are tied to it, by name without the prefix."""
 
     def short(self, name: str) -> str:
-        """A tensor's name without its prefix, in today's spelling."""
+        """Return a tensor's name without its prefix, in today's spelling."""
         prefix = next((prefix for prefix in self.prefixes if name.startswith(prefix)), "")
         name = name.removeprefix(prefix)
         for old, new in self.respelled:
@@ -92,7 +95,9 @@ class WeightMap:
 def norm(
     ours: str, theirs: str, *, bias: bool | When = False, when: When = always, first_layer: int = 0
 ) -> tuple[WeightRow, ...]:
-    """The weight of a norm, and the bias of a LayerNorm: `bias` tells whether, or when, there is one."""
+    """Return the rows of a norm: its weight, and the bias of a LayerNorm; `bias` says whether, or when, there is
+    one.
+    """
     weight = WeightRow(f"{ours}.weight", (f"{theirs}.weight",), ("d",), when, first_layer=first_layer)
     if bias is False:
         return (weight,)
@@ -109,8 +114,8 @@ def linear(
     when: When = always,
     arrange: Arrange = "as it is",
 ) -> tuple[WeightRow, ...]:
-    """A matrix and its bias, each of several tensors stacked where several are named: `bias` tells whether, or when,
-    there is one.
+    """Return the rows of a matrix and its bias, each stacked from several tensors if several are named; `bias` says
+    whether, or when, there is one.
     """
     names = (theirs,) if isinstance(theirs, str) else theirs
     shapes = (shape,) if isinstance(shape, str) else shape

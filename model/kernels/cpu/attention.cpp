@@ -1,4 +1,4 @@
-// Attention over the paged cache, and its single steps for who looks at them.
+// Attention over the paged cache, and its single steps, for captures.
 #include "attention.h"
 #include "level.h"
 #include "pool.h"
@@ -7,7 +7,7 @@ namespace LEVEL {
 namespace {
 
 constexpr long ROWS_TOGETHER = 8;  // rows that are looked at together: they share each load of their keys
-struct Looking;  // who uses the scratch memory here
+struct CapturedRows;  // names the scratch memory of this file
 enum Kind : long { PATTERN, SCORES, DOTS };
 
 // out = softmax(scores) V of items [num_items], which threads take in equal shares, in order.
@@ -30,7 +30,7 @@ void rows_of_head(const AttentionArguments& a, const int64_t* chosen, long num, 
   }
   const long first_block = least / size, end_block = (most + size - 1) / size, origin = lanes_down(first_block * size);
   const long stride = end_block > first_block ? lanes_up(end_block * size - origin) : 0;
-  float* scores = scratch<Looking, float>(num * stride);
+  float* scores = scratch<CapturedRows, float>(num * stride);
   ScoreRow rows[ROWS_TOGETHER];
   for (long r = 0; r < num; ++r)
     rows[r] = {a.queries + (chosen[r] * a.num_heads + head) * dim, 0, stride, chosen[r], head};
@@ -51,8 +51,8 @@ void rows_of_head(const AttentionArguments& a, const int64_t* chosen, long num, 
 }
 
 // What chosen rows [num_rows] and heads [num_heads] of one sequence attend to, by the same steps as `attend`: out
-// [num_heads, num_rows, num_keys], where keys out of key_range are 0 in a PATTERN, minus infinity in SCORES and DOTS (the
-// bare q.k). a.tables [J] is the sequence's own; a.values and a.out are not used, and a.pattern_output is null.
+// [num_heads, num_rows, num_keys], where keys out of key_range are 0 in a PATTERN, minus infinity in SCORES and DOTS
+// (the bare q.k). a.tables [J] is the sequence's own; a.values and a.out are not used, and a.pattern_output is null.
 template <class T>
 void attention_rows(const AttentionArguments& a, const int64_t* rows, long num_rows, const int64_t* heads,
                     long num_heads, long kind, float* out, long num_keys) {
@@ -73,7 +73,7 @@ void mix_rows(const float* pattern, const int64_t* key_heads, const T* values, c
   parallel(num_heads * num_pieces, [&](long part) {
     const long h = part / num_pieces, r = part % num_pieces * ROWS_TOGETHER, from = h * num_rows + r;
     const long num = num_rows - r < ROWS_TOGETHER ? num_rows - r : ROWS_TOGETHER;
-    float* mixed = scratch<Looking, float>(num * dim);
+    float* mixed = scratch<CapturedRows, float>(num * dim);
     memset(mixed, 0, num * dim * sizeof(float));
     ScoreRow rows[ROWS_TOGETHER];
     for (long i = 0; i < num; ++i) rows[i] = {nullptr, 0, num_keys, r + i, h};
@@ -115,7 +115,7 @@ EXPORT(void, softmax_rows_f32)(const float* scores, float* out, long num_rows, l
   using namespace LEVEL;
   if (num_keys == 0) return;
   parallel(num_rows, [&](long r) {
-    float* row = scratch<Looking, float>(lanes_up(num_keys));
+    float* row = scratch<CapturedRows, float>(lanes_up(num_keys));
     memcpy(row, scores + r * num_keys, num_keys * sizeof(float));
     for (long k = num_keys; k < lanes_up(num_keys); ++k) row[k] = -INFINITY;
     softmax(row, lanes_up(num_keys));

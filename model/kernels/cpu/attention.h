@@ -1,13 +1,13 @@
 // Attention over the paged cache: what one row, or a few rows that share their keys, attend to.
 //
 // Every number is a function of its own row alone. A score is one chain of multiply-adds over the head dimension; a
-// softmax sums lane by lane over the row's own keys, where a key out of key_range counts exactly 0; a mixed value is one
-// chain over the row's own keys in order. So a row comes out with the same bits whatever stands beside it in the batch,
-// in whatever chunk its prompt was cut and whichever blocks hold its keys.
+// softmax sums lane by lane over the row's own keys, where a key out of key_range counts exactly 0; a mixed value is
+// one chain over the row's own keys in order. So a row has the same bits whatever else is in the batch, in whatever
+// chunk its prompt was cut and whichever blocks hold its keys.
 //
 // Axes: T query rows, H query heads, K key heads, G = H / K query heads to a key head, D head dimension, B keys to a
 // block, J blocks of a sequence. Keys are cached [block, K, D, B], so that one query meets neighbouring keys in the
-// lanes of a vector; values [block, K, B, D], so that one weight meets neighbouring dimensions. Scores stand in
+// lanes of a vector; values [block, K, B, D], so that one weight meets neighbouring dimensions. Scores are in
 // columns: the first one is of the key `origin`, a whole number of vectors, so that a key has the same lane whatever
 // the row's neighbours see.
 #pragma once
@@ -23,7 +23,7 @@ constexpr long BYTES_AHEAD = 16384;  // by which keys and values are asked for b
 
 // Where the patterns of one sequence and head go as attention makes them.
 struct PatternMap {
-  char* numbers;      // of the row `first_row` and key 0; null: nobody wants them
+  char* numbers;      // of the row `first_row` and key 0; null if no request wants them
   long first_row;     // the sequence's first row of the batch
   long row_bytes;     // from one row to the next
   long number_bytes;  // 4: float32, 2: float16
@@ -36,11 +36,11 @@ struct AttentionArguments {
   void* values;              // [block, K, B, D], likewise
   void* out;                 // [T, H, D], likewise
   const int32_t* tables;     // [sequence, J]: the blocks of each sequence's keys, in order
-  const int64_t* positions;  // [T]: where each row stands in its sequence
+  const int64_t* positions;  // [T]: each row's position in its sequence
   const int64_t* first;      // [T]: row t sees the keys first[t] <= k < last[t]; neither falls from a row of a sequence
   const int64_t* last;       // [T]  to the next
   const float* bias;         // [H, bias_width]: bias[h, key - position + reach - 1] is added to a score
-  const PatternMap* pattern_output;       // [sequence, H], or null: nobody wants patterns
+  const PatternMap* pattern_output;  // [sequence, H], or null if no request wants patterns
   long num_heads, num_key_heads, dim, block_size;  // H, K, D, B
   long table_width;          // J
   long bias_width;           // 2 * reach - 1, or 0: no bias
@@ -110,7 +110,7 @@ inline void store_halves(char* p, const float* weights, long count) {
   }
 }
 
-// In place, the dots of a row become weights, which go where somebody wants them too; `origin` as above.
+// Turns the dots of a row into weights, in place, and writes them to the pattern output too; `origin` as above.
 inline void weigh(const AttentionArguments& a, long sequence, const ScoreRow& r, float* row, long origin) {
   if (r.hi <= r.lo) return;  // it sees nothing
   make_scores(a, r, row, origin);
@@ -140,14 +140,14 @@ void attend_item(const AttentionArguments& a, const AttentionItem& item, const T
   const long dim = a.dim, size = a.block_size, piece = dim * size, group = a.num_heads / a.num_key_heads;
   const long first_row = item.first_row, num_rows = item.num_rows;
   const int32_t* table = a.tables + item.sequence * a.table_width;
-  const long first_block = a.first[first_row] / size;  // nobody reads what lies before it
+  const long first_block = a.first[first_row] / size;  // no row reads what is before it
   const long end_block = (a.last[first_row + num_rows - 1] + size - 1) / size;
   const long origin = lanes_down(first_block * size);  // key of the first column
   const long num = num_rows * group;  // rows of scores that read the same keys
   const long place = a.positions[first_row] % size;  // of `newest` in its block
   const long stride = end_block > first_block ? lanes_up(end_block * size - origin) : 0;
   const long end_head = item.first_key_head + item.num_key_heads;
-  // A single row takes its part of a block with all heads before the next block: what they read of it lies in one
+  // A single row takes its part of a block with all heads before the next block: what they read of it is in one
   // piece, which comes nearer to what memory gives than a head after the other.
   const long together = num_rows == 1 ? item.num_key_heads : 1;
   // While one tile is worked on, one some tiles later is on its way, at most the same head's in the next block.

@@ -1,8 +1,8 @@
-// Rows of queries beside one tile of the cache: dots with its keys, and what they take of its values. Knows no
+// Rows of queries against one tile of the cache: dots with its keys, and what they take of its values. Knows no
 // sequence.
 //
 // A tile is what one block holds of one key head: keys [D, B] or values [B, D]. Rows are taken several at a time, so
-// that each load serves them all; the sums of a row are the same whatever stands beside it.
+// that each load serves them all; the sums of a row are the same whatever the other rows are.
 #pragma once
 
 #include "functions.h"
@@ -16,7 +16,7 @@ struct ScoreRow {
   long row, head;      // of the queries
 };
 
-// Vector v of the VECTORS at p, while what lies `ahead` of it is on its way. Asked for bit by bit, memory keeps up
+// Vector v of the VECTORS at p, while what is `ahead` of it is fetched. Asked for bit by bit, memory keeps up
 // better than when it is asked for a whole tile at once.
 template <int VECTORS, class T>
 ALWAYS_INLINE Vector load_and_fetch(const T* p, int v, long ahead) {
@@ -26,7 +26,7 @@ ALWAYS_INLINE Vector load_and_fetch(const T* p, int v, long ahead) {
 }
 
 // scores[r * stride + b] = sum over d of query r[d] * keys[d, b], added in the order of d; keys [dim, size]; `ahead`:
-// how many numbers behind these ones the next ones lie, or 0.
+// how many numbers after these the next ones are, or 0.
 template <int ROWS, int VECTORS, class T>
 ALWAYS_INLINE void dots(const ScoreRow* rows, const T* keys, long ahead, long dim, long size, long b, float* scores,
                         long stride) {

@@ -1,4 +1,4 @@
-// How a weight lies, whatever its numbers: in blocks of 64 outputs, a step of which is 64 words of 32 bits.
+// How a weight is stored, whatever its numbers: in blocks of 64 outputs, a step of which is 64 words of 32 bits.
 #pragma once
 
 #include <stdint.h>

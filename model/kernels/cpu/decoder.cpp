@@ -1,5 +1,5 @@
 // A decoder's blocks for a few rows in one call. Each number is made by the same functions, in the same order, as by
-// the kernels of the single steps: only who calls them is another.
+// the kernels of the single steps; only the caller differs.
 #include "decoder.h"
 
 #include "int8.h"
@@ -44,7 +44,7 @@ struct Decoder {
   T* normed;         // [R, d]; also what a product adds to the stream
   T* wide;           // [R, (H + 2K) D or 2 ff]
   T* mixed;          // [R, H D or ff]
-  float* queries;    // [R, H, D] of layers that nobody spins at
+  float* queries;    // [R, H, D] of layers without hooks
   void* ready;       // the rows of the next product, where it does not take them as they are: laid, or digits
   float* scales;     // [R], of digits
   long num_threads;
@@ -85,7 +85,7 @@ struct Decoder {
     }
   }
 
-  // Norms the heads of row r, turns them, and puts keys and values into the cache unless the row is alone: attention
+  // Norms the heads of row r, rotates them, and puts keys and values into the cache unless the row is alone: attention
   // then does.
   void enter_row(const DecoderLayer& layer, const LayerMemory& memory, long r) const {
     const Heads shape{heads().num_heads, heads().num_key_heads, heads().dim, heads().block_size};

@@ -8,7 +8,7 @@
 
 namespace LEVEL {
 
-// How a weight lies and is multiplied: see `Float`, `Widened` and `Dot` in products.h, and int8.h.
+// How a weight is stored and multiplied: see `Float`, `Widened` and `Dot` in products.h, and int8.h.
 enum Form : long { FLOAT32, WIDENED, DOT, INT8 };
 
 struct Product {
@@ -33,7 +33,7 @@ struct DecoderLayer {
 struct LayerMemory {
   void* keys;      // [block, K, D, B] of T
   void* values;    // [block, K, B, D] of T
-  float* queries;  // [R, H, D], kept for who looks at the layer; or null
+  float* queries;  // [R, H, D], kept for hooks on the layer, or null
 };
 
 struct DecoderStep {

@@ -6,10 +6,10 @@ namespace LEVEL {
 namespace {
 
 constexpr long ROWS_FROM = 64;  // rows that are shared among threads
-constexpr long BLOCK = 64;      // rows of a table that lie side by side
-constexpr long AHEAD = 4;       // rows: each lies anywhere in memory, and to wait for it doubles the time of its norm
+constexpr long BLOCK = 64;      // rows of a table that are stored side by side
+constexpr long AHEAD = 4;       // rows: each may be anywhere in memory, and to wait for it doubles the time of its norm
 
-// Row `id` of a table that lies in blocks of 64 rows, whose numbers stand side by side by words of 4 bytes: one float32
+// Row `id` of a table stored in blocks of 64 rows, whose numbers are side by side by words of 4 bytes: one float32
 // or two bfloat16 of a row, then those of the next row. table [blocks, width / pair, 64, pair]; out [width]
 template <class X, class Y>
 ALWAYS_INLINE void gather_row(const X* table, long id, long width, Y* out) {
@@ -55,7 +55,7 @@ void embed(const long* ids, const long* places, const X* tokens, const X* token_
 }  // namespace
 }  // namespace LEVEL
 
-// out = rows ids of a table [rows, width] that lies in blocks: table [blocks, width, 64]; ids [num_rows];
+// out = rows ids of a table [rows, width] that is stored in blocks: table [blocks, width, 64]; ids [num_rows];
 // out [num_rows, width]
 EXPORT(void, gather_rows_f32)(const float* table, const long* ids, long num_rows, long width, float* out) {
   LEVEL::gather_rows(table, ids, num_rows, width, out);

@@ -1,7 +1,7 @@
 // All layers of an encoder like BERT's (Devlin et al. 2018, arXiv:1810.04805) in one call.
 //
 // Texts know nothing of each other. So they are dealt out in groups, and a thread takes a group through all layers:
-// what lies between two products stays in its own cache, and nobody waits for anybody. Where there are fewer groups
+// what is between two products stays in its own cache, and no thread waits for another. Where there are fewer groups
 // than threads they share each step instead: products by their columns, attention by texts and heads, norms by rows.
 // Each number is made by the same functions, in the same order, as by the kernels of the single steps.
 //
@@ -19,7 +19,7 @@ struct EncoderLayer {
   const void *qkv, *qkv_bias;              // [3 d, d]
   const void *out, *out_bias;              // [d, d]
   const void *norm, *norm_bias;            // [d]
-  const void *up, *up_bias;                // [ff, d], with gelu behind it
+  const void *up, *up_bias;                // [ff, d], with gelu after it
   const void *down, *down_bias;            // [d, ff]
   const void *last_norm, *last_norm_bias;  // [d]
 };
@@ -160,7 +160,7 @@ struct Encoder {
   }
 };
 
-// Number g of `count` groups begins with the first text that begins at or behind g shares of all rows.
+// Number g of `count` groups begins with the first text that begins at or after g shares of all rows.
 long first_text(const long* first_rows, long num_texts, long g, long count) {
   if (g == count) return num_texts;
   const long row = first_rows[0] + g * (first_rows[num_texts] - first_rows[0]) / count;
@@ -191,8 +191,8 @@ void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, co
 }  // namespace
 }  // namespace LEVEL
 
-// The stream [T, d] becomes the one behind all layers. first_rows [num_texts + 1]: of each text, and T; layers
-// [shape->num_layers]
+// Turns the residual stream [T, d] into the one after all layers. first_rows [num_texts + 1]: of each text, and T;
+// layers [shape->num_layers]
 EXPORT(void, encode_f32)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, float* stream,
                          const long* first_rows, long num_texts) {
   using namespace LEVEL;

@@ -12,7 +12,7 @@ ALWAYS_INLINE float spread<float>(float x) { return x; }
 template <>
 ALWAYS_INLINE Vector spread<Vector>(float x) { return all_lanes(x); }
 
-// c[0] + c[1] x + c[2] x**2 ..., each step in one rounding; the coefficients stand highest first.
+// c[0] + c[1] x + c[2] x**2 ..., each step in one rounding; the highest coefficient first.
 template <class X, size_t N>
 ALWAYS_INLINE X polynomial(X x, const float (&coefficients)[N]) {
   X sum = spread<X>(coefficients[0]);

@@ -30,7 +30,7 @@ ALWAYS_INLINE Vector note_largest(float* numbers, long width, long column, Found
   return unusual;
 }
 
-// numbers[r] = the largest of row r of x [num_rows][K] times the weight w, rounded to T, which stands first at
+// numbers[r] = the largest of row r of x [num_rows][K] times the weight w, rounded to T, which is first at
 // places[r]. Returns whether all numbers of the product are finite; if not, nothing is found. N <= 2**24
 template <class Form, class T>
 bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long* places, float* numbers) {
@@ -82,7 +82,7 @@ bool find_largest(const T* x, const Word* w, long num_rows, long K, long N, long
 }  // namespace LEVEL
 
 // finite[0] = whether all numbers of x [num_rows][K] W^T are finite, W as pack_weight_f32 lays it; if so numbers
-// [num_rows] are the largest of each row and places [num_rows] where they first stand. N <= 2**24
+// [num_rows] are the largest of each row and places [num_rows] where they first are. N <= 2**24
 EXPORT(void, find_largest_f32)(const float* x, const uint32_t* packed, long num_rows, long K, long N, long* places,
                                float* numbers, long* finite) {
   using namespace LEVEL;

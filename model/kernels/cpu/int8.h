@@ -6,14 +6,14 @@
 // a number is at most 2**-16 (2**-24) of its row's largest; to round that one to bfloat16 (float32) may take 2**-9
 // (2**-25) of it.
 //
-// Digits are -128 .. 127, and lie as bytes 0 .. 255, 128 too high: x86 and ARM multiply bytes without sign by bytes that
+// Digits are -128 .. 127, stored as bytes 0 .. 255, 128 too high: x86 and ARM multiply bytes without sign by bytes that
 // have one. The digits of a place are a row [inputs, filled up with anything to a multiple of 64], the most significant
 // place first, `digit_stride` apart. Sums fit int32, in whatever order, of up to 131,071 inputs.
 //
-// A weight [N, K] lies in blocks of 64 outputs, the last one filled up with zeros: 64 float32, each output's scale; 64
-// int32, what takes back the 128 above, -128 times the sum of its weights; [K / 4][64][4] int8, four inputs side by
-// side, as all those instructions want them, and K filled up with zeros to a multiple of 64, the row of an AMX tile. So
-// these are [steps][64] words of 32 bits, as in `products.h`, one stream in the order in which it is read.
+// A weight [N, K] is stored in blocks of 64 outputs, the last one filled up with zeros: 64 float32, each output's
+// scale; 64 int32, what takes back the 128 above, -128 times the sum of its weights; [K / 4][64][4] int8, four inputs
+// side by side, as all those instructions want them, and K filled up with zeros to a multiple of 64, the row of an AMX
+// tile. So these are [steps][64] words of 32 bits, as in `products.h`, one stream in the order in which it is read.
 #pragma once
 
 #include "int8_sums.h"
@@ -120,7 +120,7 @@ void scale_sums(const int32_t* sums, long rows, const float* row_scales, const f
 }
 
 // The columns of blocks first <= b < end of out [num_rows][num_outputs] = activation(x W^T + bias), where digits and
-// row_scales [num_rows] stand for x [num_rows][num_inputs] of T; the work of one thread. digits has
+// row_scales [num_rows] represent x [num_rows][num_inputs] of T; the work of one thread. digits has
 // `room_for_digits`; bias [num_outputs] or null.
 template <class T>
 void multiply_blocks(const uint8_t* digits, const float* row_scales, long num_rows, long num_inputs,

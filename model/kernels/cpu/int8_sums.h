@@ -1,4 +1,5 @@
-// Exact sums of products of bytes: rows of digits times a block of a weight in int8. `int8.h` says how these lie.
+// Exact sums of products of bytes: rows of digits times a block of a weight in int8. `int8.h` says how these are
+// stored.
 #pragma once
 
 #include "products.h"
@@ -9,7 +10,7 @@ namespace int8 {
 
 constexpr long GROUP = 4;               // inputs side by side
 constexpr long HEADER = 2 * 4 * BLOCK;  // bytes of a block before its weights
-constexpr long ROWS = 16;               // whose sums are made before they are used; their digits fill whole tiles
+constexpr long ROWS = 16;               // rows whose sums are made before they are used; their digits fill whole tiles
 // Rows of digits, and registers of columns, whose sums stay in registers.
 #if defined(__AVX512F__)
 constexpr int PLACES = 6, REGISTERS = 4;
@@ -56,7 +57,7 @@ inline void sum_digits(const uint8_t* digits, long rows, long stride, const int8
 }
 #else
 // sums [R][64], of C registers of columns of them, += R rows of digits, `stride` apart, times `inputs` of a block w.
-// Asks for `lines` of the four in each step of the weights that lie `ahead` bytes further.
+// Asks for `lines` of the four in each step of the weights `ahead` bytes further on.
 template <int R, int C>
 void add_products(const uint8_t* digits, long stride, const int8_t* w, long inputs, int32_t* sums, long ahead,
                   long lines) {

@@ -19,13 +19,13 @@ pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // held by the thread whose j
 pthread_mutex_t sleepers = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 
-// The job. It changes only while `turn` says that all is taken, so that whoever takes a part, which changes `turn` from
-// what it was before the job was read, has read the right one. For that its fields are released and acquired: else one
-// could be seen before `turn` is.
+// The job. It changes only while `turn` says that all is taken, so that a thread that takes a part, which changes
+// `turn` from what it was before the job was read, has read the right one. For that its fields are released and
+// acquired: else one could be seen before `turn` is.
 Work job_work;
 void* job_context;
 long job_parts;
-// The job's number times 2**32, plus the next part that nobody has taken.
+// The job's number times 2**32, plus the next part to be taken.
 unsigned long turn = ALL_TAKEN;
 long parts_done;
 
@@ -77,7 +77,7 @@ void* run_thread(void* index_of_thread) {
   return nullptr;
 }
 
-// A child of fork has none of the threads, nor whoever held a lock.
+// A child of fork has none of the threads, nor the one that held a lock.
 void forget_threads() {
   sleepers = PTHREAD_MUTEX_INITIALIZER;
   woken = PTHREAD_COND_INITIALIZER;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr long SHARED_FROM = 4;        // rows: fewer become digits sooner than other threads would join in
 constexpr long PARTS_OF_A_THREAD = 4;  // so that one that comes late still finds work
-constexpr long ROWS_AT_ONCE = 512;     // whose digits are made before they are used: 4.5 MB of 3,072 float32
+constexpr long ROWS_AT_ONCE = 512;     // rows whose digits are made before they are used: 4.5 MB of 3,072 float32
 
 // As `product_int8_f32` below, of ROWS_AT_ONCE at most.
 template <class T>

@@ -1,10 +1,10 @@
 // Sums of products of rows with blocks of 64 columns of a weight: for whole products and for steps that fuse them.
 //
-// A weight [N, K] lies in blocks of 64 outputs, the last one filled up with zeros: float32 as [blocks][K][64], bfloat16
-// as [blocks][ceil(K / 2)][64][2], pairs of inputs side by side. Either is [blocks][steps][64] words of 32 bits. A sum
-// is one chain over the steps in order, from 0: so its bits depend neither on the rows beside it, nor on threads, nor
-// on how the steps are cut for the caches, as a chain goes on from where it was left. (Tiles have an order of their
-// own, as fixed: see tiles.h.)
+// A weight [N, K] is stored in blocks of 64 outputs, the last one filled up with zeros: float32 as [blocks][K][64],
+// bfloat16 as [blocks][ceil(K / 2)][64][2], pairs of inputs side by side. Either is [blocks][steps][64] words of 32
+// bits. A sum is one chain over the steps in order, from 0: so its bits depend neither on the other rows, nor on
+// threads, nor on how the steps are cut for the caches, as a chain goes on from where it was left. (Tiles have an order
+// of their own, as fixed: see tiles.h.)
 #pragma once
 
 #include "blocks.h"
@@ -19,7 +19,7 @@ constexpr long FEW = 128;         // rows up to which weights come from memory s
 constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
 constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
 #if defined(__AVX512F__)
-constexpr int ROWS_TOGETHER = 6;  // whose sums stay in registers: 24 of 32
+constexpr int ROWS_TOGETHER = 6;  // rows whose sums stay in registers: 24 of 32
 constexpr int vectors_together(int) { return 4; }
 #else
 constexpr int ROWS_TOGETHER = 6;  // AVX2: 12 of 16; NEON: 24 of 32
@@ -125,7 +125,7 @@ using Dot = Paired;
 using Dot = Widened;
 #endif
 
-// Whether a form multiplies rows of T where they lie; if not, `lay_row` has to lay them for it, `laid_stride` numbers
+// Whether a form multiplies rows of T in place; if not, `lay_row` has to lay them for it, `laid_stride` numbers
 // apart, and memory is read up to `lanes_up` of them.
 template <class Form, class T>
 constexpr bool TAKES_ROWS = __is_same(typename Form::Number, T) && !__is_same(Form, Tiled);
@@ -212,8 +212,8 @@ ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long n
 }
 
 // sums [num_rows][64] = rows x [num_rows][K], `stride` apart, times the block w; with the form in use, rows as it takes
-// them, and sums with room for `lanes_up` of them. As soon as some rows are done finish(first, count) is called, so that
-// what it writes leaves for memory while other rows are computed.
+// them, and sums with room for `lanes_up` of them. As soon as some rows are done finish(first, count) is called, so
+// that what it writes leaves for memory while other rows are computed.
 template <class Form, class F>
 void sum_block(const typename Form::Number* x, long stride, long num_rows, const Word* w, long K, float* sums,
                F finish) requires(!__is_same(Form, Tiled)) {

@@ -82,15 +82,15 @@ ALWAYS_INLINE void silu_times_row(const X* gate, const X* up, long width, X* out
   activate_times_row(gate, up, width, SILU, out);
 }
 
-// A row of cos and sin, [num_rotated] each, sin with the sign of the first half turned: the first num_rotated dimensions
-// of a head rotation, an even number, possibly none.
+// A row of cos and sin, [num_rotated] each, sin with the sign of the first half flipped: the first num_rotated
+// dimensions of a head rotation, an even number, possibly none.
 struct Rotation {
   const float* cos;
   const float* sin;
   long num_rotated;
 };
 
-// Gives result(d, numbers) the numbers d of a head x [dim] turned, a Vector or a float at a time. What is given to
+// Gives result(d, numbers) the numbers d of a head x [dim] rotated, a Vector or a float at a time. What is given to
 // result may be stored in place of x.
 template <class X, class F>
 ALWAYS_INLINE void rotate_head(const X* x, long dim, const Rotation& rotation, F result) {

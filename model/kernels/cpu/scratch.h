@@ -11,7 +11,7 @@ struct Room {
   Room* next;  // of the same thread
 };
 
-// Returns the room, made anew where it is null, with so many bytes or more, whatever is in it: this thread's own until
+// Returns the room, allocated where it is null, with so many bytes or more, whatever is in it: this thread's own until
 // the thread ends.
 extern "C" Room* lightwell_grow(Room* room, size_t num_bytes);
 

@@ -12,7 +12,7 @@
 
 namespace LEVEL {
 
-constexpr long PATTERN_ROWS = 48;  // whose scores are in the cache at a time: a multiple of ROW_STEP
+constexpr long PATTERN_ROWS = 48;  // rows whose scores are in the cache at a time: a multiple of ROW_STEP
 
 // Users of scratch.
 struct LaidKeys {};
@@ -35,7 +35,7 @@ void add_columns(long rows, const typename Form::Number* x, long stride, const W
 }
 
 // `count` columns, up to whole vectors, of sums [num_rows][64] = rows x, `stride` apart, times the block w. Unlike
-// `sum_block` for few columns, whose weights lie near.
+// `sum_block` for few columns, whose weights are near each other.
 template <class Form, int V = vectors_together(ROWS_TOGETHER)>
 void sum_columns(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs, long count,
                  float* sums) requires(!__is_same(Form, Tiled)) {
@@ -111,8 +111,8 @@ ALWAYS_INLINE void store_weights(bfloat16* p, const Vector& weights) {
 #endif
 }
 
-// patterns [num_rows][n], `stride` apart, up to whole vectors, = softmax of scores that are scaled first, by the steps of
-// `softmax` in attention.h. scores [ceil(n / 64)][num_rows][64] are overwritten. One loop after the other over all
+// patterns [num_rows][n], `stride` apart, up to whole vectors, = softmax of scores that are scaled first, by the steps
+// of `softmax` in attention.h. scores [ceil(n / 64)][num_rows][64] are overwritten. One loop after the other over all
 // rows: what takes long of a row, folding lanes, then overlaps with other rows.
 template <class Number>
 void make_patterns(float* scores, long num_rows, long num_keys, float scale, Number* patterns, long stride) {

@@ -1,10 +1,11 @@
-// Sums by the matrix unit of a CPU with AMX. It has eight tiles of 16 rows of 64 bytes; one instruction adds to a tile of
-// sums, 16 rows by 16 columns, the products of a tile of rows with one of weights. Bytes and bfloat16 lie alike: 64
-// bytes of a row, 64 or 32 inputs, meet 16 steps of a block, each of which has 4 or 2 inputs of a column in a word.
+// Sums by the matrix unit of a CPU with AMX. It has eight tiles of 16 rows of 64 bytes; one instruction adds to a tile
+// of sums, 16 rows by 16 columns, the products of a tile of rows with one of weights. Bytes and bfloat16 are stored
+// alike: 64 bytes of a row, 64 or 32 inputs, meet 16 steps of a block, each of which has 4 or 2 inputs of a column in a
+// word.
 //
-// A sum has one order, that of the inputs, 64 bytes after 64 bytes: of bfloat16 the even inputs among them are one chain
-// of multiply-adds from 0 and the odd ones another, both together are added to the sum, and a number too small to be a
-// normal one counts as 0. So no row's bits depend on the rows beside it.
+// A sum has one order, that of the inputs, 64 bytes after 64 bytes: of bfloat16 the even inputs among them are one
+// chain of multiply-adds from 0 and the odd ones another, both together are added to the sum, and a number too small to
+// be a normal one counts as 0. So no row's bits depend on the other rows.
 //
 // How tiles are used, and that weights are not cut for the first cache, was measured with kernels before these
 // (benchmarks/NOTES-archive.md); these are unmeasured in bfloat16.
@@ -47,7 +48,7 @@ ALWAYS_INLINE void fetch_line_of_steps(const char* w) {
   else _tile_dpbf16ps(SUMS, ROWS, WEIGHTS)
 
 // Sixteen rows x, `stride` bytes apart, times a block w, or its first 32 columns unless WIDE. Whole steps of w are
-// read; behind them `last` in place of w where a row's bytes end in the middle of them, else null.
+// read; after them `last` in place of w where a row's bytes end in the middle of them, else null.
 template <bool IS_INT8, bool WIDE>
 inline void sum_tile(const char* x, long stride, const char* start, const char* w, const char* last, long whole_bytes,
                      char* sums) {
@@ -115,9 +116,9 @@ inline void sum_two_tiles(const char* x, long stride, const char* start, const c
 
 // sums [num_rows][64] = start [64], the same for each row, + rows x, `stride` bytes apart, times the first `columns` of
 // a block w; all in words of 32 bits. num_bytes: of a row, and all of w's steps that they meet. With tiles in use. Rows
-// up to a multiple of 16 are read and written, and bytes of x up to a multiple of 64, which are 0 there. As soon as some
-// rows are done finish(first, count) is called. Weights are read again for every 32 rows: pieces of them that stay in
-// the first cache gained nothing.
+// up to a multiple of 16 are read and written, and bytes of x up to a multiple of 64, which are 0 there. As soon as
+// some rows are done finish(first, count) is called. Weights are read again for every 32 rows: pieces of them that stay
+// in the first cache gained nothing.
 template <bool IS_INT8, class F>
 void sum_rows(const void* x, long stride, long num_rows, const void* start, const void* w, long num_bytes, long columns,
               void* sums, F finish) {

@@ -1,8 +1,8 @@
 // Sixteen float32 side by side, whatever registers the CPU has: one of AVX-512, two of AVX2, four of NEON.
 //
 // All kernels count in these sixteen lanes, so that a sum over lanes has the same order, and float32 answers the same
-// bits, at every level of CPU. The compiler contracts nothing (-ffp-contract=off): where a product and a sum are rounded
-// once, the code says `fma`.
+// bits, at every level of CPU. The compiler contracts nothing (-ffp-contract=off): where a product and a sum are
+// rounded once, the code says `fma`.
 #pragma once
 
 #include <stddef.h>

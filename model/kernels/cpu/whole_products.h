@@ -24,7 +24,7 @@ struct Cuts {
     const long threads = lightwell_num_threads();
     column_parts = num_blocks < threads ? num_blocks : threads;
     row_parts = (rows + MOST_ROWS - 1) / MOST_ROWS;
-    // A thread that is held up leaves its rest to others, where pieces are long enough to begin anew.
+    // A thread that is held up leaves its rest to others, where pieces are long enough to begin another.
     if (row_parts == 1 && num_blocks >= 32 * threads) column_parts *= 4;
     // Too few columns for all threads: they share rows.
     const long wanted = column_parts ? (threads + column_parts - 1) / column_parts : 0;

@@ -1,8 +1,8 @@
 // Work that threads take piece by piece from one list, in its order: steps, each of which waits for the one before.
 //
 // Whoever is free takes the next piece, so a thread that was late or is held up takes fewer. A piece waits for earlier
-// ones: those were all taken before it, so somebody is at them, and it waits for nobody who has not begun. So any
-// number of threads comes to the end of the list, one too.
+// ones: those were all taken before it, so a thread is working on them, and it never waits for one that has not begun.
+// So any number of threads comes to the end of the list, one too.
 #pragma once
 
 #include <sched.h>
@@ -17,7 +17,7 @@ struct Share {
   long begin, end;
 };
 
-// Piece number `piece` of `count` things that `num_threads` share. Pieces become smaller: most of the things lie side
+// Piece number `piece` of `count` things that `num_threads` share. Pieces become smaller: most of the things are side
 // by side for a thread, and yet all threads end at about the same time. {count, count} where there is no such piece.
 inline Share piece_of(long count, long num_threads, long piece) {
   if (num_threads == 1) return piece == 0 ? Share{0, count} : Share{count, count};
