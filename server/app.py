@@ -22,6 +22,7 @@ from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
+from model.tokenization.template_client import shared_client
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
@@ -75,6 +76,8 @@ def load_model_files(settings: Settings) -> ModelFiles:
     if asked is not None and asked > config.max_model_len:
         raise SettingsError(f"--max-model-len {asked} is over the model's context of {config.max_model_len} tokens")
     source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)
+    if source is None:
+        shared_client().stop()
     return ModelFiles(
         folder=folder,
         fingerprint=before,

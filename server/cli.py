@@ -4,12 +4,14 @@ Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a c
 """
 
 import argparse
+import contextlib
 import gc
 import json
 import os
 import sys
 from collections.abc import Sequence
 
+from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
 from server.config.settings import (
     ENV_PREFIX,
@@ -110,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("warning", line, settings.log_format)
 
     gc.disable()  # as in the workers, until `server.worker.litserve_api.freeze_garbage`
+    with contextlib.suppress(OSError):  # whoever asks it is told
+        shared_client().start()  # now: it is ready when the imports below are
     from server.app import ServeError, serve
 
     try:

@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Each room of server/ and model/, a folder or a file of theirs, and the rooms that it may import. From the top down.
 MAY_IMPORT = {
     "server.__main__": "",
-    "server.cli": "model.analysis model.checkpoint server.app server.auth server.config server.lifecycle "
-                  "server.observability server.version",
+    "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
+                  "server.lifecycle server.observability server.version",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
                   "server.dispatch server.http server.lifecycle server.observability server.routes server.version "
                   "server.worker",

@@ -1,42 +1,42 @@
-"""Turns chat messages into prompt text, through the model's own jinja template, in a sandbox.
+"""Chat messages to prompt text, through the model's own jinja template, in a sandbox.
 
-It renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
-variables. What protects a server from a template that would hang or fill memory is
-`model.tokenization.template_sandbox`. It knows one template, but no requests, roles or torch.
+Renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
+variables. A template that would hang or fill memory is stopped by the bounds of the process that runs it
+(`model.tokenization.template_process`). Knows one template; refuses to know requests, roles and torch.
 """
 
+import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
-from model.tokenization.template_sandbox import BUDGET, Budget, TemplateEnvironment, bounded_time, check_size
+from model.tokenization.template_client import ChatTemplateError, TemplateClient, shared_client
 from model.tokenization.tokenizer import Encoding, Tokenizer
 
+__all__ = ["MAX_SOURCE_CHARACTERS", "ChatTemplate", "ChatTemplateError", "read_template_option"]
+
 MAX_SOURCE_CHARACTERS = 1_000_000
-
-
-class ChatTemplateError(ValueError):
-    """The template is broken, or it refused or could not render these messages. The message is one line."""
+_THREAD_CHARACTERS = 20_000
+"""Longer conversations are written as JSON in a thread: they would hold up running streams."""
 
 
 class ChatTemplate:
-    """A compiled chat template. Rendering changes nothing, so any number of threads may render."""
+    """A chat template that was found to compile. Any number of threads may render."""
 
-    def __init__(self, source: str, tokenizer: Tokenizer) -> None:
-        """Compile `source`. Raises `ChatTemplateError` with the line of a syntax error."""
-        self.source = source
+    def __init__(self, source: str, tokenizer: Tokenizer, client: TemplateClient | None = None) -> None:
+        """Compile `source`. Raises `ChatTemplateError` with the line of a syntax error.
+
+        `client` is the process that renders, if not the one that all share.
+        """
+        if len(source) > MAX_SOURCE_CHARACTERS:
+            raise ChatTemplateError(
+                f"chat template: it has {len(source)} characters; at most {MAX_SOURCE_CHARACTERS} are accepted"
+            )
         self._tokenizer = tokenizer
-        try:
-            if len(source) > MAX_SOURCE_CHARACTERS:
-                raise ValueError(f"it has {len(source)} characters; at most {MAX_SOURCE_CHARACTERS} are accepted")
-            with bounded_time():
-                self._template = TemplateEnvironment().from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ChatTemplateError(f"chat template, line {error.lineno}: {_one_line(error)}") from error
-        except Exception as error:
-            raise ChatTemplateError(f"chat template: {_one_line(error)}") from error
+        self._client = shared_client() if client is None else client
+        self._source_line = _json_line(source)
+        self._client.ask(self._source_line, _json_line(None))
 
     def render(
         self,
@@ -51,8 +51,28 @@ class ChatTemplate:
         the template, plain JSON values too; they may not be named like those that are there.
 
         Raises `ChatTemplateError` when there is no message, when the template raises (`raise_exception`), fails on
-        these messages, or exceeds its budget.
+        these messages, or exceeds a bound.
         """
+        variables = self._variables(messages, add_generation_prompt, arguments)
+        return self._client.ask(self._source_line, variables)
+
+    async def render_async(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """As `render`, for an event loop, which is held up for a few milliseconds at most."""
+        texts = [*(text for row in messages for text in row.values()), *(arguments or {}).values()]
+        num_characters = sum(len(text) if isinstance(text, str) else 1 for text in texts)
+        if num_characters > _THREAD_CHARACTERS or any(isinstance(text, list | dict) for text in texts):
+            return await asyncio.to_thread(self.render, messages, add_generation_prompt, arguments)
+        variables = self._variables(messages, add_generation_prompt, arguments)
+        return await self._client.ask_async(self._source_line, variables)
+
+    def _variables(
+        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool, arguments: Mapping[str, Any] | None
+    ) -> bytes:
         if not messages:
             raise ChatTemplateError("messages is empty; a chat needs at least one message")
         variables = {
@@ -62,20 +82,11 @@ class ChatTemplate:
             "tools": None,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
-            BUDGET: Budget(),
         }
-        parts: list[str] = []
-        written = 0
         try:
-            with bounded_time():
-                for part in self._template.generate(variables):
-                    parts.append(part)
-                    written += len(part)
-                    check_size(written)
-        except Exception as error:
-            # A template is a program from outside: whatever it does wrong is this conversation's error, not ours.
+            return _json_line(variables)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError(f"chat template: {_one_line(error)}") from error
-        return "".join(parts)
 
     def encode(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> Encoding:
         """Return the prompt ids of a conversation.
@@ -99,6 +110,11 @@ def read_template_option(option: str) -> str:
     except (OSError, ValueError) as error:
         reason = _one_line(error)
         raise ChatTemplateError(f"chat template {option!r} is neither a jinja template nor a file: {reason}") from error
+
+
+def _json_line(value: Any) -> bytes:
+    # Lone surrogates pass: what holds them is refused where the text is.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _one_line(error: Exception) -> str:

@@ -200,7 +200,7 @@ def _groups(texts: list[str]) -> Iterator[list[str]]:
     yield group
 
 
-def render_chat(
+async def render_chat(
     context: AppContext,
     messages: Sequence[ChatMessage],
     add_generation_prompt: bool,
@@ -215,7 +215,8 @@ def render_chat(
             code="no_chat_template",
         )
     try:
-        text = context.chat_template.render([m.as_template_input() for m in messages], add_generation_prompt, arguments)
+        rows = [message.as_template_input() for message in messages]
+        text = await context.chat_template.render_async(rows, add_generation_prompt, arguments)
     except ChatTemplateError as error:
         raise BadRequest(f"messages: the chat template refuses them: {error}", param="messages") from error
     try:
@@ -231,7 +232,7 @@ async def read_chat(
     arguments: Mapping[str, Any] | None = None,
 ) -> Prompt:
     """Write a conversation as one prompt. The template writes the special tokens itself: none are added."""
-    text = render_chat(context, messages, add_generation_prompt, arguments)
+    text = await render_chat(context, messages, add_generation_prompt, arguments)
     return _check_text(context, await encode(context, text, False, "messages"), "messages")
 
 

@@ -25,7 +25,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """The token ids of a prompt, or of a conversation as the chat template writes it."""
         check_model(context, body.model)
         if body.messages is not None:
-            text = render_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
+            text = await render_chat(context, body.messages, body.add_generation_prompt, body.chat_template_kwargs)
         else:
             text = body.prompt or ""
         adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
