@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_bui
 ifeq ($(wildcard model/kernels/kernels.*),)
 .PHONY: $(BUILT)
 endif
-$(BUILT): $(wildcard model/kernels/cpu/*) model/kernels/build.py | $(STAMP)
+$(BUILT): $(wildcard model/kernels/cpu/*.* model/kernels/cpu/*/*) model/kernels/build.py | $(STAMP)
 	$(BIN)/python model/kernels/build.py
 	@touch $@
 

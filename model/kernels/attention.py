@@ -1,5 +1,5 @@
-"""Computes attention over the paged cache on a CPU: `cpu/attention.h`. It knows rows, blocks and memory; it knows no
-requests.
+"""Computes attention over the paged cache on a CPU: `cpu/attention/attention.h`. It knows rows, blocks and memory; it
+knows no requests.
 
 Axes: T query rows, H query heads, K key heads, D head dimension, B keys to a block, J blocks of a sequence, S keys of
 one sequence. Keys are cached [block, K, D, B], values [block, K, B, D]; `dtype` is the cache's, float32 or bfloat16.

@@ -38,7 +38,7 @@ SOURCES = Path(__file__).resolve().parent / "cpu"
 LIBRARY = SOURCES.parent / library_name()
 """The library's path, next to the Python that loads it."""
 
-_ONCE = ("levels.cpp", "pool.cpp", "scratch.cpp")
+_ONCE = ("levels.cpp", "threads/pool.cpp", "threads/scratch.cpp")
 """Files without arithmetic, compiled for the oldest CPU."""
 
 _AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mbmi", "-mbmi2", "-mlzcnt", "-mpopcnt")
@@ -108,13 +108,13 @@ def _compiles(command: tuple[str, ...]) -> bool:
 
 def sources_hash() -> int:
     """Return 64 bits that identify these sources: a library knows those that it was built from."""
-    paths = sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
+    paths = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h"))
     return int.from_bytes(hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()[:8], "big")
 
 
 def is_current(output: Path = LIBRARY) -> bool:
     """Return whether the library exists and is newer than all that it is made of."""
-    made_of = [Path(__file__), *SOURCES.iterdir()]
+    made_of = [Path(__file__), *SOURCES.rglob("*")]
     return output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
 
 
@@ -145,22 +145,20 @@ def build(
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".building-") as folder:
         jobs: list[tuple[Path, Path, tuple[str, ...]]] = []
-        jobs += [
-            (SOURCES / name, Path(folder) / f"{name}.o", ("-DLEVEL=base", f"-DSOURCES_HASH={sources_hash()}UL"))
-            for name in _ONCE
-        ]
+        once = ("-DLEVEL=base", f"-DSOURCES_HASH={sources_hash()}UL")
+        jobs += [(SOURCES / name, Path(folder) / f"{Path(name).stem}.o", once) for name in _ONCE]
         for level, flags in reversed(LEVELS[arch].items()):
             jobs += [
                 (path, Path(folder) / f"{path.stem}-{level}.o", (f"-DLEVEL={level}", *flags))
-                for path in sorted(SOURCES.glob("*.cpp"))
-                if path.name not in _ONCE
+                for path in sorted(SOURCES.rglob("*.cpp"))
+                if str(path.relative_to(SOURCES)) not in _ONCE
             ]
 
         def compile_one(job: tuple[Path, Path, tuple[str, ...]]) -> Path:
             source, made, flags = job
             if "ziglang" in command:  # it has its own word for this
                 flags = tuple(flag.replace("-march=armv8.2-a", "-mcpu=generic") for flag in flags)
-            _run([*command, *_FLAGS, *flags, *extra, "-c", str(source), "-o", str(made)])
+            _run([*command, *_FLAGS, f"-I{SOURCES}", *flags, *extra, "-c", str(source), "-o", str(made)])
             return made
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2) as pool:

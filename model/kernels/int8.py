@@ -1,4 +1,4 @@
-"""Multiplies rows with a weight in int8, stored in blocks of 64 outputs: `cpu/int8.h` says how.
+"""Multiplies rows with a weight in int8, stored in blocks of 64 outputs: `cpu/products/int8.h` says how.
 
 Whole numbers are added up exactly, so a row has the same bits whatever rows are next to it, on any number of threads
 and at every level of CPU.
@@ -17,7 +17,7 @@ from model.kernels.products import BLOCK
 _GROUP, _LINE = 4, 64
 """Inputs that are stored side by side, and the multiple to which they are padded."""
 MOST_INPUTS = 131_071
-"""Most inputs of a weight whose sums fit 32 bits: see `cpu/int8.h`."""
+"""Most inputs of a weight whose sums fit 32 bits: see `cpu/products/int8.h`."""
 _HEADER = 2 * 4 * BLOCK
 """Bytes of a block before its numbers."""
 

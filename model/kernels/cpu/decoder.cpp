@@ -2,9 +2,9 @@
 // the kernels of the single steps; only the caller differs.
 #include "decoder.h"
 
-#include "int8.h"
+#include "products/int8.h"
 #include "rows.h"
-#include "work_queue.h"
+#include "threads/work_queue.h"
 
 namespace LEVEL {
 namespace {

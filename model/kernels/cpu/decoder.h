@@ -4,7 +4,7 @@
 // to a block of the cache, L layers. T: the type of the stream and the cache, float or bfloat16.
 #pragma once
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace LEVEL {
 

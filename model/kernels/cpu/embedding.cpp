@@ -1,5 +1,5 @@
 // Rows of tables: gathered, added up and normalised. A row's bits depend on its token and position alone.
-#include "pool.h"
+#include "threads/pool.h"
 #include "rows.h"
 
 namespace LEVEL {

@@ -8,9 +8,9 @@
 // Axes: T rows of all texts, d = H D model width, H heads of D numbers, ff width of the mlp. T also: the type of
 // numbers, float or bfloat16.
 #include "rows.h"
-#include "text_attention.h"
-#include "work_queue.h"
-#include "whole_products.h"
+#include "attention/text_attention.h"
+#include "threads/work_queue.h"
+#include "products/whole_products.h"
 
 namespace LEVEL {
 

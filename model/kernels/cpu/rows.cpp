@@ -2,7 +2,7 @@
 // calling thread: to wake the others takes longer than the rows of a decode step do.
 #include "rows.h"
 
-#include "pool.h"
+#include "threads/pool.h"
 
 namespace LEVEL {
 namespace {

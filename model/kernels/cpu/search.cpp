@@ -1,5 +1,5 @@
 // Searches along rows, at memory's speed. Every answer is exact and depends on its own row alone.
-#include "pool.h"
+#include "threads/pool.h"
 #include "vectors.h"
 
 namespace LEVEL {

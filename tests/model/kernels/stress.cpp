@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "pool.h"
+#include "threads/pool.h"
 
 namespace {
 

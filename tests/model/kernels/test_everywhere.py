@@ -163,7 +163,7 @@ def test_no_address_is_outside_where_tiles_are_read(room: Path) -> None:
 
 def test_threads_of_the_pool_do_not_race(room: Path) -> None:
     """Under ThreadSanitizer: several callers at once, and a size that changes."""
-    sources = build.SOURCES / "pool.cpp", HERE / "stress.cpp"
+    sources = build.SOURCES / "threads" / "pool.cpp", HERE / "stress.cpp"
     flags = "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-DLEVEL=base", f"-I{build.SOURCES}", "-lpthread"
     run("g++", *sources, *flags, "-o", room / "stress")
     elsewhere = int(run(room / "stress", TSAN_OPTIONS="halt_on_error=1"))

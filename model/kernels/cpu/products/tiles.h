@@ -11,7 +11,7 @@
 // (benchmarks/NOTES-archive.md); these are unmeasured in bfloat16.
 #pragma once
 
-#include "blocks.h"
+#include "products/blocks.h"
 #include "vectors.h"
 
 #if defined(__AMX_BF16__) || defined(__AMXBF16__)  // so Clang before 16 calls it

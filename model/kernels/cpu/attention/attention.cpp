@@ -1,7 +1,7 @@
 // Attention over the paged cache, and its single steps, for captures.
-#include "attention.h"
+#include "attention/attention.h"
 #include "level.h"
-#include "pool.h"
+#include "threads/pool.h"
 
 namespace LEVEL {
 namespace {

@@ -1,6 +1,6 @@
 // Products of rows with bfloat16 weights.
 #include "level.h"
-#include "whole_products.h"
+#include "products/whole_products.h"
 
 // out [num_rows][N] = activation(x [num_rows][K] W^T + bias), W as pack_weight_bf16 lays it, bias [N] or null.
 // arithmetic: 0 widens numbers to float32; 1 multiplies as bfloat16 where the level can

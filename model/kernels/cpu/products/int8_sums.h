@@ -2,8 +2,8 @@
 // stored.
 #pragma once
 
-#include "products.h"
-#include "tiles.h"
+#include "products/products.h"
+#include "products/tiles.h"
 
 namespace LEVEL {
 namespace int8 {

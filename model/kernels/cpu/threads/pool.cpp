@@ -1,6 +1,6 @@
 // The threads of `pool.h`. A thread that has nothing to do looks for work for some microseconds, then sleeps: between
 // the products of a step there is not even that much time, and a thread that spins longer takes its core from others.
-#include "pool.h"
+#include "threads/pool.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -7,10 +7,10 @@
 // of their own, as fixed: see tiles.h.)
 #pragma once
 
-#include "blocks.h"
+#include "products/blocks.h"
 #include "functions.h"
-#include "scratch.h"
-#include "tiles.h"
+#include "threads/scratch.h"
+#include "products/tiles.h"
 
 namespace LEVEL {
 

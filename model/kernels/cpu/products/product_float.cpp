@@ -1,6 +1,6 @@
 // Products of float32 rows with float32 weights.
 #include "level.h"
-#include "whole_products.h"
+#include "products/whole_products.h"
 
 // out [num_rows][N] = activation(x [num_rows][K] W^T + bias), W as pack_weight_f32 lays it, bias [N] or null
 EXPORT(void, product_f32)(const float* x, const uint32_t* packed, const float* bias, float* out, long num_rows, long K,

@@ -1,8 +1,8 @@
 // Whole products of rows with weights in int8, and how a weight is laid for them (see int8.h).
-#include "int8.h"
+#include "products/int8.h"
 #include "level.h"
-#include "pool.h"
-#include "scratch.h"
+#include "threads/pool.h"
+#include "threads/scratch.h"
 
 namespace LEVEL {
 namespace {

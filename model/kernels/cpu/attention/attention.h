@@ -14,8 +14,8 @@
 
 #include <math.h>
 
-#include "attention_tiles.h"
-#include "scratch.h"
+#include "attention/attention_tiles.h"
+#include "threads/scratch.h"
 
 namespace LEVEL {
 

@@ -7,7 +7,7 @@
 
 #include <sched.h>
 
-#include "pool.h"
+#include "threads/pool.h"
 
 namespace LEVEL {
 

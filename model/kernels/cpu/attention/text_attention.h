@@ -6,8 +6,8 @@
 // Axes: n rows, as many keys, H heads, D head dimension.
 #pragma once
 
-#include "pool.h"
-#include "products.h"
+#include "threads/pool.h"
+#include "products/products.h"
 #include "rows.h"
 
 namespace LEVEL {

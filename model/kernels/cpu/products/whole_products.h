@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #endif
 
-#include "pool.h"
-#include "products.h"
+#include "threads/pool.h"
+#include "products/products.h"
 
 namespace LEVEL {
 

@@ -1,5 +1,5 @@
 // The memory of `scratch.h`, which a thread gives back when it ends: to the system, as the C library might keep it.
-#include "scratch.h"
+#include "threads/scratch.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 // tile. So these are [steps][64] words of 32 bits, as in `products.h`, one stream in the order in which it is read.
 #pragma once
 
-#include "int8_sums.h"
+#include "products/int8_sums.h"
 
 namespace LEVEL {
 namespace int8 {
