@@ -86,7 +86,7 @@ def test_the_strongest_way_leads_to_why(contributions: Page, server: Server) -> 
         for key, value in enumerate(queries[0])
     ]
     _, layer, head, key = max(ways)
-    card = contributions.locator("section.card", has=contributions.get_by_role("heading", name="The strongest ways"))
+    card = contributions.locator("section.card", has=contributions.get_by_role("heading", name="Largest contributions"))
     card.get_by_role("button").first.click()
     expect(contributions.locator("#view-why h1")).to_be_visible()
     expect(contributions.locator("#layer")).to_have_value(str(layer))

@@ -10,7 +10,7 @@ import { TargetField, spaced, targetOf } from "../parts/target_field.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { LogitParts } from "./contributions/logit_parts.js";
 import { ByHead, BySource, Largest } from "./contributions/who.js";
-import { Way } from "./contributions/way.js";
+import { Layers } from "./contributions/layers.js";
 
 export function View() {
   const selection = useSelection();
@@ -98,5 +98,5 @@ function Findings({ entry, given }) {
     <div class="columns contributions-rows">
       <${Largest} ...${shared} />${entry.arrays.components && html`<${LogitParts} entry=${entry} />`}
     </div>
-    <${Way} entry=${entry} given=${given} />`;
+    <${Layers} entry=${entry} given=${given} />`;
 }

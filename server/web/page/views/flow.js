@@ -72,7 +72,7 @@ function graphOf(capabilities, stackName, layer, numLayers) {
   };
 }
 
-/** What the encoder hands to the decoder: the stream behind its last block, normed where it has a final norm. */
+/** What the encoder hands to the decoder: the residual stream after its last block, normed where it has a final norm. */
 function encoderOutput(capabilities, onWire) {
   const last = capabilities.stacks.encoder.num_layers - 1;
   const own = pointsOf(capabilities, "encoder", last);

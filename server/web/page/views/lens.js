@@ -39,7 +39,7 @@ function Window({ first, count, positions }) {
   return html`<section class="card"><header><h2>Layers × positions</h2>
       ${count > PAGE && html`<${Pages} first=${first} count=${count} />`}
       <${CopyMenu} route="v1/lens" body=${body} /></header>
-      <p class="hint">Each cell takes the stream there through the final norm and the head at once: the word that this
+      <p class="hint">Each cell takes the residual stream there through the final norm and the head at once: the word that this
         layer would say next, the stronger its colour, the surer. The last row is the model's own answer. Click a cell to
         open it.</p>
       <${Answer} answer=${answer}>${() => entry.positions.includes(query) &&

@@ -95,7 +95,7 @@ function useForce(row) {
     try {
       const { text, isSame } = await textOf([...row.ids.slice(0, row.position + 1), token]);
       const note = isSame ? "" :
-        "Read anew, this text gives other tokens: letters join where they can, and special tokens are no text.";
+        "Read again, this text gives other tokens: letters join where they can, and special tokens are no text.";
       setSaid({ problem: null, note, of: text });
       select({ [field]: text, query: -1 }, { remember: true });
     } catch (problem) {

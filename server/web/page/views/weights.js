@@ -1,4 +1,4 @@
-// Where the parameters are, how the vectors of a matrix stand to each other, and what a head's circuits can carry.
+// Where the parameters are, how the vectors of a matrix relate to each other, and what a head's circuits can carry.
 import { useJson, useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
 import { clamp, lackOf, useCapabilities, useHead } from "../core/model.js";
@@ -81,7 +81,7 @@ function Geometry() {
   const route = `v1/models/${encodeURIComponent(capabilities.model)}/geometry?${query}`;
   const answer = useJson(route);
   const picture = useRef(null);
-  return html`<section class="card"><header><h2>How the vectors of a matrix stand to each other</h2>
+  return html`<section class="card"><header><h2>How the vectors of a matrix relate to each other</h2>
       <${CopyMenu} route=${route} />
       ${answer.data && html`<${SaveMenu} picture=${picture} name="cosines" arrays=${savedCosines(answer.data.data[0])} />`}
     </header>

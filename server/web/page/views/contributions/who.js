@@ -1,4 +1,4 @@
-// Who adds to the word's vector: heads, source words, and single ways from a word through a head.
+// Who adds to the word's vector: heads, source words, and single pairs of a word and a head.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
 import { descending, format } from "../../core/numbers.js";
@@ -90,7 +90,7 @@ export function Largest({ array, isLogit, keys }) {
       }),
     [array],
   );
-  return html`<section class="card"><header><h2>The strongest ways</h2></header>
+  return html`<section class="card"><header><h2>Largest contributions</h2></header>
     <p class="hint">From one word, through one head. Click one to see in <i>Why</i> where its weight comes from.</p>
     <${Bars} rows=${rows.map(({ name, value, note }) => ({ name, value, note }))}
       columns=${["from (position)", isLogit ? "logit" : "length", "through"]}

@@ -153,7 +153,7 @@ function mlpBand(stack, points, { start, end, isParallel }) {
   const [pre, linear, post, out] = ["mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post", "hook_mlp_out"];
   return {
     title: isParallel
-      ? "Feed-forward: beside the attention, from the same stream"
+      ? "Feed-forward: in parallel with the attention, from the same residual stream"
       : "Feed-forward: each word by itself",
     nodes: [
       { ...start, column: 0, ...(isParallel ? { row: middle, isCopy: true } : {}) },

@@ -9,7 +9,7 @@ const KINDS = {
     title: "Encoder",
     about:
 
-        "Every word sees every other, before and behind. It reads; it does not write. Its vectors are for search " +
+        "Every word sees every other, before and after it. It reads; it does not write. Its vectors are for search " +
         "and for sorting texts.",
     like: "BERT, RoBERTa, MiniLM, ModernBERT",
   },
@@ -167,7 +167,7 @@ export function Facts({ stack }) {
     [
       "Feed-forward",
       `${stack.gated_mlp ? "gated, " : ""}${stack.activation.replace("_tanh", "")}${stack.parallel_blocks
-        ? ", beside the attention" : ""}`,
+        ? ", in parallel with the attention" : ""}`,
     ],
     [
       "Scores",

@@ -178,5 +178,5 @@ function said(focus, { queries, keys, weight }) {
   const list = most.filter((i) => shares[i] > 0).map((i) => `${quoted(others[i])} ${percent(shares[i])}`);
   return isQuery
     ? `${quoted(queries[focus.query])} looks at ${list.join(", ")}`
-    : `${quoted(keys[focus.key])} is looked at by ${list.join(", ") || "nobody"}`;
+    : `${quoted(keys[focus.key])} is looked at by ${list.join(", ") || "no word"}`;
 }

@@ -97,7 +97,7 @@ function LookAt({ prompt, branch, place }) {
       onClick=${() => select({ view, ...data.selection })}>${title}</button>`)}
   </fieldset>
   ${data && !data.isSame &&
-  html`<p class="hint">Read anew, this text is cut into other tokens than those that were written one by one; the views
+  html`<p class="hint">Read again, this text is cut into other tokens than those that were written one by one; the views
     show the row next to it.</p>`}
   <${Problem} error=${error} />`;
 }

@@ -1,4 +1,4 @@
-// The word's vector on its way through the layers: its length, its direction, and what it would say.
+// The word's residual stream, layer by layer: its length, its direction, and what it would say.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { clamp, lackOf, shownToken, sidesOf, useCapabilities } from "../../core/model.js";
@@ -15,7 +15,7 @@ import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 const stateNames = (count) => Array.from({ length: count }, (_, state) => (state === 0 ? "embed" : `after ${state - 1}`));
 
 /** entry: of /v1/contributions; given: the input as both requests name it. */
-export function Way({ entry, given }) {
+export function Layers({ entry, given }) {
   const { key } = useSelection();
   const query = entry.query_positions[0];
   const { queries } = sidesOf(entry, entry.part);
@@ -24,7 +24,7 @@ export function Way({ entry, given }) {
   const part = entry.part === "encoder" ? "encoder" : "decoder";
   const body = { ...given, part, positions: query, ...(other === null ? {} : { compare_positions: other }) };
   const answer = useLook("v1/trajectory", body);
-  return html`<section class="card contributions-rows"><header><h2>Its way through the layers</h2>
+  return html`<section class="card contributions-rows"><header><h2>Layer by layer</h2>
       <${CopyMenu} route="v1/trajectory" body=${body} /></header>
     <${Said} given=${given} part=${part} query=${query} />
     <${Answer} answer=${answer}>${() => html`<${Curves} entry=${answer.entry} tokens=${queries} query=${query}
