@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.cli import build_parser, fail
-from server.config.settings import SettingsError, from_arguments
+from server.config.command_line import from_arguments
+from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_handle import RequestHandle
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
