@@ -11,7 +11,7 @@ from typing import Any
 
 from server.app import ServeError, serve
 from server.cli import build_parser, fail, forget_keys
-from server.config.settings import from_arguments
+from server.config.command_line import from_arguments
 from server.engine.config import EngineConfig
 
 RAISES = 4001

@@ -103,7 +103,7 @@ def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
     warm_up(model, cache, config.max_model_len, 64, 2048)
     freeze_garbage()
     watch.time(model)
-    return Engine(model, cache, EngineConfig(model=folder, max_look_tokens=32), config.max_model_len)
+    return Engine(model, cache, EngineConfig(model=folder, max_capture_tokens=32), config.max_model_len)
 
 
 def stream(uid: int, prompt: Sequence[int], num_tokens: int, temperature: float, layer: int | None) -> EngineRequest:

@@ -83,7 +83,7 @@ class TimedEngine(Engine):
         model = load_model(config.model, model_config, dtype, device, max_model_len=max_model_len, progress=progress)
         num_blocks = num_cache_blocks(config, model_config, dtype, device, max_model_len)
         cache = KVCache(model_config, num_blocks, config.block_size, dtype, torch.device("meta"))
-        engine = cls(model, cache, replace(config, max_look_tokens=config.max_look_tokens or 32), max_model_len)
+        engine = cls(model, cache, replace(config, max_capture_tokens=config.max_capture_tokens or 32), max_model_len)
         runner = TimedRunner(model, cache)
         runner.step_times = step_times
         runner.token_id = FIRST_TOKEN + int(os.environ.get("LITSERVE_WORKER_ID", "0"))

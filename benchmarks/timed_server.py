@@ -19,7 +19,7 @@ from benchmarks.routing_policies import POLICIES
 from benchmarks.simulation.step_times import StepTimes
 from server.app import ServeError, serve
 from server.cli import build_parser, fail, forget_keys
-from server.config.settings import from_arguments
+from server.config.command_line import from_arguments
 from server.dispatch.routing import Router
 
 STEP_TIMES = "TIMED_ENGINE_STEP_TIMES"

@@ -38,7 +38,7 @@ class Example:
 
 
 def settings_table() -> str:
-    from server.config.settings import settings_table
+    from server.config.command_line import settings_table
 
     return settings_table()
 

@@ -20,7 +20,8 @@ from server.auth.keys import Keyring
 from server.cli import forget_keys
 from server.config.devices import places
 from server.config.settings import Settings
-from server.http.connection import BODY_WRITER, ConnectionEvents
+from server.http.connection import BODY_WRITER
+from server.http.connection_limits import ConnectionEvents
 from server.lifecycle.processes import LightwellServer, at_places
 from server.lifecycle.supervisor import prepare_environment
 from server.observability.logs import configure_logging

@@ -10,7 +10,8 @@ from model.analysis.census import MATRICES, WeightGroup, take_census
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.sharding.split import check_split
-from server.config.settings import Settings, SettingsError, format_bytes
+from server.config.setting_types import format_bytes
+from server.config.settings import Settings, SettingsError
 
 BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20

@@ -1,9 +1,9 @@
-"""The kinds of values that settings have: how each is read from text, and what is accepted. Knows no setting."""
+"""The types of values that settings have: how each is read from text, and what is accepted. Knows no setting."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, cast
 
 from server.auth.keys import hash_of
 from server.config.devices import Devices
@@ -16,18 +16,33 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """How the text of one setting becomes its value. `parse` raises ValueError that says what is accepted."""
+class SettingType:
+    """How the text of a setting becomes its value. `parse` raises ValueError that says what is accepted."""
 
     parse: Callable[[str], Any]
     metavar: str
     is_flag: bool = False
     is_list: bool = False
     is_secret: bool = False
-    """Never shown, not even when it is wrong."""
+    """The value is never shown, not even when it is wrong."""
+
+    def read(self, raw: str | Sequence[str] | Literal[True]) -> Any:
+        """Read what was given: text, the texts of a repeated flag, or True for a switch that is on.
+
+        Raises ValueError that says what was given, unless it is a secret, and what is accepted.
+        """
+        if raw is True:
+            return True
+        try:
+            if self.is_list and not isinstance(raw, str):
+                return tuple(value for text in raw for value in self.parse(text))
+            return self.parse(cast("str", raw))
+        except ValueError as error:
+            shown = "the value" if self.is_secret else repr(raw)
+            raise ValueError(f"{shown} is not usable; {error}") from None
 
 
-def integer(low: int, high: int | None = None) -> Kind:
+def integer(low: int, high: int | None = None) -> SettingType:
     accepted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
 
     def parse(text: str) -> int:
@@ -35,10 +50,10 @@ def integer(low: int, high: int | None = None) -> Kind:
             raise ValueError(f"{accepted} is accepted")
         return int(text)
 
-    return Kind(parse, "N")
+    return SettingType(parse, "N")
 
 
-def devices() -> Kind:
+def devices() -> SettingType:
     """A number of workers, all cards, or the numbers of cards with commas between; one card is "2,"."""
 
     def parse(text: str) -> Devices:
@@ -51,36 +66,36 @@ def devices() -> Kind:
             raise ValueError("an integer of at least 1, all, or numbers of GPUs such as 0,2 (one: 2,) are accepted")
         return cards
 
-    return Kind(parse, "N|all|LIST")
+    return SettingType(parse, "N|all|LIST")
 
 
-def decimal(low: int, accepted: str, metavar: str) -> Kind:
+def decimal(low: int, accepted: str, metavar: str) -> SettingType:
     def parse(text: str) -> float:
         if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < low:
             raise ValueError(f"{accepted} of at least {low} is accepted")
         return float(text)
 
-    return Kind(parse, metavar)
+    return SettingType(parse, metavar)
 
 
-def seconds() -> Kind:
+def seconds() -> SettingType:
     return decimal(0, "a number of seconds", "SECONDS")
 
 
-def choice(*choices: str) -> Kind:
+def choice(*choices: str) -> SettingType:
     def parse(text: str) -> str:
         if text not in choices:
             raise ValueError(f"accepted are {', '.join(choices)}")
         return text
 
-    return Kind(parse, "|".join(choices))
+    return SettingType(parse, "|".join(choices))
 
 
-def text(metavar: str) -> Kind:
-    return Kind(str, metavar)
+def text(metavar: str) -> SettingType:
+    return SettingType(str, metavar)
 
 
-def texts(metavar: str) -> Kind:
+def texts(metavar: str) -> SettingType:
     """Several values: the flag is repeated, the variable separates them by commas."""
 
     def parse(text: str) -> tuple[str, ...]:
@@ -89,10 +104,10 @@ def texts(metavar: str) -> Kind:
             raise ValueError("a value between commas is empty; non-empty values are accepted")
         return values
 
-    return Kind(parse, metavar, is_list=True)
+    return SettingType(parse, metavar, is_list=True)
 
 
-def origins() -> Kind:
+def origins() -> SettingType:
     """Web origins: scheme, host, port unless it is the scheme's own."""
     several = texts("ORIGIN")
 
@@ -105,25 +120,25 @@ def origins() -> Kind:
     return replace(several, parse=parse)
 
 
-def metric_aliases() -> Kind:
+def metric_aliases() -> SettingType:
     """Pairs of another name and the gauge it is of."""
     several = texts("NAME=GAUGE")
     return replace(several, parse=lambda text: tuple(map(parse_alias, several.parse(text))))
 
 
-def secrets(metavar: str) -> Kind:
+def secrets(metavar: str) -> SettingType:
     """Several values that are kept as their hashes alone."""
     several = texts(metavar)
     return replace(several, parse=lambda text: tuple(map(hash_of, several.parse(text))), is_secret=True)
 
 
-def switch() -> Kind:
+def switch() -> SettingType:
     def parse(text: str) -> bool:
         if text.lower() not in _TRUE + _FALSE:
             raise ValueError(f"accepted are {', '.join(_TRUE + _FALSE)}")
         return text.lower() in _TRUE
 
-    return Kind(parse, "", is_flag=True)
+    return SettingType(parse, "", is_flag=True)
 
 
 def parse_bytes(text: str) -> int:
@@ -135,11 +150,19 @@ def parse_bytes(text: str) -> int:
     return int(float(number) * (1024 if binary else 1000) ** _POWERS[unit.lower()])
 
 
-def byte_size() -> Kind:
+def byte_size() -> SettingType:
     def parse(text: str) -> int:
         size = parse_bytes(text)
         if size < 1:
             raise ValueError("a size of at least one byte is accepted")
         return size
 
-    return Kind(parse, "BYTES")
+    return SettingType(parse, "BYTES")
+
+
+def format_bytes(size: int) -> str:
+    """A size in the largest binary unit that keeps it whole: 1073741824 -> 1GiB."""
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if size >= 1024**power and size % 1024**power == 0:
+            return f"{size // 1024**power}{unit}"
+    return str(size)

@@ -26,7 +26,7 @@ class EngineConfig:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     """Token budget of one step."""
-    max_look_tokens: int | None = None
+    max_capture_tokens: int | None = None
     """Of that, most for what only looks inside while text is generated; `Engine.from_folder` chooses by the device."""
     kv_cache_bytes: int | None = None
     """On each of the worker's devices; None lets the engine choose from the memory that is free."""

@@ -69,12 +69,12 @@ class Engine:
             SchedulerConfig(
                 max_num_seqs=config.max_num_seqs,
                 max_num_batched_tokens=config.max_num_batched_tokens,
-                max_look_tokens=config.max_look_tokens,
+                max_capture_tokens=config.max_capture_tokens,
                 enable_prefix_caching=config.enable_prefix_caching,
             ),
             self._blocks,
         )
-        self._capture_budget = CaptureBudget(config.max_look_tokens) if config.max_look_tokens else None
+        self._capture_budget = CaptureBudget(config.max_capture_tokens) if config.max_capture_tokens else None
         self._prompt_budget = PromptBudget()
         live = weights_of(model)
         self._weight_queries = WeightQueries(
@@ -130,7 +130,7 @@ class Engine:
         num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
         cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
         Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
-        config = replace(config, max_look_tokens=config.max_look_tokens or _CAPTURE_TOKENS[device.type])
+        config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
         warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
         if ranks is not None:
             ranks.settle(config.worker_memory)

@@ -29,7 +29,7 @@ from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
 from server.engine.memory.mapped_libraries import let_go_of_libraries
 from server.engine.memory.memory_limit import free_host_memory
-from server.http.connection import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
+from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lifecycle.drain import DrainServer
 from server.lifecycle.supervisor import Process, Supervisor, prepare_environment
 from server.worker.litserve_api import ENGINE_FACTORY, EngineApi, freeze_garbage

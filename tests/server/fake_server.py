@@ -12,12 +12,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.cli import build_parser, fail
-from server.config.settings import SettingsError, from_arguments
+from server.config.command_line import from_arguments
+from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_handle import RequestHandle
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.http.connection import ConnectionEvents
+from server.http.connection_limits import ConnectionEvents
 from server.http.errors import ApiError, error_json, install_error_handlers
 from server.lifecycle import processes
 from server.observability.access_log import RequestLog

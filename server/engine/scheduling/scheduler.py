@@ -59,13 +59,13 @@ class SchedulerConfig:
     """Most sequences running at once."""
     max_num_batched_tokens: int = 2048
     """The token budget of a step."""
-    max_look_tokens: int | None = None
+    max_capture_tokens: int | None = None
     """Of that budget, for all that only looks inside while tokens are generated; None is no such bound."""
     enable_prefix_caching: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_look_tokens is not None and self.max_look_tokens < 1:
-            raise ValueError(f"max_look_tokens is {self.max_look_tokens}; at least 1 is needed")
+        if self.max_capture_tokens is not None and self.max_capture_tokens < 1:
+            raise ValueError(f"max_capture_tokens is {self.max_capture_tokens}; at least 1 is needed")
         if self.max_num_seqs < 1:
             raise ValueError(f"max_num_seqs is {self.max_num_seqs}; at least 1 is needed")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -241,13 +241,13 @@ class Scheduler:
     def schedule(self, capture_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
-        look_tokens: most tokens of looks, should text run in this step; None is `max_look_tokens`.
+        capture_tokens: most tokens of captures, should text run in this step; None is `max_capture_tokens`.
         prompt_tokens: tells the most tokens of prompts beside decodes; None is no such bound.
         """
         chunks, prefills = self._schedule_decodes()
         num_decodes = len(chunks)
         has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
-        allowed = self.config.max_look_tokens if capture_tokens is None else capture_tokens
+        allowed = self.config.max_capture_tokens if capture_tokens is None else capture_tokens
         step = _StepPlan(chunks, allowed if has_text else None)
         budget = self.config.max_num_batched_tokens - num_decodes
         line = self._line(step, prefills) if budget else []
@@ -407,7 +407,7 @@ class Scheduler:
         """
         if step.capture_room == 0:
             return False
-        if self.config.max_look_tokens is None or not self._num_texts:
+        if self.config.max_capture_tokens is None or not self._num_texts:
             return True
         return sum(seq.only_captures for seq in self._running) < max(1, self.config.max_num_seqs // 4)
 

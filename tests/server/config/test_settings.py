@@ -9,19 +9,15 @@ from hypothesis import strategies as st
 
 from model.kernels.library import LEVEL_VARIABLE, LIBRARY_VARIABLE
 from server.auth.keys import hash_of
-from server.config.setting_types import parse_bytes
-from server.config.settings import (
-    Settings,
-    SettingsError,
+from server.config.command_line import (
     add_arguments,
     deprecations,
-    flag_name,
-    format_bytes,
     from_arguments,
-    setting_names,
     settings_table,
     unknown_variables,
 )
+from server.config.setting_types import format_bytes, parse_bytes
+from server.config.settings import Settings, SettingsError, flag_name, setting_names
 
 
 def read(*argv: str, **environ: str) -> Settings:
@@ -169,6 +165,32 @@ def test_no_compile_stands_for_torch_and_plain_graphs_and_is_said_to_go(
     (line,) = deprecations(settings)
     assert all(part in line for part in ("--no-compile", "1.0", "--kernels torch --cuda-graphs plain"))
     assert deprecations(read("--kernels", "torch", "--cuda-graphs", "plain")) == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [
+        (["--max-look-tokens", "48"], {}),
+        ([], {"LIGHTWELL_MAX_LOOK_TOKENS": "48"}),
+        (["--max-capture-tokens", "48"], {"LIGHTWELL_MAX_LOOK_TOKENS": "48"}),
+    ],
+)
+def test_the_older_name_of_capture_tokens_is_understood_and_is_said_to_go(
+    argv: list[str], environ: dict[str, str]
+) -> None:
+    settings = read(*argv, **environ)
+    assert settings.engine_config(Path("folder")).max_capture_tokens == 48
+    (line,) = deprecations(settings)
+    assert all(part in line for part in ("--max-look-tokens", "1.0", "--max-capture-tokens"))
+    assert unknown_variables(environ) == []
+
+
+def test_the_name_of_capture_tokens_warns_of_nothing_and_does_not_go_with_another_number_by_the_older() -> None:
+    settings = read("--max-capture-tokens", "48")
+    assert settings.engine_config(Path("folder")).max_capture_tokens == 48
+    assert deprecations(settings) == []
+    with pytest.raises(SettingsError, match=r"--max-look-tokens 32.*--max-capture-tokens.*48; give one"):
+        read("--max-capture-tokens", "48", LIGHTWELL_MAX_LOOK_TOKENS="32")
 
 
 def test_variables_that_the_kernels_read_are_known() -> None:

@@ -86,7 +86,7 @@ def test_chunks_change_nothing(model: Transformer, crowd: list[EngineRequest]) -
 def test_looks_that_get_little_of_each_step_beside_text_change_nothing(
     model: Transformer, crowd: list[EngineRequest]
 ) -> None:
-    assert_same(run(build(model, max_look_tokens=3), crowd), alone(model, crowd))
+    assert_same(run(build(model, max_capture_tokens=3), crowd), alone(model, crowd))
 
 
 def test_prefix_hits_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:

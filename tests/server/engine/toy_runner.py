@@ -83,7 +83,7 @@ def scheduler(
     config = SchedulerConfig(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
-        max_look_tokens=capture_tokens,
+        max_capture_tokens=capture_tokens,
         enable_prefix_caching=caching,
     )
     return Scheduler(config, BlockManager(num_blocks, block_size))

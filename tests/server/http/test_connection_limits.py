@@ -12,14 +12,8 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from server.http.connection import (
-    MAX_HEAD_BYTES,
-    SPARE_CONNECTIONS,
-    ConnectionEvents,
-    ConnectionLimits,
-    HttpProtocol,
-    http_protocol,
-)
+from server.http.connection import MAX_HEAD_BYTES, HttpProtocol
+from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from tests.server.bare_server import app, exchange, serving
 
 SEND_TIMEOUT = 1.0

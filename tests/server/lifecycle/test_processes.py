@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from server.config.settings import Settings
-from server.http.connection import ConnectionEvents
+from server.http.connection_limits import ConnectionEvents
 from server.lifecycle import processes
 
 

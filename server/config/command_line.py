@@ -1,0 +1,109 @@
+"""Offers the settings to operators: flags and help, warnings of misspelt or deprecated names, the reference's table.
+
+All of it follows from `server.config.settings`. It never knows what a setting means.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from server.config.setting_types import SettingType, format_bytes
+from server.config.settings import (
+    ENV_PREFIX,
+    Settings,
+    SettingsError,
+    flag_name,
+    is_service_link,
+    setting_names,
+    variable_name,
+)
+
+_OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
+"""Variables that `model.kernels.library` reads, in whatever program computes with it; no setting has these names."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give the parser one flag per setting. Values stay text: `Settings.from_sources` reads and checks them."""
+    parser.add_argument("model_argument", nargs="?", metavar="MODEL", help=_help("model"))
+    add_flags(parser, setting_names())
+
+
+def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """Give the parser the flags of these settings."""
+    for setting in dataclasses.fields(Settings):
+        if setting.name not in names:
+            continue
+        setting_type: SettingType = setting.metadata["type"]
+        options: dict[str, Any] = {"dest": setting.name, "help": _help(setting.name), "default": None}
+        if setting_type.is_flag:
+            options["action"] = "store_true"
+        else:
+            options["metavar"] = setting_type.metavar
+            if setting_type.is_list:
+                options["action"] = "append"
+        parser.add_argument(flag_name(setting.name), **options)
+
+
+def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+    """Read the settings from what the parser of `add_arguments` read, and the environment. Raises SettingsError."""
+    flags: dict[str, Any] = {name: getattr(arguments, name) for name in setting_names()}
+    positional = arguments.model_argument
+    if positional is not None and flags["model"] not in (None, positional):
+        raise SettingsError(f"MODEL {positional!r} and --model {flags['model']!r} differ; give one of them")
+    flags["model"] = flags["model"] if positional is None else positional
+    return Settings.from_sources(flags, environ)
+
+
+def shown_default(name: str) -> str:
+    """The default as a person would write it."""
+    setting = Settings.__dataclass_fields__[name]
+    if setting.metadata["shown_default"] is not None:
+        return str(setting.metadata["shown_default"])
+    if setting.metadata["type"].metavar == "BYTES":
+        return format_bytes(cast("int", setting.default))
+    if isinstance(setting.default, bool):
+        return "off"
+    return f"{setting.default:g}" if isinstance(setting.default, float) else str(setting.default)
+
+
+def _help(name: str) -> str:
+    text = Settings.__dataclass_fields__[name].metadata["help"]
+    return f"{text} [{variable_name(name)}; default: {shown_default(name)}]".replace("%", "%%")
+
+
+def settings_table() -> str:
+    """The table of settings in docs/reference.md, in Markdown."""
+    lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
+    for setting in dataclasses.fields(Settings):
+        setting_type: SettingType = setting.metadata["type"]
+        value = f" {setting_type.metavar}" if setting_type.metavar else ""
+        flag = f"`{flag_name(setting.name)}{value}`".replace("|", "\\|")
+        meaning = setting.metadata["help"].replace("|", "\\|")
+        lines.append(f"| {flag} | `{variable_name(setting.name)}` | {shown_default(setting.name)} | {meaning} |")
+    return "\n".join(lines)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """`LIGHTWELL_*` variables that nothing reads, most likely misspelt ones."""
+    known = _OTHER_VARIABLES | {variable_name(name) for name in setting_names()}
+    return sorted(
+        name
+        for name, value in environ.items()
+        if name.startswith(ENV_PREFIX)
+        and name not in known
+        and not name.startswith(("LIGHTWELL_PORT_", "LIGHTWELL_SERVICE_"))
+        and not is_service_link(value)
+    )
+
+
+def deprecations(settings: Settings) -> list[str]:
+    """Warnings, a line each, of deprecated settings that were given."""
+    lines = []
+    if settings.no_compile:
+        lines.append(
+            "--no-compile goes with 1.0; it stands for --kernels torch --cuda-graphs plain, which say the same"
+        )
+    if settings.max_look_tokens is not None:
+        lines.append("--max-look-tokens goes with 1.0; it is called --max-capture-tokens now")
+    return lines

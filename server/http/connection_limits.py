@@ -1,0 +1,237 @@
+"""Ends connections of clients that do not send their requests, do not read their answers, or are too many.
+
+Knows nothing of routes and of what is answered. What any connection may send is in `server.http.connection`.
+"""
+
+import asyncio
+import fcntl
+import logging
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from server.http.connection import HttpProtocol
+from server.http.errors import ApiError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+MIN_BODY_RATE = 16 * 1024
+"""Bytes of a body that earn its client another second."""
+SPARE_CONNECTIONS = 32
+"""Connections beyond `max_connections`: for probes, and for telling the others that there are too many."""
+_SPARE_HEAD_TIMEOUT = 1.0
+"""Seconds for the head of a request on a spare connection."""
+_CHECKS_PER_TIMEOUT = 4
+"""How often within a timeout a connection is checked: a slow one ends up to a quarter of it later."""
+
+
+def _ignore() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What clients may do with their connections. Times are in seconds; 0 is no limit."""
+
+    send_timeout: float = 0.0
+    """Time in which a client may take nothing of its answer."""
+    receive_timeout: float = 0.0
+    """Time for the head of a request, and for its body, which gets a second more for each MIN_BODY_RATE bytes."""
+    max_connections: int = 0
+    spare_paths: tuple[bytes, ...] = ()
+    """Beginnings of paths that are answered beyond `max_connections` too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionEvents:
+    """Functions that are called when a connection is ended here, one for each reason."""
+
+    on_stalled: Callable[[], None] = _ignore
+    """The client took nothing of its answer."""
+    on_slow: Callable[[], None] = _ignore
+    """The client did not send its request in time."""
+    on_refused: Callable[[], None] = _ignore
+    """There were too many connections."""
+
+
+class CountedHttpProtocol(HttpProtocol):
+    """Refused with 503 when there are more than `max_connections`; a few more are kept for probes."""
+
+    def __init__(self, *args: Any, limits: ConnectionLimits, events: ConnectionEvents, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self._events = events
+        self._spare_end: asyncio.TimerHandle | None = None
+        """The end of the time in which a spare connection's request must be known; None for any other connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        num_over = len(self.connections) - self._limits.max_connections
+        if self._limits.max_connections and num_over > SPARE_CONNECTIONS:
+            self._refuse_connection(lingers=False)
+        elif self._limits.max_connections and num_over > 0:
+            self._spare_end = self.loop.call_later(_SPARE_HEAD_TIMEOUT, self._refuse_connection)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._take_spare_end()
+        super().connection_lost(exc)
+
+    def on_headers_complete(self) -> None:
+        is_spare = self._take_spare_end()
+        path = self.url.removeprefix(self.root_path.encode())
+        if is_spare and not path.startswith(self._limits.spare_paths):
+            self._refuse_connection()
+            return
+        super().on_headers_complete()
+        if is_spare and not self._is_refused:
+            self.cycle.keep_alive = False
+
+    def _take_spare_end(self) -> bool:
+        """Whether this is a spare connection whose request is not known yet; if so, cancel the end of its time."""
+        if self._spare_end is None:
+            return False
+        self._spare_end.cancel()
+        self._spare_end = None
+        return True
+
+    def _refuse_connection(self, *, lingers: bool = True) -> None:
+        self._events.on_refused()
+        limit = self._limits.max_connections
+        message = f"More than {limit} connections are open; at most {limit} are accepted (--max-connections)."
+        self._refuse(Unavailable(message, code="too_many_connections", retry_after=1), lingers=lingers)
+
+
+class WatchedHttpProtocol(CountedHttpProtocol):
+    """Ends its connection when the client does not send its request, or take its answer, in time.
+
+    Sending: the head has `receive_timeout` seconds, the body as many and one more for each MIN_BODY_RATE bytes that
+    came. While the application does not read what came, or answers the request before, nobody waits for the client.
+
+    Taking: what waits is what this process and the kernel hold; taken is what the client's machine acknowledged. While
+    an answer is written faster than it is taken, the writer rests, and an answer that is complete grows no more: in
+    both states the bytes can only become fewer. In any other the server itself is what the client waits for.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        timeouts = [limit for limit in (self._limits.send_timeout, self._limits.receive_timeout) if limit]
+        self._interval = min(timeouts) / _CHECKS_PER_TIMEOUT
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._unsent = 0
+        self._taken_at = self.loop.time()
+        self._awaited_since: float | None = self.loop.time()
+        """When the part of a request that is to come now was first waited for; None between requests."""
+        self._came = 0
+        """Bytes of that part that came, if it is a body."""
+        self._next_check = self.loop.call_later(self._interval, self._check)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._next_check.cancel()
+        super().connection_lost(exc)
+
+    # ---- what the client sends
+
+    def data_received(self, data: bytes) -> None:
+        is_between = self.cycle is not None and self.cycle.response_complete
+        if self._awaited_since is None and is_between:
+            self._await_next()  # also of blank lines, which are no request and end uvicorn's own wait for one
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_next()
+
+    def on_headers_complete(self) -> None:
+        self._await_next()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._is_refused and not self.cycle.response_complete:
+            self._came += len(body)  # what nobody wants any more earns no more time
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._awaited_since = None
+        super().on_message_complete()
+
+    def _await_next(self) -> None:
+        self._awaited_since, self._came = self.loop.time(), 0
+
+    # ---- what the transport and the application say
+
+    def resume_writing(self) -> None:
+        """The client took enough for the next piece to be written."""
+        super().resume_writing()
+        self._taken_at = self.loop.time()
+
+    def on_response_complete(self) -> None:
+        """More may wait now than at the last check."""
+        super().on_response_complete()
+        self._taken_at = self.loop.time()
+
+    # ---- the checks
+
+    def _check(self) -> None:
+        if self._is_stalled():
+            logger.warning(
+                "closed the connection of %s: it took nothing of its answer for %g s, %d bytes waited (--send-timeout)",
+                self._client_name(),
+                self._limits.send_timeout,
+                self._unsent,
+            )
+            self._events.on_stalled()
+            self.transport.abort()
+        elif self._is_slow():
+            self._end_slow()
+        else:
+            self._next_check = self.loop.call_later(self._interval, self._check)
+
+    def _is_stalled(self) -> bool:
+        now, before, self._unsent = self.loop.time(), self._unsent, self._count_unsent()
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        if not self._unsent or self._unsent < before or (is_answering and not self.flow.write_paused):
+            self._taken_at = now
+        return bool(self._limits.send_timeout) and now - self._taken_at >= self._limits.send_timeout
+
+    def _is_slow(self) -> bool:
+        if not self._limits.receive_timeout or self._awaited_since is None:
+            return False
+        if self.flow.read_paused or self._is_behind():
+            self._await_next()
+        return self.loop.time() - self._awaited_since >= self._limits.receive_timeout + self._came / MIN_BODY_RATE
+
+    def _end_slow(self) -> None:
+        """Answer 408, unless the client said nothing at all, or has an answer already."""
+        part = "head" if self._in_head else "body"
+        logger.info(
+            "closed the connection of %s: the %s of its request did not come in time (--receive-timeout)",
+            self._client_name(),
+            part,
+        )
+        self._events.on_slow()
+        is_answered = not self._in_head and self.cycle.response_started
+        if is_answered or (self._in_head and not self._head_bytes):
+            self.transport.abort()
+            return
+        more = "" if self._in_head else f", and one more for each {MIN_BODY_RATE} bytes"
+        message = f"The {part} of the request came too slowly; {self._limits.receive_timeout:g} s are accepted{more}."
+        self._refuse(ApiError(408, message, "timeout_error", code="request_timeout"))
+
+    def _client_name(self) -> str:
+        return "a client" if self.client is None else ":".join(map(str, self.client))
+
+    def _count_unsent(self) -> int:
+        """Bytes in this process and in the kernel (tcp(7), SIOCOUTQ) that the client's machine has not acknowledged."""
+        in_kernel = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
+        return int(self.transport.get_write_buffer_size() + struct.unpack("i", in_kernel)[0])
+
+
+def http_protocol(limits: ConnectionLimits, events: ConnectionEvents) -> Callable[..., HttpProtocol]:
+    """The protocol of a server with these limits; `events` are called when one is met."""
+    is_watched = limits.send_timeout or limits.receive_timeout
+    return partial(WatchedHttpProtocol if is_watched else CountedHttpProtocol, limits=limits, events=events)
