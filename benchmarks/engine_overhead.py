@@ -149,7 +149,7 @@ def measure(
 class WithoutCaptures(ModelRunner):
     """Asks nobody what is to be looked at, and hands nothing out."""
 
-    def _looks(self, *unused: object) -> tuple[None, dict[int, Any]]:
+    def _hooks(self, *unused: object) -> tuple[None, dict[int, Any]]:
         return None, {}
 
     def _read_logits(self, *unused: object) -> None:

@@ -74,7 +74,3 @@ class Mlp:
         """Return the input of `down`: x [rows, d] -> [rows, ff]."""
         up = self.up(x)
         return up if self.gate is None else gated(up, self.gate, batch_invariant=self._batch_invariant)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the feed-forward's output: x [rows, d] -> [rows, d]."""
-        return self.down(self.hidden(x))

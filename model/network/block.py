@@ -24,6 +24,7 @@ class Sublayer(Protocol):
 class Residual:
     """A sublayer f on the residual stream: of_sum(x + after(f(before(x)))); each norm is optional.
 
+    A call returns what is added to x, and `add` adds it.
     Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
     """
 
@@ -38,15 +39,16 @@ class Residual:
     after: Norm | None = None
     of_sum: Norm | None = None
 
-    def added(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Return what is added to the residual stream x [T, d]."""
+    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return what is added to the residual stream: x [T, d] -> [T, d]."""
         y = self.f(_normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
         y = _normed(self.after, second, y, layer_hooks)
         return y if layer_hooks is None else layer_hooks(self.out, y)
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        x = _normed(self.of_sum, self.norm, x + self.added(x, step, layer_hooks), layer_hooks)
+    def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Return the stream [T, d] with y [T, d] added to x [T, d]."""
+        x = _normed(self.of_sum, self.norm, x + y, layer_hooks)
         return x if layer_hooks is None else layer_hooks(self.stream, x)
 
 
@@ -80,13 +82,13 @@ class Block:
         if layer_hooks is not None:
             x = layer_hooks("hook_resid_pre", x)
         if self.parallel:
-            attention = self.attention.added(x, step, layer_hooks)
-            x = self.mlp.added(x, step, layer_hooks) + attention + x
+            attention = self.attention(x, step, layer_hooks)
+            x = self.mlp(x, step, layer_hooks) + attention + x
             return x if layer_hooks is None else layer_hooks("hook_resid_post", x)
-        x = self.attention(x, step, layer_hooks)
+        x = self.attention.add(self.attention(x, step, layer_hooks), x, layer_hooks)
         if self.cross is not None:
-            x = self.cross(x, step, layer_hooks)
-        return self.mlp(x, step, layer_hooks)
+            x = self.cross.add(self.cross(x, step, layer_hooks), x, layer_hooks)
+        return self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Run only as far as the queries, keys and values of the residual stream x [T, d], and what hooks read of them:

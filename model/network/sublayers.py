@@ -91,19 +91,19 @@ class SelfAttention:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
-        q = self._enter(x, step, layer_hooks)
+        q = self._write(self.qkv(x), step, layer_hooks)
         key_range = step.batch.key_range(self.causal, self.window)
         return self.heads(q, step, key_range, layer_hooks, cross=False)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, hand out what hooks read of the scores, and do no more."""
-        q = self._enter(x, step, layer_hooks)
+        q = self._write(self.qkv(x), step, layer_hooks)
         if layer_hooks is not None:
             self.heads.show(q, step, step.batch.key_range(self.causal, self.window), layer_hooks)
 
-    def _enter(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Write keys and values of x [T, d] to the cache; return the rotated queries [T, H, D]."""
-        qkv = self.qkv(x).view(len(x), -1, self.head_dim)  # [T, H + 2K, D]
+    def _write(self, qkv: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+        """Write the keys and values of qkv [T, (H + 2K) D] to the cache; return the rotated queries [T, H, D]."""
+        qkv = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2K, D]
         if layer_hooks is not None:
             qkv = self._hook_parts(qkv, layer_hooks)
         if self.q_norm is not None and self.k_norm is not None:
@@ -179,10 +179,10 @@ class Feedforward:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the mlp's output: x [T, d] -> [T, d]."""
-        if layer_hooks is None or not layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
-            return self.mlp(x)
-        hidden = self._hook_before(x, self.mlp.hidden(x), layer_hooks)
-        return self.mlp.down(layer_hooks("mlp.hook_post", hidden))
+        hidden = self.mlp.hidden(x)  # [T, ff]
+        if layer_hooks is not None and layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
+            hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, layer_hooks))
+        return self.mlp.down(hidden)
 
     def _hook_before(self, x: torch.Tensor, hidden: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
         """Hand out the points before the activation, which the fused product does not keep: they are computed again for

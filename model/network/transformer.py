@@ -67,7 +67,6 @@ class Transformer:
     def device(self) -> torch.device:
         return self.tokens.device
 
-    @torch.inference_mode()
     def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
         """Run one step of the (causal) decoder: every row through the layers that its span needs.
 
@@ -79,7 +78,8 @@ class Transformer:
         """
         if self.decoder is None:
             raise ValueError(f"{self.config.architecture} has no decoder; encode() runs it")
-        return self.decoder(batch, cache.layers, hooks)
+        with torch.inference_mode():  # a decorator would be one more call between a step and its products
+            return self.decoder(batch, cache.layers, hooks)
 
     @torch.inference_mode()
     def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:

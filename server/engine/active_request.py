@@ -1,16 +1,27 @@
-"""One request while the engine has it: what it found, its clock, and the words it is told.
+"""Requests while the engine has them: what each found, its clock, and the words it is told; and all of them together.
 
-Knows what a step gave; neither queue nor network.
+Knows what a step gave; decides nothing.
 """
 
+import logging
 import time
 from dataclasses import dataclass, replace
 
+from model.network.transformer import Transformer
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import StepResult
+from server.engine.info import stacks_of
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import EngineRequest
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequence import Sequence
+
+logger = logging.getLogger(__name__)
+
+
+class NoCaptureMemory(Exception):
+    """There is no memory for what a request captures. It has not begun."""
 
 
 @dataclass(slots=True)
@@ -74,6 +85,75 @@ class ActiveRequest:
         """Its last word, if it did not complete."""
         timing = replace(self.timing, finished=time.monotonic())
         return RequestOutput(uid=self.sequence.uid, finish_reason=reason, error=error, timing=timing)
+
+
+class ActiveRequests(dict[int, ActiveRequest]):
+    """All requests that have begun, by uid. Each is known here and to the scheduler, or to neither."""
+
+    def __init__(self, scheduler: Scheduler, model: Transformer) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self._model = model
+        self._stacks = stacks_of(model.config)
+
+    def begin(self, request: EngineRequest) -> None:
+        """Queue a request, and make room for what it captures.
+
+        Raises NoCaptureMemory where there is none, ValueError when it cannot run: too long for the cache, an empty
+        prompt, a token that the network lacks, a uid in use, or an intervention that makes no sense. Nothing has
+        changed then, nor after any other exception.
+        """
+        self._check_tokens(request)
+        seq = Sequence(request, self._stacks)
+        self._scheduler.add(seq)
+        try:
+            captures = RequestCaptures.of(seq, self._model)
+        except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
+            self._scheduler.finish(seq, "memory")
+            raise NoCaptureMemory(f"no memory for what it captures: {error}") from error
+        except Exception:
+            self._scheduler.finish(seq, "error")
+            raise
+        self[request.uid] = ActiveRequest(seq, captures, Timing(request.arrival_time))
+
+    def _check_tokens(self, request: EngineRequest) -> None:
+        """Raise ValueError for a token that the network lacks: on a GPU it would end the worker."""
+        size = self._model.config.vocab_size
+        for ids in (request.prompt_token_ids, request.encoder_token_ids):
+            if ids and not 0 <= min(ids) <= max(ids) < size:
+                wrong = next(token for token in ids if not 0 <= token < size)
+                raise ValueError(f"request {request.uid}: there is no token {wrong}; 0 to {size - 1} are accepted")
+
+    @property
+    def gathering(self) -> list[int]:
+        """Uids of those that hold memory for their answers."""
+        return [uid for uid, active in self.items() if active.is_gathering]
+
+    def captures_of(self, schedule: Schedule, now: float) -> dict[int, RequestCaptures]:
+        """Return the captures of all in a step, by uid, and note when each was in one first.
+
+        now: CLOCK_MONOTONIC seconds.
+        """
+        captures: dict[int, RequestCaptures] = {}
+        for seq in schedule.sequences:
+            active = self[seq.uid]
+            captures[seq.uid] = active.captures
+            if active.timing.scheduled is None:
+                active.timing = replace(active.timing, scheduled=now)
+        return captures
+
+    def withdraw(self, uid: int) -> EngineRequest:
+        """Take back a request that has told its client nothing yet; all it holds is free at once."""
+        seq = self.pop(uid).sequence
+        self._scheduler.finish(seq, "memory")
+        named = {"request_id": seq.request.request_id}
+        logger.warning("memory is short: request %d waits to begin anew", uid, extra={"fields": named})
+        return seq.request
+
+    def end(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
+        """End a request before it is complete; its blocks are free at once. Returns its last word."""
+        self._scheduler.abort(uid, reason)
+        return self.pop(uid).ending(reason, error)
 
 
 def unbegun(request: EngineRequest, reason: FinishReason, error: str | None = None) -> RequestOutput:

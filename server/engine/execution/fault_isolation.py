@@ -14,7 +14,7 @@ from server.engine.execution.model_runner import StepResult
 from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.failure import Failure, failure_of
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.scheduling.scheduler import Schedule
+from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk, Sequence
 
 logger = logging.getLogger(__name__)
@@ -47,25 +47,24 @@ def run_isolated(
     """
     everyone = schedule.sequences
     try:
-        step = _Attempt(runner, schedule, captures, check)
+        isolation = _Isolation(runner, schedule, captures, check)
     except Exception as error:  # what takes a failed pass back needs memory too
         return _all_short(everyone, error)
     try:
-        whole = step.attempt(everyone)
-        if isinstance(whole, StepResult):
-            return whole
-        result = StepResult()
-        runner.check()
-        with reserve():
-            step.isolate(everyone, whole, result)
-        runner.check()  # what fails late, as a GPU does, may have failed since
+        try:
+            return runner.run(schedule.chunks, captures, schedule.encodes, check)
+        except StepCancelled:
+            raise
+        except Exception as error:
+            failure = _logged(everyone, error)
+        # Not in the handler: the exception keeps alive whatever the failed pass held, and memory may be short.
+        return isolation.result(everyone, failure)
     except StepCancelled:
-        step.take_back(captures.keys())
+        isolation.take_back(captures.keys())
         raise
     except Exception as error:
-        step.take_back(captures.keys())
+        isolation.take_back(captures.keys())
         return _all_short(everyone, error)
-    return result
 
 
 def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepResult:
@@ -76,12 +75,26 @@ def _all_short(sequences: ReadOnlySequence[Sequence], error: Exception) -> StepR
     return StepResult(failures={seq.uid: failure for seq in sequences})
 
 
-class _Attempt:
-    """One step's work, of which any part can be tried."""
+def _logged(sequences: ReadOnlySequence[Sequence], error: Exception) -> Failure:
+    """Log the failure of a pass over these sequences, and return it."""
+    failure = failure_of(error)
+    if len(sequences) == 1:
+        (seq,) = sequences
+        named = {"request_id": seq.request.request_id}
+        logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
+    else:
+        num_requests = len(sequences)
+        logger.warning("a step over %d requests failed, and is run in halves: %s", num_requests, failure.message)
+    return failure
+
+
+class _Isolation:
+    """One step's work, of which any part can be taken back and run again."""
 
     def __init__(
         self, runner: Runner, schedule: Schedule, captures: Mapping[int, RequestCaptures], check: Callable[[], None]
     ) -> None:
+        """Note where each request's captures stand before the step."""
         self._runner = runner
         self._schedule = schedule
         self._captures = captures
@@ -90,32 +103,15 @@ class _Attempt:
             uid: found.mark() for uid, found in captures.items() if found.is_gathering
         }
 
-    def attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
-        """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
-        part, captures = self._schedule, self._captures
-        if len(sequences) < len(captures):
-            captures = {seq.uid: captures[seq.uid] for seq in sequences}
-            part = part.of(captures.keys())
-        try:
-            return self._runner.run(part.chunks, captures, part.encodes, self._check)
-        except StepCancelled:
-            raise
-        except Exception as error:
-            failure = failure_of(error)
-            if len(sequences) == 1:
-                (seq,) = sequences
-                named = {"request_id": seq.request.request_id}
-                logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
-            else:
-                num_requests = len(sequences)
-                logger.warning(
-                    "a step over %d requests failed, and is run in halves: %s", num_requests, failure.message
-                )
-        # Here and not in the handler: the exception kept alive whatever the failed pass held, and memory may be short.
-        self.take_back(captures.keys())
-        if failure.reason == "memory":
-            give_back_memory()
-        return failure
+    def result(self, everyone: ReadOnlySequence[Sequence], failure: Failure) -> StepResult:
+        """Return what the parts of the step give, once all of it together has failed. Raises what the runner raises."""
+        result = StepResult()
+        self._clean_up(self._captures.keys(), failure)
+        self._runner.check()
+        with reserve():
+            self._isolate(everyone, failure, result)
+        self._runner.check()  # what fails late, as a GPU does, may have failed since
+        return result
 
     def take_back(self, uids: Iterable[int]) -> None:
         """Forget what the step has handed out to these."""
@@ -123,15 +119,34 @@ class _Attempt:
             if uid in self._take_back:
                 self._take_back[uid]()
 
-    def isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
+    def _isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
         """Add to `result` what those give who fail only for their neighbours' sake, and the failures of the others."""
         if len(sequences) == 1:
             result.failures[sequences[0].uid] = failure
             return
         middle = len(sequences) // 2
         for half in (sequences[:middle], sequences[middle:]):
-            part = self.attempt(half)
+            part = self._attempt(half)
             if isinstance(part, StepResult):
                 result.add(part)
             else:
-                self.isolate(half, part, result)
+                self._isolate(half, part, result)
+
+    def _attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
+        """What the work of these gives, or why it gives nothing; what it had handed out is then taken back."""
+        captures = {seq.uid: self._captures[seq.uid] for seq in sequences}
+        part = self._schedule.of(captures.keys())
+        try:
+            return self._runner.run(part.chunks, captures, part.encodes, self._check)
+        except StepCancelled:
+            raise
+        except Exception as error:
+            failure = _logged(sequences, error)
+        self._clean_up(captures.keys(), failure)  # not in the handler either
+        return failure
+
+    def _clean_up(self, uids: Iterable[int], failure: Failure) -> None:
+        """Let go of what a failed pass has left behind."""
+        self.take_back(uids)
+        if failure.reason == "memory":
+            give_back_memory()

@@ -22,7 +22,7 @@ from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
 from server.engine.captures.window import Window
-from server.engine.execution.cuda_graphs import DecodeGraphs
+from server.engine.execution.cuda_graphs import DecodeGraphs, DecodePass
 from server.engine.failure import Failure
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
@@ -77,7 +77,6 @@ class ModelRunner:
         self.graphs = graphs
         self.sampler = Sampler(model.config.vocab_size, model.device)
 
-    @torch.inference_mode()
     def run(
         self,
         chunks: ReadOnlySequence[Chunk],
@@ -91,10 +90,26 @@ class ModelRunner:
         Raises what `check` raises, which is called between pieces of the work.
         """
         result = StepResult()
-        if encodes:
-            self._encode(encodes, captures, result, check)
-        if chunks:
-            self._decode(chunks, captures, result, check)
+        with torch.inference_mode():
+            if encodes:
+                self._encode(encodes, captures, result, check)
+            if chunks:
+                batch, placed = self._place(chunks, check)
+                asking = [
+                    at
+                    for at in placed
+                    if at.chunk.sequence.captures_attention or not captures[at.chunk.sequence.uid].is_empty
+                ]
+                hooks, row_sinks = self._hooks(asking, captures) if asking else (None, {})
+                passed = None if self.graphs is None else self.graphs.run(batch, hooks)
+                hidden = self.model.forward(batch, self.cache, hooks) if passed is None else passed.hidden
+                self._read(asking, hidden, captures, result, check)
+                self._sample(placed, hidden, passed, captures, result)
+                if passed is not None:
+                    passed.deliver()  # behind the sampling: the device had time for it meanwhile
+                    hooks = passed.hooks
+                result.attention_seconds += _seconds(hooks)
+                _take_rows(row_sinks, result)
         for uid, found in captures.items():
             if found.sinks and found.problem is not None:
                 result.failures[uid] = Failure("overflow", found.problem)
@@ -150,39 +165,13 @@ class ModelRunner:
         positions = np.arange(seq.num_cross_tokens)
         return np.array(seq.cross_block_table, np.int64)[positions // size] * size + positions % size
 
-    def _decode(
-        self, chunks: ReadOnlySequence[Chunk], captures: Mapping[int, RequestCaptures], result: StepResult, check: Check
-    ) -> None:
+    def _place(self, chunks: ReadOnlySequence[Chunk], check: Check) -> tuple[Batch, list[_Placed]]:
+        """The chunks as a batch, those that need most layers first, and where each lies in it."""
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
-        placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
-        asking = [
-            at for at in placed if at.chunk.sequence.captures_attention or not captures[at.chunk.sequence.uid].is_empty
-        ]
-        hooks, row_sinks = self._looks(asking, captures) if asking else (None, {})
-        passed = None if self.graphs is None else self.graphs.run(batch, hooks)
-        if passed is None:
-            hidden, logits = self.model.forward(batch, self.cache, hooks), None
-        else:
-            hidden, logits, hooks = passed.hidden, passed.logits, passed.hooks
-        for at in asking:
-            found = captures[at.chunk.sequence.uid]
-            if found.sinks:
-                _give_hidden(found, at.window, hidden)
-            if found.is_gathering:
-                self._read_logits(at, hidden, found, result, check)
-        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
-        if sampling:
-            self._sample(sampling, hidden, logits, captures, result)
-        if passed is not None:
-            passed.deliver()  # behind the sampling: the device had time for it meanwhile
-        result.attention_seconds += _seconds(hooks)
-        for uid, sink in row_sinks.items():
-            result.rows[uid] = sink.arrays()
-            if sink.problem is not None:
-                result.failures.setdefault(uid, Failure("overflow", sink.problem))
+        return batch, [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
-    def _looks(
+    def _hooks(
         self, asking: ReadOnlySequence[_Placed], captures: Mapping[int, RequestCaptures]
     ) -> tuple[Hooks | None, dict[int, RowSink]]:
         builder = HooksBuilder("decoder")
@@ -198,6 +187,22 @@ class ModelRunner:
                 row_sinks[seq.uid] = sink
                 builder.add_hook(sink.hook(Window(at.span, at.last_row, position, 1)))
         return builder.hooks(), row_sinks
+
+    def _read(
+        self,
+        asking: ReadOnlySequence[_Placed],
+        hidden: torch.Tensor,
+        captures: Mapping[int, RequestCaptures],
+        result: StepResult,
+        check: Check,
+    ) -> None:
+        """Hand out the hidden states and the prompt's logits that are asked for."""
+        for at in asking:
+            found = captures[at.chunk.sequence.uid]
+            if found.sinks:
+                _give_hidden(found, at.window, hidden)
+            if found.is_gathering:
+                self._read_logits(at, hidden, found, result, check)
 
     def _read_logits(
         self, at: _Placed, hidden: torch.Tensor, found: RequestCaptures, result: StepResult, check: Check
@@ -243,13 +248,17 @@ class ModelRunner:
 
     def _sample(
         self,
-        sampling: ReadOnlySequence[_Placed],
+        placed: ReadOnlySequence[_Placed],
         hidden: torch.Tensor,
-        logits: torch.Tensor | None,
+        passed: DecodePass | None,
         captures: Mapping[int, RequestCaptures],
         result: StepResult,
     ) -> None:
-        """hidden, logits: of every row of the batch, the latter where they are there already."""
+        """Choose a token for each sequence that needs one, from hidden [T, d] or the logits of a graph's pass."""
+        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
+        if not sampling:
+            return
+        logits = None if passed is None else passed.logits
         rows = [at.last_row for at in sampling]
         sequences = [at.chunk.sequence for at in sampling]
         changing = [i for i, seq in enumerate(sequences) if captures[seq.uid].patches]
@@ -279,8 +288,7 @@ class ModelRunner:
         ids = [sampled.token_id for sampled in scored]
         for seq, sampled in zip(sequences, scored, strict=True):
             if sampled.logprob is not None:
-                told = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
-                result.logprobs[seq.uid] = told
+                result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
         return ids, logits.gather(1, torch.tensor(ids, device=logits.device)[:, None])[:, 0].tolist()
 
     @staticmethod
@@ -322,6 +330,14 @@ def _span(chunk: Chunk) -> Span:
 
 def _seconds(hooks: Hooks | None) -> float:
     return 0.0 if hooks is None else hooks.attention_seconds
+
+
+def _take_rows(row_sinks: Mapping[int, RowSink], result: StepResult) -> None:
+    """Add the attention rows that chose each token to `result`."""
+    for uid, sink in row_sinks.items():
+        result.rows[uid] = sink.arrays()
+        if sink.problem is not None:
+            result.failures.setdefault(uid, Failure("overflow", sink.problem))
 
 
 def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -> None:

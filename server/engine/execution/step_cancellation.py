@@ -14,10 +14,11 @@ On CUDA nothing is asked: there the network runs ahead of the device, so an answ
 Standard library only.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 
-from server.engine.scheduling.scheduler import Schedule
+from server.engine.scheduling.schedule import Schedule
 
 ASK_INTERVAL = 0.001
 """Seconds between two looks at who has left. One costs a microsecond where nobody has."""
@@ -37,10 +38,12 @@ class CancellationCheck:
         next_deadline: float | None,
         *,
         must_complete: bool,
+        is_asking: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """new_aborts: uids that were aborted since it was last called. next_deadline: no sequence's is earlier,
-        CLOCK_MONOTONIC seconds. must_complete: the step before was given up though somebody wanted it.
+        CLOCK_MONOTONIC seconds. must_complete: the step before was given up though somebody wanted it. is_asking: if
+        not, the step runs to its end in any case.
         """
         self.aborted: set[int] = set()
         """Uids that were aborted during the step, in it or not."""
@@ -49,7 +52,7 @@ class CancellationCheck:
         self._next_deadline = next_deadline
         self._must_complete = must_complete
         self._clock = clock
-        self._ask_again = clock() + ASK_INTERVAL
+        self._ask_again = clock() + ASK_INTERVAL if is_asking else math.inf
 
     def __call__(self) -> None:
         if self._clock() < self._ask_again:

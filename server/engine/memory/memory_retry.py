@@ -11,14 +11,20 @@ begin anew.
 - While somebody is set aside, or has its second try, whoever comes and gathers waits behind it, or its turn might never
   come.
 
-So nobody is tried more than twice for its own sake. Knows requests by name and order; no bytes, no tensor. Standard
-library only.
+So nobody is tried more than twice for its own sake.
+
+The engine tells what happened and does as it is told: it withdraws, begins and ends requests. Knows requests by name
+and order; no bytes, no tensor. Standard library only.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from server.engine.failure import Failure
+from server.engine.memory.memory_limit import give_back_memory, reserve
+from server.engine.outputs import FinishReason
 from server.engine.request import EngineRequest
 
 _MOST_BLAMES = 2
@@ -30,13 +36,29 @@ class RetryDecision:
 
     ending: frozenset[int]
     requeued: frozenset[int]
-    """They are to be set aside."""
+    """They are to be withdrawn and added to those that wait."""
+    is_hopeless: bool = False
+    """Somebody ends for whom nobody could have made room: the next ones fare no better, unless the network still runs.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What becomes of a request that has waited: it begins, or ends for a reason."""
+
+    request: EngineRequest
+    ends: FinishReason | None = None
+    error: str | None = None
 
 
 class MemoryRetry:
-    """A line of requests that begin when there is room. Ask it what to do; it does nothing to the requests itself."""
+    """The requests that wait until there is room, and what becomes of each that finds no memory.
+
+    It changes no request but by what it answers: see `Turn`, `RetryDecision` and the methods that return a bool.
+    """
 
     def __init__(self) -> None:
+        self._let_answers_go: Callable[[], object] = lambda: None
         self._line: deque[EngineRequest] = deque()
         self._blames: Counter[int] = Counter()
         """How often each, in the line or begun again, was set aside for want of memory."""
@@ -68,8 +90,59 @@ class MemoryRetry:
         """Whether the request, which has begun, ends if it finds no memory."""
         return uid in self._blames
 
-    def decide(self, short: Collection[int], holders: Collection[int], scheduled: Collection[int]) -> RetryDecision:
-        """After a step over `scheduled`, in which `short` found no memory alone and `holders` gather still."""
+    def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
+        """Call it where memory is short: it returns when nothing holds answers of earlier steps any more, or when that
+        takes too long.
+        """
+        self._let_answers_go = let_answers_go
+
+    def free_memory(self) -> None:
+        """Give back to the system all that can be: answers that were told, and what steps have freed."""
+        self._let_answers_go()
+        give_back_memory()
+
+    def reserve(self) -> AbstractContextManager[None]:
+        """Return the context for a step: if somebody is tried again in it, it may take what is kept back for that."""
+        return reserve() if self.is_trying else nullcontext()
+
+    def run_with_reserve(self, check: Callable[[], None]) -> None:
+        """Run `check`, which raises when the network can do nothing any more, with all the memory that there is."""
+        self.free_memory()
+        with reserve():
+            check()
+
+    def wait_behind(self, request: EngineRequest) -> bool:
+        """A request that gathers has just come. Returns whether it waits here behind others, and must hold nothing."""
+        if not self.is_memory_short:
+            return False
+        self.add(request, is_to_blame=False)
+        return True
+
+    def wait_again(self, request: EngineRequest) -> bool:
+        """A request found no memory to begin, and holds nothing. Returns whether it waits here; if not, it ends."""
+        self.free_memory()
+        if self.is_last_try(request.uid):
+            return False
+        self.add(request)
+        return True
+
+    def should_withdraw(self, uid: int, failure: Failure, *, is_gathering: bool) -> bool:
+        """The answer of a begun request could not be put together. Returns whether it is to be withdrawn and added to
+        those that wait; if not, it ends.
+        """
+        return failure.reason == "memory" and is_gathering and not self.is_last_try(uid)
+
+    def decide(
+        self,
+        short: Collection[int],
+        holders: Collection[int],
+        scheduled: Collection[int],
+        *,
+        others_gather: bool = False,
+    ) -> RetryDecision:
+        """After a step over `scheduled`, in which `short` found no memory alone and `holders` gather still. Others
+        gather outside the steps, or do not.
+        """
         tried = self._retrying.intersection(scheduled)
         self._retrying -= tried
         ending = {uid for uid in short if (self.is_last_try(uid) if uid in holders else uid in tried)}
@@ -77,8 +150,9 @@ class MemoryRetry:
             self._blames.clear()
         asking = set(short) - ending - set(holders)
         self._retrying |= asking
-        requeued = set(holders) if asking else set(holders).intersection(short)
-        return RetryDecision(frozenset(ending), frozenset(requeued - ending))
+        requeued = (set(holders) if asking else set(holders).intersection(short)) - ending
+        is_hopeless = bool(ending) and requeued.issuperset(holders) and not others_gather
+        return RetryDecision(frozenset(ending), frozenset(requeued), is_hopeless)
 
     def add(self, request: EngineRequest, *, is_to_blame: bool = True) -> None:
         """Set a request aside: one that found no memory or left for those who did, or, not to blame for anything, one
@@ -87,6 +161,21 @@ class MemoryRetry:
         self._line.append(request)
         if is_to_blame:
             self._blames[request.uid] += 1
+
+    def turns(self, now: float, is_anyone_gathering: Callable[[], bool]) -> Iterator[Turn]:
+        """Before a step: take out, one by one, those that begin now and those that end instead. Each is to be done
+        before the next one is asked for. now: CLOCK_MONOTONIC seconds.
+        """
+        if self.is_trying:
+            self.free_memory()
+        for late in self.expired(now):
+            yield Turn(late, "deadline")
+        while (first := self.next(is_anyone_gathering)) is not None:
+            self.free_memory()
+            if self.has_had_its_tries(first.uid):
+                yield Turn(first, "memory", "no memory for it beside what others write")
+            else:
+                yield Turn(first)
 
     def next(self, is_anyone_gathering: Callable[[], bool]) -> EngineRequest | None:
         """Take the next one that may begin now; None when there is none, or it has to wait."""

@@ -73,6 +73,17 @@ class BlockManager:
     def num_blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def check_fits(self, seq: Sequence) -> None:
+        """Raise ValueError when even an empty cache could not hold all that `seq` may compute."""
+        num_tokens = seq.max_num_computed_tokens + seq.num_cross_tokens
+        num_needed = self.num_blocks_for(seq.max_num_computed_tokens) + self.num_blocks_for(seq.num_cross_tokens)
+        if num_needed > self.num_usable_blocks:
+            raise ValueError(
+                f"the request needs room for {num_tokens} tokens ({num_needed} blocks of "
+                f"{self.block_size}), but the KV cache holds {self.num_usable_blocks * self.block_size} tokens "
+                f"({self.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
+            )
+
     def match_prefix(self, seq: Sequence) -> int:
         """How many leading tokens of `seq` the cache holds and `seq` may take. Changes nothing but `seq.block_hashes`.
 

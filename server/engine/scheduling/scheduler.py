@@ -29,19 +29,17 @@ first request), then the order of arrival.
   earlier priorities keep coming for ever.
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from server.engine.outputs import FinishReason
 from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.capture_budget import StepWork
+from server.engine.scheduling.deadlines import Deadlines
 from server.engine.scheduling.fair_queue import FairQueue, RoundRobin
 from server.engine.scheduling.prompt_budget import PromptBound
+from server.engine.scheduling.schedule import Schedule, StepPlan
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
-
-__all__ = ["Chunk", "Schedule", "Scheduler", "SchedulerConfig"]
 
 _LOOKAHEAD = 128
 """Most waiting sequences that one step considers: the rest is too far behind to be admitted."""
@@ -51,8 +49,7 @@ _LOOKAHEAD = 128
 class SchedulerConfig:
     """Limits of a step.
 
-    Raises:
-        ValueError: a limit is below 1, or the token budget cannot give each sequence its token.
+    Raises ValueError when a limit is below 1, or the token budget cannot give each sequence its token.
     """
 
     max_num_seqs: int = 64
@@ -75,64 +72,6 @@ class SchedulerConfig:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """The work of one step."""
-
-    chunks: list[Chunk]
-    num_tokens: int
-    """The sum over the chunks and over what the encoder reads."""
-    encodes: list[Sequence] = field(default_factory=list)
-    """Whose encoder part runs in this step, before the chunks."""
-    has_text: bool = False
-    """Text was being generated when it was chosen, so looks were bounded."""
-    num_decodes: int = 0
-    """Chunks that are one more token of a stream."""
-
-    @property
-    def work(self) -> StepWork:
-        """How much of it is text, and how much looks."""
-        if self.num_tokens == self.num_decodes:
-            return StepWork(self.num_tokens, 0, only_decodes=True)
-        hooks = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_captures)
-        hooks += sum(len(seq.encoder_token_ids) for seq in self.encodes if seq.only_captures)
-        decodes = all(chunk.num_tokens == 1 for chunk in self.chunks if not chunk.sequence.only_captures)
-        return StepWork(self.num_tokens - hooks, hooks, decodes and not self.encodes)
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        """Each sequence that has work in this step, once."""
-        if not self.encodes:  # a sequence has one chunk at most
-            return [chunk.sequence for chunk in self.chunks]
-        found = {chunk.sequence.uid: chunk.sequence for chunk in self.chunks}
-        return list((found | {seq.uid: seq for seq in self.encodes}).values())
-
-    def of(self, uids: Collection[int]) -> "Schedule":
-        """The work of these; `num_tokens` stays that of the whole step."""
-        chunks = [chunk for chunk in self.chunks if chunk.sequence.uid in uids]
-        return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid in uids])
-
-    def without(self, uids: Collection[int]) -> "Schedule":
-        """The work of the others."""
-        return self.of({seq.uid for seq in self.sequences if seq.uid not in uids}) if uids else self
-
-
-@dataclass(slots=True)
-class _StepPlan:
-    """A step while it is being filled."""
-
-    chunks: list[Chunk]
-    capture_room: int | None
-    """Tokens that looks may still have; None where nothing bounds them."""
-    encodes: list[Sequence] = field(default_factory=list)
-    served: set[int] = field(default_factory=set)
-    """Uids of prompts that had their turn in this step."""
-    is_open: bool = True
-    """No one was turned away yet, for want of a seat or of blocks: until then others are admitted."""
-    is_whole: bool = True
-    """Only decodes have taken from the budget yet."""
-
-
 class Scheduler:
     """The queues. One step is `schedule`, the forward pass, `commit`; `add` and `abort` come between steps."""
 
@@ -143,7 +82,7 @@ class Scheduler:
         self._running = FairQueue()
         self._waiting = FairQueue()
         self._round_robin = RoundRobin()
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines()
         self._num_texts = 0
         """Unfinished sequences that generate."""
 
@@ -171,27 +110,17 @@ class Scheduler:
     def add(self, seq: Sequence) -> None:
         """Queue `seq` behind what its client has queued, and rank it among the others.
 
-        Raises:
-            ValueError: it could not fit into an empty cache, or its uid is in use.
+        Raises ValueError when it could not fit into an empty cache, or its uid is in use.
         """
         if self.get(seq.uid) is not None:
             raise ValueError(f"request uid {seq.uid} is already in use")
-        blocks = self.block_manager
-        num_needed = blocks.num_blocks_for(seq.max_num_computed_tokens) + blocks.num_blocks_for(seq.num_cross_tokens)
-        if num_needed > blocks.num_usable_blocks:
-            num_tokens = seq.max_num_computed_tokens + seq.num_cross_tokens
-            raise ValueError(
-                f"the request needs room for {num_tokens} tokens ({num_needed} blocks of "
-                f"{blocks.block_size}), but the KV cache holds {blocks.num_usable_blocks * blocks.block_size} tokens "
-                f"({blocks.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
-            )
+        self.block_manager.check_fits(seq)
         seq.rank = self._round_robin.rank(seq.request.priority, seq.request.client, self._waiting)
         self._waiting.add(seq)
         self._num_texts += seq.sampling_params is not None
-        if seq.request.deadline is not None:
-            heappush(self._deadlines, (seq.request.deadline, seq.uid))
-            if len(self._deadlines) > 2 * (self.num_running + self.num_waiting) + _LOOKAHEAD:
-                self._forget_deadlines_of_ended()
+        self._deadlines.add(seq)
+        if len(self._deadlines) > 2 * (self.num_running + self.num_waiting) + _LOOKAHEAD:
+            self._deadlines.keep(self.sequences)  # under load that never ends those of finished ones would gather
 
     def abort(self, uid: int, reason: FinishReason = "abort") -> Sequence | None:
         """End a sequence early and free its blocks at once. None when there is no such sequence (any more)."""
@@ -203,8 +132,7 @@ class Scheduler:
     def expired(self, now: float) -> list[Sequence]:
         """End every sequence whose deadline is at or before `now` (CLOCK_MONOTONIC seconds) and return them."""
         ended: list[Sequence] = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, uid = heappop(self._deadlines)
+        for deadline, uid in self._deadlines.take_expired(now):
             seq = self.get(uid)
             if seq is not None and seq.request.deadline == deadline:
                 self.finish(seq, "deadline")
@@ -214,15 +142,7 @@ class Scheduler:
     @property
     def next_deadline(self) -> float | None:
         """No unfinished sequence's is earlier (CLOCK_MONOTONIC seconds); None where none has one."""
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def _forget_deadlines_of_ended(self) -> None:
-        """A finished request leaves its entry behind, and its uid may since name another with another deadline. Under
-        load that never ends they would gather.
-        """
-        live = ((seq.request.deadline, seq.uid) for seq in self.sequences)
-        self._deadlines = [(deadline, uid) for deadline, uid in live if deadline is not None]
-        heapify(self._deadlines)
+        return self._deadlines.next
 
     def finish(self, seq: Sequence, reason: FinishReason = "done") -> None:
         """Take `seq` out of its queue and free its blocks at once. A finished sequence keeps its first reason."""
@@ -248,15 +168,14 @@ class Scheduler:
         num_decodes = len(chunks)
         has_text = num_decodes > 0 or any(seq.sampling_params is not None for seq in prefills)
         allowed = self.config.max_capture_tokens if capture_tokens is None else capture_tokens
-        step = _StepPlan(chunks, allowed if has_text else None)
+        step = StepPlan(chunks, allowed if has_text else None)
         budget = self.config.max_num_batched_tokens - num_decodes
         line = self._line(step, prefills) if budget else []
         if num_decodes and prompt_tokens is not None:
             bound = prompt_tokens(num_decodes, sum(not seq.only_captures for seq in line))
             budget = budget if bound is None else min(budget, bound)
         self._share(step, line, budget)
-        num_tokens = sum(chunk.num_tokens for chunk in chunks) + sum(len(seq.encoder_token_ids) for seq in step.encodes)
-        return Schedule(chunks, num_tokens, step.encodes, has_text, num_decodes)
+        return step.schedule(num_decodes, has_text=has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
         """Book a step that has run.
@@ -312,7 +231,7 @@ class Scheduler:
         if num_texts != self._num_texts:
             raise AssertionError(f"{num_texts} sequences generate, but {self._num_texts} are counted")
         if self._deadlines and not self.has_work:
-            raise AssertionError(f"deadlines of nobody: {self._deadlines}")
+            raise AssertionError(f"{len(self._deadlines)} deadlines are nobody's")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
         """One token for each running sequence that has only its newest left; the others are returned as prefills."""
@@ -348,7 +267,7 @@ class Scheduler:
         self._waiting.add(seq)
         self.num_preemptions += 1
 
-    def _line(self, step: _StepPlan, prefills: list[Sequence]) -> list[Sequence]:
+    def _line(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
         """Who may have tokens of this step after the decodes, in order of rank."""
         if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
             return prefills
@@ -358,7 +277,7 @@ class Scheduler:
         line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken looks, rank before some that run
         return line
 
-    def _share(self, step: _StepPlan, line: Iterable[Sequence], budget: int) -> int:
+    def _share(self, step: StepPlan, line: Iterable[Sequence], budget: int) -> int:
         """Hand out `budget` tokens in the order of the line, to the shorter ones first where one would take all; what
         is left.
         """
@@ -370,7 +289,7 @@ class Scheduler:
                 continue
             step.served.add(seq.uid)
             if not seq.encoder_is_computed:
-                budget = self._append_encode(step, seq, budget)
+                budget = step.add_encode(seq, budget)
             num_left = seq.num_uncomputed_tokens
             if 1 < budget <= num_left:
                 shorter = [
@@ -380,10 +299,10 @@ class Scheduler:
                 ]
                 half = budget // 2
                 budget -= half - self._share(step, shorter, half)
-            budget -= self._append_chunk(step, seq, budget)
+            budget -= step.add_chunk(seq, budget)
         return budget
 
-    def _takes_part(self, step: _StepPlan, seq: Sequence, budget: int) -> bool:
+    def _takes_part(self, step: StepPlan, seq: Sequence, budget: int) -> bool:
         """Whether it runs, or is admitted now."""
         if seq.status is SequenceStatus.RUNNING:
             return True
@@ -401,7 +320,7 @@ class Scheduler:
         seq.status = SequenceStatus.RUNNING
         return True
 
-    def _captures_have_room(self, step: _StepPlan) -> bool:
+    def _captures_have_room(self, step: StepPlan) -> bool:
         """Whether one more look may run: always where no text is wanted, else up to a quarter of the seats, and not in
         a step that has no tokens for it.
         """
@@ -428,23 +347,3 @@ class Scheduler:
             blocks.prefix_cache_hits += num_hit_tokens
             seq.num_cached_tokens = num_hit_tokens
         return True
-
-    def _append_encode(self, step: _StepPlan, seq: Sequence, budget: int) -> int:
-        """Let the encoder read for `seq`, all at once; what is left of the budget."""
-        num_encoded = len(seq.encoder_token_ids)
-        step.encodes.append(seq)
-        step.is_whole = False
-        if seq.only_captures and step.capture_room is not None:
-            step.capture_room = max(0, step.capture_room - num_encoded)
-        return max(0, budget - num_encoded)
-
-    def _append_chunk(self, step: _StepPlan, seq: Sequence, budget: int) -> int:
-        """Give `seq` as many of its tokens as it may have; how many these are."""
-        num_tokens = min(seq.num_uncomputed_tokens, budget)
-        if seq.only_captures and step.capture_room is not None:
-            num_tokens = min(num_tokens, step.capture_room)
-            step.capture_room -= num_tokens
-        if num_tokens:
-            step.is_whole = False
-            step.chunks.append(Chunk(seq, seq.num_computed_tokens, num_tokens))
-        return num_tokens

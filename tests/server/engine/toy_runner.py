@@ -15,7 +15,8 @@ from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
 from server.engine.required_layers import Stacks
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
-from server.engine.scheduling.scheduler import Schedule, Scheduler, SchedulerConfig
+from server.engine.scheduling.schedule import Schedule
+from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from server.engine.sequence import Chunk, Sequence
 
 NUM_LAYERS = 3

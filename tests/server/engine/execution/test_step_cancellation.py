@@ -12,7 +12,7 @@ from server.engine.engine import Engine
 from server.engine.execution import step_cancellation
 from server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, LensTask, Task
-from server.engine.scheduling.scheduler import Schedule
+from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk
 from tests.server.engine import toy_runner
 from tests.server.engine.driving import Answer, Load, alone, build, everything, generate, request

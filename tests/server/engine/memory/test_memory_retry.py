@@ -111,3 +111,49 @@ def test_a_line_that_waits_for_one_who_is_gone_is_found() -> None:
     aside.forget(7)
     assert begun(aside) == 1
     aside.check_integrity({1})
+
+
+def test_each_that_waited_has_its_turn_and_is_told_why_it_ends() -> None:
+    aside = MemoryRetry()
+    aside.add(look(1, deadline=5.0))
+    for _ in range(2):
+        aside.add(look(2))
+    aside.add(look(3), is_to_blame=False)
+    turns = [(turn.request.uid, turn.ends) for turn in aside.turns(5.0, NOBODY)]
+    assert turns == [(1, "deadline"), (2, "memory"), (2, "memory"), (3, None)]
+
+
+def test_a_turn_that_gathers_ends_the_turns_of_those_behind_it() -> None:
+    aside = MemoryRetry()
+    for uid in (1, 2):
+        aside.add(look(uid))
+    gathering: list[int] = []
+    for turn in aside.turns(0.0, lambda: bool(gathering)):
+        gathering.append(turn.request.uid)
+    assert gathering == [1]
+    assert aside.uids == [2]
+
+
+def test_who_finds_no_memory_to_begin_waits_once_and_then_ends() -> None:
+    aside = MemoryRetry()
+    assert aside.wait_again(look(1))
+    assert begun(aside) == 1
+    assert not aside.wait_again(look(1))
+
+
+def test_who_comes_waits_only_while_memory_is_short() -> None:
+    aside = MemoryRetry()
+    assert not aside.wait_behind(look(1))
+    assert aside.wait_again(look(2))
+    assert aside.wait_behind(look(3))
+    assert aside.uids == [2, 3]
+
+
+def test_only_text_that_ends_while_nobody_gathers_leaves_no_hope() -> None:
+    aside = MemoryRetry()
+    assert not aside.decide([7], holders=[], scheduled=[7]).is_hopeless  # it is tried again
+    assert not aside.decide([7], holders=[1], scheduled=[7]).is_hopeless
+    aside.decide([8], holders=[], scheduled=[8])
+    assert not aside.decide([8], holders=[], scheduled=[8], others_gather=True).is_hopeless
+    aside.decide([9], holders=[], scheduled=[9])
+    assert aside.decide([9], holders=[], scheduled=[9]).is_hopeless

@@ -13,7 +13,7 @@ from hypothesis.stateful import (
 )
 
 from server.engine.request import EmbedTask, GenerateTask, Intervention, Task
-from server.engine.scheduling.scheduler import Schedule
+from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence, SequenceStatus
 from tests.server.engine.toy_runner import (
     ToyRunner,

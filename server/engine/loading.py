@@ -1,0 +1,78 @@
+"""Loads a model folder for an engine: threads, device, dtype, the network, its cache, and one step to warm them up.
+
+Resolves what a configuration leaves open, once. Knows no requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Thread
+from typing import NamedTuple
+
+import torch
+
+from model.checkpoint.registry import read_config
+from model.kv_cache import KVCache
+from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
+from model.network.transformer import Transformer
+from server.engine.config import EngineConfig
+from server.engine.execution.kernel_choice import choose_kernels
+from server.engine.execution.threads import use_threads
+from server.engine.execution.warm_up import warm_up
+from server.engine.memory.kv_cache_size import num_cache_blocks
+from server.engine.tensor_parallel.load import load_shared
+from server.engine.tensor_parallel.ranks import Ranks
+
+_CAPTURE_TOKENS = {"cpu": 32, "cuda": 256}
+"""Most rows of captures beside running text; `capture_budget` measures how many there are."""
+
+
+class Loaded(NamedTuple):
+    """What an engine is made of."""
+
+    model: Transformer
+    cache: KVCache
+    config: EngineConfig
+    """With the number of capture tokens that suits the device."""
+    max_model_len: int
+    """Most tokens of prompt and answer together."""
+
+
+def load(config: EngineConfig, progress: Callable[[int, int], None] | None = None) -> Loaded:
+    """Load `config.model`, size the cache and run one step, so that the first request meets a warm engine.
+
+    Raises ModelLoadError (a ValueError) for a folder or settings that cannot be served.
+    """
+    model_config = read_config(config.model)
+    use_threads(config.threads, model_config.num_matrix_parameters, config.tensor_parallel, config.num_workers)
+    device = resolve_device(config.device)
+    if device.index is not None:  # one of several cards: compiled kernels run on the current one
+        torch.cuda.set_device(device)
+    dtype = resolve_dtype(config.dtype, model_config, device)
+    quantize = resolve_quantization(config.quantize, dtype)
+    choose_kernels(config, dtype, device)
+    max_model_len = config.max_model_len or model_config.max_model_len
+    model: Transformer
+    ranks: Ranks | None = None
+    if config.tensor_parallel > 1:
+        model, ranks = load_shared(config, model_config, dtype, device, max_model_len, progress)
+    else:
+        # Also before: tables as long as a context that has no room would fill the memory.
+        num_cache_blocks(config, model_config, dtype, device, max_model_len)
+        model = load_model(
+            config.model,
+            model_config,
+            dtype,
+            device,
+            max_model_len=max_model_len,
+            batch_invariant=config.batch_invariant,
+            quantize=quantize,
+            progress=progress,
+        )
+    num_blocks = num_cache_blocks(config, model.cache_config, dtype, device, max_model_len)
+    cache = KVCache(model.cache_config, num_blocks, config.block_size, dtype, device)
+    Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, for which nobody has to wait
+    config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
+    warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)
+    if ranks is not None:
+        ranks.settle(config.worker_memory)
+    return Loaded(model, cache, config, max_model_len)
