@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry
@@ -12,8 +12,8 @@ from prometheus_client.utils import floatToGoString
 
 PREFIX = "lightwell_"
 
-Values = float | Mapping[tuple[str, ...], float]
-"""One number, or one for each combination of the values of labels."""
+Values = float | Iterable[tuple[Sequence[str], float]]
+"""One number, or one with each combination of the values of labels."""
 
 
 def gauge(name: str, text: str, values: Values, labels: Sequence[str] = ()) -> Metric:
@@ -27,7 +27,7 @@ def counter(name: str, text: str, values: Values, labels: Sequence[str] = ()) ->
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
-    for labels, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+    for labels, value in values if isinstance(values, Iterable) else [((), values)]:
         family.add_metric(labels, float(value))
     return family
 

@@ -130,7 +130,7 @@ def _of_engine(engine: EngineStatus) -> Iterable[Metric]:
     for each in fields(ClientCounters):
         value = getattr(engine.counts, each.name)
         if reasons := each.metadata.get("reasons"):
-            value = {(reason,): count for reason, count in (dict.fromkeys(reasons, 0) | value).items()}
+            value = [((reason,), count) for reason, count in (dict.fromkeys(reasons, 0) | value).items()]
         yield counter(f"{each.name}_total", each.metadata["text"], value, ["reason"] if reasons else [])
     yield from _of_workers(engine.worker_numbers())
 
@@ -138,10 +138,10 @@ def _of_engine(engine: EngineStatus) -> Iterable[Metric]:
 def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
     """Read each worker's own numbers; the sums over all of them have names without `worker`."""
 
-    def by_worker(values: Iterable[float]) -> dict[tuple[str, ...], float]:
-        return {(str(worker_id),): value for worker_id, value in enumerate(values)}
+    def by_worker(values: Iterable[float]) -> list[tuple[Sequence[str], float]]:
+        return [((str(worker_id),), value) for worker_id, value in enumerate(values)]
 
-    gauges = {
+    gauges: dict[str, tuple[str, list[float]]] = {
         "up": ("1 while the worker takes requests, else 0.", [worker.is_up for worker in workers]),
         "requests_running": ("Requests in the worker's batch.", [w.stats.num_requests_running for w in workers]),
         "requests_waiting": ("Requests that wait in the worker.", [w.stats.num_requests_waiting for w in workers]),
@@ -168,7 +168,7 @@ def _of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
     yield gauge(
         "cache_config_info",
         "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",
-        {(str(engines[0].block_size), str(num_blocks)): 1} if engines else {},
+        [((str(engines[0].block_size), str(num_blocks)), 1)] if engines else [],
         ["block_size", "num_gpu_blocks"],
     )
 
@@ -176,13 +176,13 @@ def _of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
 def _of_keys(keys: Keyring) -> Iterable[Metric]:
     """Read the use of each API key that is known now: labels are names in the operator's file, so they are not many."""
     uses = [known.use for known in keys.known]
-    in_flight = {(use.name,): use.num_requests for use in uses}
+    in_flight = [((use.name,), use.num_requests) for use in uses]
     yield gauge("key_requests_in_flight", "HTTP requests of an API key in flight.", in_flight, ["key"])
-    admitted = {(use.name,): use.requests_total for use in uses}
+    admitted = [((use.name,), use.requests_total) for use in uses]
     yield counter("key_requests_total", "HTTP requests of an API key that were let in.", admitted, ["key"])
-    tokens = {(use.name,): use.tokens_total for use in uses}
+    tokens = [((use.name,), use.tokens_total) for use in uses]
     yield counter("key_tokens_total", "Tokens of an API key, prompt and generated.", tokens, ["key"])
-    refusals = {(use.name, limit): count for use in uses for limit, count in use.refusals.items()}
+    refusals = [((use.name, limit), count) for use in uses for limit, count in use.refusals.items()]
     yield counter("key_refusals_total", "Requests over the limit of their API key (429).", refusals, ["key", "limit"])
     yield counter(
         "key_file_errors_total", "Times that the key file could not be used: the keys before stayed.", keys.file_errors

@@ -59,6 +59,10 @@ def test_what_is_kept_is_what_the_sampler_draws_from(
     found = distribution(logits, temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert np.abs(found.kept - expected).max() < 1e-9
     assert found.kept.sum() == pytest.approx(1)
+    # What passed a filter and those before it is what those filters alone keep.
+    for names in (["top_k"], ["top_k", "min_p"], ["top_k", "min_p", "top_p"]):
+        alone = params(temperature=temperature, **{name: getattr(sampling, name) for name in names})
+        assert found.num_passed[names[-1]] >= np.count_nonzero(reference.distribution(logits.tolist(), alone))
 
 
 def test_logits_that_are_no_numbers_are_not_called_certain() -> None:
