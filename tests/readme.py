@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from benchmarks.processes import Server, serve
 
@@ -45,18 +45,13 @@ def settings_table() -> str:
 
 def metrics_table() -> str:
     from server.engine.outputs import EngineInfo, EngineStats
-    from server.observability.metrics import Metrics, WorkerNumbers
+    from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers
 
     class Idle:
-        worker_restarts = requests_submitted = 0
-        requests_failed: ClassVar[dict[str, int]] = {}
-        requests_refused: ClassVar[dict[str, int]] = {}
-        integrity_failures = 0
+        counts = ClientCounters()
 
         def stats(self) -> EngineStats:
             return EngineStats()
-
-        routed_prefix_tokens = 0
 
         def worker_numbers(self) -> list[WorkerNumbers]:
             return [WorkerNumbers(True, EngineStats(), 0)]

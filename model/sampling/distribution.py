@@ -26,6 +26,8 @@ class Distribution:
     """[V], of the whole vocabulary."""
     kept: Float64
     """[V], what is drawn from: the filtered ones scaled to sum to 1, the others 0."""
+    num_passed: dict[str, int]
+    """How many tokens have passed each filter and those before it, by the filter's name, in the order of filters."""
 
     @property
     def entropy(self) -> float:
@@ -78,14 +80,20 @@ def distribution(
         min_p: keep those at least this share as likely as the likeliest (Nguyen et al. 2024, arXiv:2407.01082).
     """
     probabilities = softmax(logits, temperature)
-    kept = probabilities.copy()
-    if 0 < top_k < kept.size and temperature >= GREEDY_BELOW:
-        edge = np.partition(logits, -top_k)[-top_k]  # by logit: far down the tail probabilities are equally 0
-        kept[logits < edge] = 0.0
-    kept[kept < min_p * kept.max()] = 0.0
-    if top_p < 1.0:
-        kept[kept < _nucleus_edge(kept, top_p)] = 0.0
-    return Distribution(probabilities, kept / kept.sum())
+    kept, is_dropped = probabilities.copy(), np.zeros(probabilities.shape, dtype=bool)
+    num_passed = {}
+
+    def drop(name: str, which: npt.NDArray[np.bool_]) -> None:
+        kept[which] = 0.0
+        is_dropped[which] = True
+        num_passed[name] = kept.size - int(np.count_nonzero(is_dropped))
+
+    is_limited = 0 < top_k < kept.size and temperature >= GREEDY_BELOW
+    # by logit: far down the tail probabilities are equally 0
+    drop("top_k", logits < (np.partition(logits, -top_k)[-top_k] if is_limited else -np.inf))
+    drop("min_p", kept < min_p * kept.max())
+    drop("top_p", kept < (_nucleus_edge(kept, top_p) if top_p < 1.0 else 0.0))
+    return Distribution(probabilities, kept / kept.sum(), num_passed)
 
 
 def _nucleus_edge(kept: Float64, top_p: float) -> float:

@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -29,7 +28,7 @@ from server.http.errors import ApiError, BadRequest, Unavailable, WorkerLost
 from server.ipc import frames, link, messages
 from server.ipc.messages import MessageError
 from server.observability.access_log import current_record
-from server.observability.metrics import WorkerNumbers
+from server.observability.metrics import ClientCounters, WorkerNumbers
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +48,13 @@ class EngineClient:
         self.draining = False
         self._is_over = False
         """Of a drain: what had begun by then may not go on either."""
-        self.worker_restarts = 0
-        self.integrity_failures = 0
-        """Times that books were found to contradict each other, a worker's or our own."""
-        self.requests_submitted = 0
-        self.requests_failed: Counter[str] = Counter()
-        """By the code of the error that they ended with."""
         self.on_step: Callable[[EngineStats], None] | None = None
         self.on_hung: Callable[[int], None] | None = None
         self.workers = tuple(WorkerState(i) for i in range(num_workers))
-        self.routed_prefix_tokens = 0
-        """Prompt tokens of requests that were given to the worker that is expected to hold them."""
         self._router = Router(num_workers)
         self._reuses_prefixes = not settings.no_prefix_caching
         self.admission = Admission.of(settings, num_workers)
+        self.counts = ClientCounters(requests_refused=self.admission.refusals)
         self._request_timeout = settings.request_timeout or None
         self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_lost))
         self._by_protocol: dict[link.LinkProtocol, WorkerState] = {}
@@ -100,11 +92,6 @@ class EngineClient:
     def begin_drain(self) -> None:
         """Take no more HTTP requests; those of which the engine has, or had, something go on."""
         self.draining = True
-
-    @property
-    def requests_refused(self) -> Mapping[str, int]:
-        """Times that there was no room for a request, by the code of the error."""
-        return self.admission.refusals
 
     @property
     def num_inflight(self) -> int:
@@ -152,7 +139,7 @@ class EngineClient:
             "reason": self.reason(),
             "in_flight": [request_state(worker_id, handle) for worker_id, handle in flights],
             "admission": admission_state(self.admission),
-            "worker_restarts": self.worker_restarts,
+            "worker_restarts": self.counts.worker_restarts,
             "workers": await self._questions.ask(self.workers, self.socket.path),
         }
 
@@ -214,7 +201,7 @@ class EngineClient:
             raise
         if record is not None:
             record.count_prompt(cost.num_read)
-        self.requests_submitted += 1
+        self.counts.requests_submitted += 1
         if deadline is not None:
             handle.seconds_allowed = deadline - (now if record is None else record.started)
             delay = max(0.0, deadline - now) + _DEADLINE_SLACK
@@ -263,7 +250,7 @@ class EngineClient:
         loads = [Candidate(worker.worker_id, worker.num_tokens_left, len(worker.requests)) for worker in candidates]
         prompt = RoutedPrompt.of(task, prompt_token_ids, encoder_token_ids, is_changed=is_changed)
         route = self._router.route(loads, prompt)
-        self.routed_prefix_tokens += route.num_prefix_tokens
+        self.counts.routed_prefix_tokens += route.num_prefix_tokens
         return route
 
     # ---- ends of requests
@@ -279,7 +266,7 @@ class EngineClient:
         self.admission.release_capture(handle.cost.capture_bytes)
 
     def _count_failure(self, error: ApiError) -> None:
-        self.requests_failed[error.code or error.type] += 1
+        self.counts.request_failed[error.code or error.type] += 1
 
     def _worker_of(self, handle: RequestHandle) -> WorkerState | None:
         return next((worker for worker in self.workers if handle.uid in worker.requests), None)
@@ -337,7 +324,7 @@ class EngineClient:
             case messages.Described():
                 self._questions.take(message)
             case messages.IntegrityFailed(text):
-                self.integrity_failures += 1
+                self.counts.integrity_failures += 1
                 logger.error("worker %d ends, as its books contradict each other: %s", worker.worker_id, text)
 
     def _take_ready(self, worker: WorkerState, info: EngineInfo) -> None:

@@ -41,14 +41,20 @@ class SamplingParams:
         eos = () if self.ignore_eos else self.eos_token_ids
         return frozenset(eos) | frozenset(self.stop_token_ids)
 
-    @property
-    def takes_largest_logit(self) -> bool:
-        """Whether every token is that of the largest logit as it came, and nothing else is told of it."""
-        changes_logits = (
-            self.repetition_penalty != 1
+    def edits_logits(self, num_generated: int = 0) -> bool:
+        """Whether logits are changed before the token after `num_generated` is chosen: by penalties, biases or bans.
+
+        No other place asks which parameters do that. What is false for the first token stays so.
+        """
+        return bool(
+            self.repetition_penalty != 1.0
             or self.presence_penalty
             or self.frequency_penalty
             or self.logit_bias
-            or self.min_tokens
+            or num_generated < self.min_tokens
         )
-        return not self.temperature and not changes_logits and self.logprobs is None
+
+    @property
+    def takes_largest_logit(self) -> bool:
+        """Whether every token is that of the largest logit as it came, and nothing else is reported of it."""
+        return not self.temperature and not self.edits_logits() and self.logprobs is None

@@ -64,7 +64,7 @@ class DrainServer(uvicorn.Server):
         books = admission_state(self._client.admission)
         leaked = {name: budget["used"] for name, budget in books.items() if budget["used"]}
         if leaked and leaked != self._leaked:
-            self._client.integrity_failures += 1
+            self._client.counts.integrity_failures += 1
             logger.error("with no request in flight, these are still counted: %s", leaked)
         self._leaked = leaked
 

@@ -141,7 +141,7 @@ class Supervisor:
                 lives.append(0.0)
                 continue
             worker.note_start()
-            self._client.worker_restarts += 1
+            self._client.counts.worker_restarts += 1
             self._watch(worker_id)
             return
         self._give_up(worker.load_error or f"the worker ended {len(lives)} times, last by {how}")

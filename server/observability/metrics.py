@@ -4,23 +4,20 @@ Counters and gauges of the engine are read from its snapshots at scrape time; la
 where clients feel them. Owns its registry, so that several servers can live in one process. Knows no route.
 """
 
-import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from server.auth.keys import Keyring
 from server.engine.outputs import EngineInfo, EngineStats, Timing
 from server.observability.access_log import HttpExchange, current_record
+from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, WithAliases, counter, gauge
 from server.observability.logs import num_dropped_lines
 
 CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
@@ -74,82 +71,76 @@ class WorkerNumbers:
     """How many it was given."""
 
 
+@dataclass(slots=True, kw_only=True)
+class ClientCounters:
+    """What the API process counts of the engine. Each field is the metric `lightwell_<field>_total` with this text; one
+    with reasons has a number for each of them, shown as 0 before the first.
+    """
+
+    worker_restarts: int = field(default=0, metadata={"text": "Workers started again after a loss."})
+    integrity_failures: int = field(
+        default=0,
+        metadata={
+            "text": "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the "
+            "server."
+        },
+    )
+    routed_prefix_tokens: int = field(
+        default=0,
+        metadata={
+            "text": "Prompt tokens of requests given to that one of several workers that was expected to hold them."
+        },
+    )
+    requests_submitted: int = field(
+        default=0,
+        metadata={
+            "text": "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, "
+            "once."
+        },
+    )
+    request_failed: Counts[str] = field(
+        default_factory=Counts,
+        metadata={"text": "Requests of the engine that ended with an error, by its code.", "reasons": FAILURES},
+    )
+    requests_refused: Counts[str] = field(
+        default_factory=Counts,
+        metadata={
+            "text": "Requests answered 429 for want of room in the queue, by the code of the error.",
+            "reasons": REFUSALS,
+        },
+    )
+
+
 class EngineStatus(Protocol):
     """What the metrics read from the engine's client at each scrape."""
 
+    @property
+    def counts(self) -> ClientCounters: ...
     def stats(self) -> EngineStats: ...
-
-    @property
-    def worker_restarts(self) -> int: ...
-    @property
-    def requests_submitted(self) -> int: ...
-    @property
-    def requests_failed(self) -> Mapping[str, int]: ...
-    @property
-    def requests_refused(self) -> Mapping[str, int]: ...
-    @property
-    def integrity_failures(self) -> int: ...
-    @property
-    def routed_prefix_tokens(self) -> int: ...
     def worker_numbers(self) -> Sequence[WorkerNumbers]: ...
 
 
-class _EngineCollector(Collector):
-    """Gauges and counters of the engine, read when scraped."""
-
-    def __init__(self, engine: EngineStatus) -> None:
-        self.engine = engine
-
-    def collect(self) -> Iterable[Metric]:
-        stats = self.engine.stats()
-        for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
-        for name, text in _COUNTERS.items():
-            yield CounterMetricFamily(f"lightwell_{name}", text, value=float(getattr(stats, name)))
-        restarts = float(self.engine.worker_restarts)
-        yield CounterMetricFamily("lightwell_worker_restarts_total", "Workers started again after a loss.", restarts)
-        yield CounterMetricFamily(
-            "lightwell_integrity_failures_total",
-            "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the server.",
-            float(self.engine.integrity_failures),
-        )
-        yield CounterMetricFamily(
-            "lightwell_log_lines_dropped_total",
-            "Lines of this process's log that stderr did not take.",
-            float(num_dropped_lines()),
-        )
-        yield from _of_workers(self.engine.worker_numbers())
-        yield CounterMetricFamily(
-            "lightwell_routed_prefix_tokens_total",
-            "Prompt tokens of requests given to that one of several workers that was expected to hold them.",
-            float(self.engine.routed_prefix_tokens),
-        )
-        yield CounterMetricFamily(
-            "lightwell_requests_submitted_total",
-            "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, once.",
-            float(self.engine.requests_submitted),
-        )
-        failed = CounterMetricFamily(
-            "lightwell_request_failed_total",
-            "Requests of the engine that ended with an error, by its code.",
-            labels=["reason"],
-        )
-        counts = dict.fromkeys(FAILURES, 0) | dict(self.engine.requests_failed)
-        for reason, count in counts.items():
-            failed.add_metric([reason], float(count))
-        yield failed
-        refused = CounterMetricFamily(
-            "lightwell_requests_refused_total",
-            "Requests answered 429 for want of room in the queue, by the code of the error.",
-            labels=["reason"],
-        )
-        for reason, count in (dict.fromkeys(REFUSALS, 0) | dict(self.engine.requests_refused)).items():
-            refused.add_metric([reason], float(count))
-        yield refused
+def _of_engine(engine: EngineStatus) -> Iterable[Metric]:
+    """Read the engine's gauges and counters, and each worker's own."""
+    stats = engine.stats()
+    for name, text in _GAUGES.items():
+        yield gauge(name, text, getattr(stats, name))
+    for name, text in _COUNTERS.items():
+        yield counter(name, text, getattr(stats, name))
+    for each in fields(ClientCounters):
+        value = getattr(engine.counts, each.name)
+        if reasons := each.metadata.get("reasons"):
+            value = [((reason,), count) for reason, count in (dict.fromkeys(reasons, 0) | value).items()]
+        yield counter(f"{each.name}_total", each.metadata["text"], value, ["reason"] if reasons else [])
+    yield from _of_workers(engine.worker_numbers())
 
 
 def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
-    """Each worker's own; the sums over all of them have names without `worker`."""
+    """Read each worker's own numbers; the sums over all of them have names without `worker`."""
+
+    def by_worker(values: Iterable[float]) -> list[tuple[Sequence[str], float]]:
+        return [((str(worker_id),), value) for worker_id, value in enumerate(values)]
+
     gauges: dict[str, tuple[str, list[float]]] = {
         "up": ("1 while the worker takes requests, else 0.", [worker.is_up for worker in workers]),
         "requests_running": ("Requests in the worker's batch.", [w.stats.num_requests_running for w in workers]),
@@ -160,104 +151,42 @@ def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
         ),
     }
     for name, (text, values) in gauges.items():
-        gauge = GaugeMetricFamily(f"lightwell_worker_{name}", text, labels=["worker"])
-        for worker_id, value in enumerate(values):
-            gauge.add_metric([str(worker_id)], float(value))
-        yield gauge
-    given = CounterMetricFamily("lightwell_worker_requests_total", "Requests given to the worker.", labels=["worker"])
-    for worker_id, worker in enumerate(workers):
-        given.add_metric([str(worker_id)], float(worker.requests_total))
-    yield given
+        yield gauge(f"worker_{name}", text, by_worker(values), ["worker"])
+    given = by_worker(worker.requests_total for worker in workers)
+    yield counter("worker_requests_total", "Requests given to the worker.", given, ["worker"])
 
 
-class _CacheCollector(Collector):
-    """The KV cache of all workers that have one now, in labels, as vLLM's: what it holds never changes while it is."""
-
-    def __init__(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
-        self.engines = engines
-
-    def collect(self) -> Iterable[Metric]:
-        engines = self.engines()
-        family = GaugeMetricFamily(
-            "lightwell_cache_config_info",
-            "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",
-            labels=["block_size", "num_gpu_blocks"],
-        )
-        if engines:
-            num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first holds nobody's tokens
-            family.add_metric([str(engines[0].block_size), str(num_blocks)], 1.0)
-        yield family
+def _of_this_process() -> Iterable[Metric]:
+    yield counter(
+        "log_lines_dropped_total", "Lines of this process's log that stderr did not take.", num_dropped_lines()
+    )
 
 
-class _WithAliases(Collector):
-    """Every metric of a registry, and once more under each other name that it has."""
-
-    def __init__(self, registry: CollectorRegistry, aliases: Sequence[tuple[str, str]]) -> None:
-        self.registry = registry
-        self.aliases = aliases
-
-    def collect(self) -> Iterable[Metric]:
-        for family in self.registry.collect():
-            yield family
-            for name, gauge in self.aliases:
-                if family.name == f"lightwell_{gauge}":
-                    copy = Metric(name, family.documentation, family.type)
-                    copy.samples = [sample._replace(name=name) for sample in family.samples]
-                    yield copy
+def _of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
+    """Describe the KV cache of all workers that have one now, in labels, as vLLM's: it never changes while it is."""
+    num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first holds nobody's tokens
+    yield gauge(
+        "cache_config_info",
+        "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",
+        [((str(engines[0].block_size), str(num_blocks)), 1)] if engines else [],
+        ["block_size", "num_gpu_blocks"],
+    )
 
 
-class _KeyCollector(Collector):
-    """The use of each API key that is known now: labels are names in the operator's file, so there are not many."""
-
-    def __init__(self, keys: Keyring) -> None:
-        self.keys = keys
-
-    def collect(self) -> Iterable[Metric]:
-        inflight = GaugeMetricFamily(
-            "lightwell_key_requests_in_flight", "HTTP requests of an API key in flight.", labels=["key"]
-        )
-        requests = CounterMetricFamily(
-            "lightwell_key_requests_total", "HTTP requests of an API key that were let in.", labels=["key"]
-        )
-        tokens = CounterMetricFamily(
-            "lightwell_key_tokens_total", "Tokens of an API key, prompt and generated.", labels=["key"]
-        )
-        refusals = CounterMetricFamily(
-            "lightwell_key_refusals_total", "Requests over the limit of their API key (429).", labels=["key", "limit"]
-        )
-        for known in self.keys.known:
-            use = known.use
-            inflight.add_metric([use.name], use.num_requests)
-            requests.add_metric([use.name], use.requests_total)
-            tokens.add_metric([use.name], use.tokens_total)
-            for limit, count in use.refusals.items():
-                refusals.add_metric([use.name, limit], count)
-        yield from (inflight, requests, tokens, refusals)
-        yield CounterMetricFamily(
-            "lightwell_key_file_errors_total",
-            "Times that the key file could not be used: the keys before stayed.",
-            value=float(self.keys.file_errors),
-        )
-
-
-class Histogram(Collector):
-    """A histogram of what one thread observes, with each token: prometheus_client's takes eight calls and two locks."""
-
-    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
-        self._name = name
-        self._text = text
-        self._bounds = (*bounds, math.inf)
-        """Upper ones, which belong to their buckets."""
-        self._counts = [0] * len(self._bounds)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def collect(self) -> Iterable[Metric]:
-        buckets = list(zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True))
-        yield HistogramMetricFamily(self._name, self._text, buckets, self._sum)
+def _of_keys(keys: Keyring) -> Iterable[Metric]:
+    """Read the use of each API key that is known now: labels are names in the operator's file, so they are not many."""
+    uses = [known.use for known in keys.known]
+    in_flight = [((use.name,), use.num_requests) for use in uses]
+    yield gauge("key_requests_in_flight", "HTTP requests of an API key in flight.", in_flight, ["key"])
+    admitted = [((use.name,), use.requests_total) for use in uses]
+    yield counter("key_requests_total", "HTTP requests of an API key that were let in.", admitted, ["key"])
+    tokens = [((use.name,), use.tokens_total) for use in uses]
+    yield counter("key_tokens_total", "Tokens of an API key, prompt and generated.", tokens, ["key"])
+    refusals = [((use.name, limit), count) for use in uses for limit, count in use.refusals.items()]
+    yield counter("key_refusals_total", "Requests over the limit of their API key (429).", refusals, ["key", "limit"])
+    yield counter(
+        "key_file_errors_total", "Times that the key file could not be used: the keys before stayed.", keys.file_errors
+    )
 
 
 class Metrics:
@@ -269,45 +198,35 @@ class Metrics:
     def __init__(self, aliases: Sequence[tuple[str, str]] = ()) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        self._shown = _WithAliases(self.registry, aliases)
+        self._shown = WithAliases(self.registry, aliases)
         ProcessCollector(registry=self.registry)
-        self.request_success = Counter(
-            "lightwell_request_success_total",
+        self.registry.register(ReadAtScrape(_of_this_process))
+        self.request_success = self._counter(
+            "request_success_total",
             "Requests of the engine that ended well (stop, length, done) or were aborted, mostly as their client left.",
-            ["finish_reason"],
-            registry=self.registry,
+            finish_reason=("stop", "length", "done", "abort"),
         )
-        self.http_requests = Counter(
-            "lightwell_http_requests_total",
+        self.http_requests = self._counter(
+            "http_requests_total",
             "HTTP requests answered; status 499 means that the client left first.",
-            ["route", "method", "status"],
-            registry=self.registry,
-        )
-        self.capture_rejections = Counter(
-            "lightwell_capture_rejected_total",
+            route=(), method=(), status=(),
+        )  # fmt: skip
+        self.capture_rejections = self._counter(
+            "capture_rejected_total",
             "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
-            ["reason"],
-            registry=self.registry,
+            reason=("answer_too_large", "budget_full"),
         )
-        self.stalled_clients = Counter(
-            "lightwell_stalled_clients_total",
+        self.stalled_clients = self._counter(
+            "stalled_clients_total",
             "Connections ended since their client took nothing of its answer for --send-timeout seconds.",
-            registry=self.registry,
         )
-        self.slow_clients = Counter(
-            "lightwell_slow_clients_total",
+        self.slow_clients = self._counter(
+            "slow_clients_total",
             "Connections ended since their client did not send its request in time (--receive-timeout).",
-            registry=self.registry,
         )
-        self.refused_connections = Counter(
-            "lightwell_refused_connections_total",
-            "Connections refused with 503 since --max-connections were open.",
-            registry=self.registry,
+        self.refused_connections = self._counter(
+            "refused_connections_total", "Connections refused with 503 since --max-connections were open."
         )
-        for reason in ("stop", "length", "done", "abort"):
-            self.request_success.labels(reason)
-        for reason in ("answer_too_large", "budget_full"):
-            self.capture_rejections.labels(reason)
         self.time_to_first_token = self._histogram(
             "time_to_first_token_seconds", "From the request's arrival to its first token.", _TTFT_BUCKETS
         )
@@ -328,22 +247,30 @@ class Metrics:
         )
         self.iteration_tokens = self._histogram("iteration_tokens", "Tokens of one engine step.", _TOKEN_BUCKETS)
 
+    def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
+        """Define a counter that this process counts up; known values of a label are shown as 0 before the first."""
+        made = Counter(PREFIX + name, text, list(labels), registry=self.registry)
+        for values in labels.values():
+            for value in values:
+                made.labels(value)
+        return made
+
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-        histogram = Histogram(f"lightwell_{name}", text, buckets)
+        histogram = Histogram(PREFIX + name, text, buckets)
         self.registry.register(histogram)
         return histogram
 
     def watch(self, engine: EngineStatus) -> None:
         """Read the engine's counters and gauges at each scrape. Call once."""
-        self.registry.register(_EngineCollector(engine))
+        self.registry.register(ReadAtScrape(lambda: _of_engine(engine)))
 
     def watch_caches(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
         """Tell the KV cache of the workers that are loaded, read at each scrape. Call once."""
-        self.registry.register(_CacheCollector(engines))
+        self.registry.register(ReadAtScrape(lambda: _of_caches(engines())))
 
     def watch_keys(self, keys: Keyring) -> None:
         """Read the use of the API keys at each scrape. Call once."""
-        self.registry.register(_KeyCollector(keys))
+        self.registry.register(ReadAtScrape(lambda: _of_keys(keys)))
 
     def observe_step(self, stats: EngineStats) -> None:
         """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""

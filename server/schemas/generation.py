@@ -154,6 +154,11 @@ class GenerationFields(CanIntervene, RunFields):
                 raise ValueError(f"{key[:20]!r} is no token id; keys must be token ids such as '42'")
         return value
 
+    @field_validator("top_k")
+    @classmethod
+    def _minus_one_keeps_all(cls, value: int | None) -> int | None:
+        return None if value is None else max(value, 0)
+
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> "GenerationFields":
         options = self.stream_options

@@ -6,8 +6,10 @@ a name that nobody knows is told as the typing error that it is. `docs/reference
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
+
+from server.engine.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +216,8 @@ REFUSED_BY_CHAT: RefusedFields = {
 }
 
 _HOW_TEXT_IS_SAMPLED = (
-    "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
-    "logit_bias", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos", "max_tokens",
-    "max_completion_tokens", "min_tokens", "skip_special_tokens",
+    *({field.name for field in fields(SamplingParams)} - {"eos_token_ids", "logprobs", "prompt_logprobs"}),
+    "stop", "include_stop_str_in_output", "max_completion_tokens", "skip_special_tokens",
 )  # fmt: skip
 
 IGNORED_BY_EMBEDDINGS: Ignored = {

@@ -88,6 +88,10 @@ class NextAtTemperature(AnswerModel):
     entropy: float = Field(description="In nats, over the whole vocabulary.")
     kept_entropy: float = Field(description="In nats, of what is drawn from.")
     num_kept: int = Field(description="Tokens that are left after top_k, min_p and top_p.")
+    num_passed: dict[str, int] = Field(
+        description="How many tokens passed each filter and those before it, in their order; a token that has no "
+        "probability left counts. The likeliest always pass, so a token's rank tells which filter cut it."
+    )
     tokens: list[NextToken] = Field(description="The likeliest, in falling order.")
 
 

@@ -1,4 +1,4 @@
-"""The view Next token: its numbers are the API's at any options, recomputed without asking; a click writes a token."""
+"""The view Next token: its numbers are the API's at any options, filters are the server's; a click writes a token."""
 
 import io
 import math
@@ -55,6 +55,20 @@ def test_a_slider_recomputes_in_the_browser_from_the_logits(open_view: Open, ser
     expect(page.locator(".likeliest tbody tr").first.locator(".number").first).to_have_text("100 %")
     page.wait_for_url("**next_temperature=0**")
     assert not [url for url in asked if "/v1/" in url]
+
+
+def test_with_a_filter_the_server_says_what_is_kept_at_each_temperature(open_view: Open, server: Server) -> None:
+    page = open_view("next", next_find="#17")
+    kept = page.locator(".facts > div", has=page.get_by_text("kept", exact=True)).locator("b")
+    page.get_by_role("slider", name="top-p").fill("0.5")
+    for temperature in (1.0, 2.0):
+        page.get_by_role("slider", name="temperature").fill(str(temperature))
+        body = {"input": TEXT, "temperatures": [temperature], "top_p": 0.5}
+        right = ask(server, "/v1/next", body)["data"][0]["temperatures"][0]
+        expect(kept).to_have_text(f"{right['num_kept']:,} of 4,096".replace(",", "\u202f"))
+        expect(page.locator(".chance").first).to_contain_text("cut by top-p")
+    page.get_by_role("button", name="as trained").click()
+    expect(kept).to_have_text("4\u202f096 of 4\u202f096")
 
 
 def test_it_tells_what_the_text_said_in_truth(open_view: Open, server: Server) -> None:

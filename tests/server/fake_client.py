@@ -28,7 +28,7 @@ from server.engine.request import (
 )
 from server.http.errors import ApiError
 from server.ipc.messages import is_bare
-from server.observability.metrics import WorkerNumbers
+from server.observability.metrics import ClientCounters, WorkerNumbers
 
 NUM_LAYERS, NUM_HEADS, HIDDEN_SIZE = 3, 4, 8
 INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32", device="cpu", batch_invariant=True)
@@ -109,11 +109,7 @@ class FakeEngine:
     is_ready: bool = True
     live: bool = True
     draining: bool = False
-    worker_restarts: int = 0
-    requests_submitted: int = 0
-    requests_failed: dict[str, int] = field(default_factory=dict)
-    requests_refused: dict[str, int] = field(default_factory=dict)
-    integrity_failures: int = 0
+    counts: ClientCounters = field(default_factory=ClientCounters)
     config: ModelConfig | None = None
     """Of the network, for the sizes of traced points; a site sets it."""
     submitted: list[Submitted] = field(default_factory=list)
@@ -159,10 +155,6 @@ class FakeEngine:
 
     def ready(self) -> bool:
         return self.is_ready
-
-    @property
-    def routed_prefix_tokens(self) -> int:
-        return 0
 
     def worker_numbers(self) -> list[WorkerNumbers]:
         return [WorkerNumbers(self.is_ready, self.counters, len(self.submitted))]

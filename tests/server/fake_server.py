@@ -98,8 +98,8 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         return JSONResponse(
             {
                 "inflight": client.num_inflight,
-                "restarts": client.worker_restarts,
-                "integrity_failures": client.integrity_failures,
+                "restarts": client.counts.worker_restarts,
+                "integrity_failures": client.counts.integrity_failures,
                 "pids": [worker.pid for worker in client.workers],
                 "has_torch": "torch" in sys.modules,
                 "stats": asdict(client.stats()),

@@ -103,11 +103,11 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
 
     async def routed() -> tuple[int, int]:
         """The worker that gets the prompt, and how many of its tokens lay there."""
-        before = client.routed_prefix_tokens
+        before = client.counts.routed_prefix_tokens
         handle = await client.submit(generate(4), tuple(range(40)))
         chosen = next(worker.worker_id for worker in client.workers if worker.requests)
         handle.close()
-        return chosen, client.routed_prefix_tokens - before
+        return chosen, client.counts.routed_prefix_tokens - before
 
     async def left_of_a_request_with_the_prefix(chosen: int) -> list[int]:
         """What the worker has to do: given it, once it wrote a token, and at its end."""

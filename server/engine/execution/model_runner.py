@@ -16,8 +16,9 @@ from model.batch import Batch, Check, Span
 from model.hooks.hooks import Hooks
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
+from model.sampling.logprobs import prompt_logprobs
 from model.sampling.row_search import largest, take
-from model.sampling.sampler import Sampler, SamplerRow, prompt_logprobs
+from model.sampling.sampler import Sampler, SamplerRow
 from server.engine.captures.attention_sink import RowSink
 from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
@@ -295,13 +296,7 @@ class ModelRunner:
     def _sampler_row(seq: Sequence) -> SamplerRow:
         params = seq.sampling_params
         assert params is not None
-        # Copying the tokens costs more than sampling them; most requests do not look back.
-        looks_back = (
-            params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty or params.min_tokens
-        )
-        if not looks_back:
-            return SamplerRow(params, seq.num_tokens)
-        return SamplerRow(params, seq.num_tokens, seq.token_ids[: seq.num_prompt_tokens], seq.generated_token_ids)
+        return SamplerRow(params, seq.num_tokens, seq.token_ids, seq.num_prompt_tokens)
 
 
 def _not_finite(seq: Sequence, position: int) -> Failure:

@@ -76,6 +76,7 @@ def _next_tokens(context: AppContext, body: NextRequest, logits: NumpyArray) -> 
             "entropy": one.entropy,
             "kept_entropy": one.kept_entropy,
             "num_kept": one.num_kept,
+            "num_passed": one.num_passed,
             "tokens": _tokens(order, names, logits, one),
         }
         for temperature, one in zip(body.temperatures, found, strict=True)

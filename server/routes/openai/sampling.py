@@ -2,7 +2,10 @@
 
 import math
 import secrets
+from collections.abc import Iterator
+from dataclasses import fields
 from hashlib import sha256
+from typing import Any
 
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest
@@ -10,6 +13,9 @@ from server.routes.context import AppContext
 from server.schemas import GenerationFields
 
 _SEEDS = 2**63
+
+_SHARED = {field.name for field in fields(SamplingParams)} & GenerationFields.model_fields.keys()
+"""Parameters whose field of a body has their name."""
 
 
 def sampling_params(
@@ -24,7 +30,6 @@ def sampling_params(
 
     Raises BadRequest for token ids outside the vocabulary.
     """
-    defaults = context.sampling_defaults
     bias = {int(key): value for key, value in (body.logit_bias or {}).items()}
     stop_ids = tuple(body.stop_token_ids or ())
     _check_vocabulary(context, "logit_bias", bias)
@@ -38,24 +43,27 @@ def sampling_params(
             param="min_tokens",
         )
     eos = (*context.tokenizer.eos_token_ids, *context.config.eos_token_ids)
-    return SamplingParams(
-        max_tokens=max_tokens,
-        seed=secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
-        temperature=_or(body.temperature, defaults.temperature),
-        top_p=_or(body.top_p, defaults.top_p),
-        top_k=defaults.top_k if body.top_k is None else max(body.top_k, 0),
-        min_p=_or(body.min_p, defaults.min_p),
-        repetition_penalty=_or(body.repetition_penalty, defaults.repetition_penalty),
-        presence_penalty=_or(body.presence_penalty, defaults.presence_penalty),
-        frequency_penalty=_or(body.frequency_penalty, defaults.frequency_penalty),
-        logit_bias=bias,
-        min_tokens=min_tokens,
-        eos_token_ids=tuple(i for i in dict.fromkeys(eos) if i < context.config.vocab_size),
-        ignore_eos=body.ignore_eos,
-        stop_token_ids=stop_ids,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-    )
+    read: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "seed": secrets.randbelow(_SEEDS) if body.seed is None else body.seed % _SEEDS,
+        "logit_bias": bias,
+        "min_tokens": min_tokens,
+        "eos_token_ids": tuple(i for i in dict.fromkeys(eos) if i < context.config.vocab_size),
+        "stop_token_ids": stop_ids,
+        "logprobs": logprobs,
+        "prompt_logprobs": prompt_logprobs,
+    }
+    return SamplingParams(**read, **{name: value for name, value in _as_named(context, body) if name not in read})
+
+
+def _as_named(context: AppContext, body: GenerationFields) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters that are taken as they are: the body's, else the model's, else `SamplingParams`' default."""
+    for name in _SHARED:
+        value = getattr(body, name)
+        if value is None:
+            value = getattr(context.sampling_defaults, name, None)
+        if value is not None:
+            yield name, value
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
@@ -66,10 +74,6 @@ def seed_of_choice(seed: int, choice: int) -> int:
     if choice == 0:
         return seed
     return int.from_bytes(sha256(b"%d %d" % (seed, choice)).digest()[:8], "little") % _SEEDS
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _check_vocabulary(context: AppContext, field: str, ids: dict[int, float] | tuple[int, ...]) -> None:

@@ -1,14 +1,13 @@
-"""The next token's distribution: published figures, and the sampler's own."""
+"""The next token's distribution: published figures, and those of the reference that the sampler is held against."""
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.sampling.distribution import distribution, entropy, softmax
-from model.sampling.sampler import Sampler, SamplerRow
-from server.engine.sampling_params import SamplingParams
+from tests.model.sampling.rows import params
+from tests.reference import sampling as reference
 
 # Exact arithmetic, six decimals; the rows for 0.5, 1 and 2 are those 3Blue1Brown shows for (2, 1, 0) in its chapter on
 # softmax with temperature: .867 .117 .016, .665 .245 .090, .506 .307 .186.
@@ -55,12 +54,15 @@ def test_what_is_kept_is_what_the_sampler_draws_from(
 ) -> None:
     # Quarters, so that ties happen, which stay or go together.
     logits = np.round(np.random.default_rng(seed).normal(0, 3, size) * 4) / 4
-    params = SamplingParams(max_tokens=1, seed=0, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    row = SamplerRow(params=params, position=0)
-    expected = Sampler(size).distribution(torch.tensor(logits), row).numpy()
+    sampling = params(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    expected = reference.distribution(logits.tolist(), sampling)
     found = distribution(logits, temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert np.abs(found.kept - expected).max() < 1e-9
     assert found.kept.sum() == pytest.approx(1)
+    # What passed a filter and those before it is what those filters alone keep.
+    for names in (["top_k"], ["top_k", "min_p"], ["top_k", "min_p", "top_p"]):
+        alone = params(temperature=temperature, **{name: getattr(sampling, name) for name in names})
+        assert found.num_passed[names[-1]] >= np.count_nonzero(reference.distribution(logits.tolist(), alone))
 
 
 def test_logits_that_are_no_numbers_are_not_called_certain() -> None:

@@ -7,20 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.sampling.sampler import Sampler, SamplerRow, TokenLogprob, logprob_rows, prompt_logprobs
-from tests.model.sampling.sampling_reference import Params
-
-
-def make_logits(rows: int, vocab_size: int, seed: int) -> torch.Tensor:
-    return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 3
+from model.sampling.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
+from model.sampling.sampler import Sampler, SamplerRow
+from tests.model.sampling.rows import make_logits, params
 
 
 def test_they_ignore_everything_a_request_does_to_the_scores() -> None:
     logits = make_logits(1, 100, 1)
-    params = Params(
+    sampling = params(
         temperature=0.3, top_k=3, top_p=0.5, logit_bias={7: 100.0}, repetition_penalty=2.0, logprobs=4, min_tokens=3
     )
-    token = Sampler(100).sample(logits, [SamplerRow(params, 5, [1, 2], [3])])[0]
+    token = Sampler(100).sample(logits, [SamplerRow(sampling, 5, [1, 2, 3], 2)])[0]
     expected = logits[0].double().log_softmax(-1)
     assert token.token_id == 7
     assert token.logprob == pytest.approx(expected[7].item(), abs=1e-5)
@@ -31,7 +28,7 @@ def test_they_ignore_everything_a_request_does_to_the_scores() -> None:
 
 
 def test_none_asked_none_given_and_zero_gives_the_chosen_token_alone() -> None:
-    rows = [SamplerRow(Params(logprobs=n, seed=1), 3) for n in (None, 0)]
+    rows = [SamplerRow(params(logprobs=n, seed=1), 3) for n in (None, 0)]
     none, chosen = Sampler(50).sample(make_logits(1, 50, 2).expand(2, 50), rows)
     assert (none.logprob, none.rank, none.top) == (None, 0, ())
     assert chosen.token_id == none.token_id

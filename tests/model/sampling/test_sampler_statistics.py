@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from model.sampling.sampler import Sampler, SamplerRow, random_unit
-from tests.model.sampling import sampling_reference as reference
-from tests.model.sampling.sampling_reference import Params
+from model.sampling.philox import random_uniform
+from model.sampling.sampler import Sampler, SamplerRow
+from server.engine.sampling_params import SamplingParams
+from tests.model.sampling.rows import params
+from tests.reference import sampling as reference
 
 P_VALUE = 1e-9
 NUM_DRAWS = 20_000
@@ -31,9 +33,9 @@ def p_value(counts: np.ndarray, expected: np.ndarray) -> float:
     return float(torch.special.gammaincc(half_degrees, torch.tensor(statistic / 2, dtype=torch.float64)))
 
 
-def draw_counts(logits: torch.Tensor, params: Params, history: list[int]) -> np.ndarray:
+def draw_counts(logits: torch.Tensor, sampling: SamplingParams, history: list[int]) -> np.ndarray:
     """How often each token came in NUM_DRAWS draws at successive positions."""
-    rows = [SamplerRow(params, position, (), history) for position in range(NUM_DRAWS)]
+    rows = [SamplerRow(sampling, position, history) for position in range(NUM_DRAWS)]
     tokens = Sampler(len(logits)).sample(logits.expand(NUM_DRAWS, -1), rows)
     return np.bincount([token.token_id for token in tokens], minlength=len(logits))
 
@@ -59,26 +61,28 @@ def draw_counts(logits: torch.Tensor, params: Params, history: list[int]) -> np.
     ids=str,
 )
 def test_frequencies_are_those_of_the_reference(options: dict[str, float]) -> None:
-    params = Params(seed=secrets.randbits(63), **options)  # type: ignore[arg-type]
+    sampling = params(seed=secrets.randbits(63), **options)
     logits = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(11)).double() * 2
     history = [5, 5, 9]
-    expected = reference.distribution(logits.tolist(), SamplerRow(params, 0, (), history)) * NUM_DRAWS
-    assert p_value(draw_counts(logits, params, history), expected) > P_VALUE
+    expected = reference.distribution(logits.tolist(), sampling, (), history) * NUM_DRAWS
+    assert p_value(draw_counts(logits, sampling, history), expected) > P_VALUE
 
 
 def test_this_file_would_notice_a_temperature_that_is_wrong_by_a_tenth() -> None:
     """Odds of a false alarm under 1e-6: the expected statistic lies far above the bound."""
-    params = Params(seed=secrets.randbits(63), temperature=1.1)
+    sampling = params(seed=secrets.randbits(63), temperature=1.1)
     logits = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(11)).double() * 2
-    expected = reference.distribution(logits.tolist(), SamplerRow(Params(), 0)) * NUM_DRAWS
-    assert p_value(draw_counts(logits, params, []), expected) < P_VALUE
+    expected = reference.distribution(logits.tolist(), params()) * NUM_DRAWS
+    assert p_value(draw_counts(logits, sampling, []), expected) < P_VALUE
 
 
 @pytest.mark.parametrize("vary", ["position", "seed"])
 def test_units_are_uniform_and_neighbours_are_unrelated(vary: str) -> None:
     """Pairs of neighbours fall evenly into 10 x 10 cells, along the positions of a seed or the seeds of a position."""
     start, fixed = secrets.randbits(62), secrets.randbits(20)
-    units = [random_unit(start + i, fixed) if vary == "seed" else random_unit(start, fixed + i) for i in range(40_000)]
+    units = [
+        random_uniform(start + i, fixed) if vary == "seed" else random_uniform(start, fixed + i) for i in range(40_000)
+    ]
     cells = (np.array(units) * 10).astype(int)
     counts = np.bincount(cells[0::2] * 10 + cells[1::2], minlength=100)
     assert p_value(counts, np.full(100, 200.0)) > P_VALUE

@@ -113,7 +113,7 @@ async def test_what_cannot_take_a_token_costs_its_own_request_alone(client: Engi
     worker.step(RequestOutput(uid=broken.uid, token_id=1))
     with pytest.raises(EngineError, match="failed on this request"):
         await reading
-    assert client.requests_failed.keys() <= set(FAILURES), "an end that is not shown as 0 before the first"
+    assert client.counts.request_failed.keys() <= set(FAILURES), "an end that is not shown as 0 before the first"
     broken.close()
     assert isinstance(await worker.receive(), NewRequest)
     assert await worker.receive() == Abort(broken.uid)
@@ -356,5 +356,5 @@ async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(
         await outputs_of(lost)
     left.close()  # it failed as well, but its reader had left: that end is counted where readers are
     lost.close()
-    assert client.requests_submitted == 3
-    assert client.requests_failed == {"request_refused": 1, "worker_lost": 1}
+    assert client.counts.requests_submitted == 3
+    assert client.counts.request_failed == {"request_refused": 1, "worker_lost": 1}

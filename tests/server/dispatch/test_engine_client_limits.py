@@ -91,7 +91,7 @@ async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cach
     first = await client.submit(generate(max_tokens=1700), (1,))  # 107 of the 16 x 7 blocks
     with pytest.raises(QueueFull, match=r"need 107 blocks .* this one's 7 .* exceed the 112"):
         await client.submit(generate(max_tokens=100), (1,))
-    assert dict(client.requests_refused) == {"queue_blocks_full": 1}
+    assert dict(client.counts.requests_refused) == {"queue_blocks_full": 1}
     first.close()
     (await client.submit(generate(max_tokens=100), (1,))).close()
 
@@ -154,7 +154,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
         current_record.reset(token)
     counted = admission_state(client.admission)
     assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
-    assert (client.num_inflight, client.requests_submitted, record.prompt_tokens) == (0, 0, 0)
+    assert (client.num_inflight, client.counts.requests_submitted, record.prompt_tokens) == (0, 0, 0)
     handle = await client.submit(generate(), (1,), capture_bytes=900)  # the link goes on, and there is room
     while not isinstance(message := await worker.receive(), NewRequest):
         pass

@@ -134,7 +134,7 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
             await supervisor.stop()
             supervisor.reap(0.0)
             client.socket.remove()
-        assert client.worker_restarts == 6
+        assert client.counts.worker_restarts == 6
 
     asyncio.run(watch())
     assert not given_up

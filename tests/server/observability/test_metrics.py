@@ -1,6 +1,7 @@
 """What /metrics counts."""
 
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 
 import prometheus_client
@@ -12,22 +13,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.engine.outputs import EngineStats, Timing
 from server.observability.access_log import RequestLog
-from server.observability.metrics import Histogram, Metrics, WorkerNumbers
+from server.observability.collectors import Histogram
+from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers
 
 
 @dataclass
 class Engine:
     snapshot: EngineStats
-    worker_restarts: int = 3
-    requests_submitted: int = 9
-    requests_failed: dict[str, int] = field(default_factory=lambda: {"worker_lost": 2})
-    requests_refused: dict[str, int] = field(default_factory=lambda: {"queue_full": 4})
-    integrity_failures: int = 0
+    counts: ClientCounters = field(
+        default_factory=lambda: ClientCounters(
+            worker_restarts=3,
+            requests_submitted=9,
+            request_failed=Counter(worker_lost=2),
+            requests_refused=Counter(queue_full=4),
+            routed_prefix_tokens=64,
+        )
+    )
 
     def stats(self) -> EngineStats:
         return self.snapshot
-
-    routed_prefix_tokens: int = 64
 
     def worker_numbers(self) -> list[WorkerNumbers]:
         busy = EngineStats(num_requests_running=2, num_requests_waiting=1, kv_cache_usage_ratio=0.5)

@@ -35,6 +35,7 @@ async def test_next_tells_the_likeliest_tokens_at_every_temperature(tmp_path: Pa
         assert [token["probability"] for token in each["tokens"]] == pytest.approx(p[likeliest].tolist(), rel=1e-4)
         kept = [token["kept_probability"] for token in each["tokens"]]
         assert (each["num_kept"], kept[2]) == (2, 0)
+        assert list(each["num_passed"].items()) == [("top_k", 2), ("min_p", 2), ("top_p", 2)]
         assert sum(kept) == pytest.approx(1)
         assert kept[0] / kept[1] == pytest.approx(p[likeliest[0]] / p[likeliest[1]], rel=1e-4)
 

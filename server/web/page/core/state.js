@@ -57,7 +57,7 @@ const FIELDS = {
 
   next_temperature: number(1, 0, 3),
   next_top_k: integer(0),
-  next_top_p: number(1, 0, 1),
+  next_top_p: number(1, 0.01, 1),
   next_min_p: number(0, 0, 1),
   next_find: text(""), // the token that is searched for
 

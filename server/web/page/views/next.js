@@ -1,5 +1,5 @@
-// Every token's chance to come next: at any temperature, before and after truncation, recomputed as sliders move.
-import { html, useMemo, useState } from "../core/html.js";
+// Every token's chance to come next: at any temperature, before and after truncation, anew as sliders move.
+import { html, useState } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
 import { select, useSelection } from "../core/state.js";
 import { textOf } from "../core/texts.js";
@@ -7,54 +7,51 @@ import { Answer, Problem } from "../parts/problem.js";
 import { Slider, Temperature, TopK, TopP } from "../parts/slider.js";
 import { CopyMenu } from "../parts/tools.js";
 import { Curve } from "./next/curve.js";
+import { filtersOf } from "./next/distribution.js";
 import { Find, useFound } from "./next/find.js";
 import { Likeliest } from "./next/likeliest.js";
 import { Numbers, Sentence } from "./next/numbers.js";
 import { useRow } from "./next/row.js";
 import { TextScore } from "./next/text_score.js";
-import { distribution } from "./next/truncation.js";
 
 export function View() {
-  const { text } = useSelection();
-  const { kind } = useCapabilities();
-  const { answer, body, row } = useRow();
-  if (text === "") return html`<p class="lack">Write a text above: the model says what could follow each of its tokens.</p>`;
-  return html`<div class="next">
-    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its
-      logit; softmax makes them
-      probabilities. Move the sliders to see what a sampler does with them; click a token to write it and go on.</p>
-    <${Answer} answer=${answer}>${() => html`<${Row} row=${row} body=${body} />`}<//>
-    ${kind === "decoder" && html`<${TextScore} />`}
-  </div>`;
-}
-
-function Row({ row, body }) {
   const selection = useSelection();
+  const { text } = selection;
+  const { kind } = useCapabilities();
   const options = {
     temperature: selection.next_temperature,
     topK: selection.next_top_k,
     topP: selection.next_top_p,
     minP: selection.next_min_p,
   };
-  const drawn = useMemo(
-    () => distribution(row.logits, row.order, options),
-    [row, options.temperature, options.topK, options.topP, options.minP],
-  );
+  const { answer, body, row, drawn } = useRow(options);
+  if (text === "") return html`<p class="lack">Write a text above: the model says what could follow each of its tokens.</p>`;
+  return html`<div class="next">
+    <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its
+      logit; softmax makes them
+      probabilities. Move the sliders to see what a sampler does with them; click a token to write it and go on.</p>
+    <${Answer} answer=${answer}>${() => html`<${Row} row=${row} drawn=${drawn} body=${asAsked(body, options)} />`}<//>
+    ${kind === "decoder" && html`<${TextScore} />`}
+  </div>`;
+}
+
+function Row({ row, drawn, body }) {
+  const selection = useSelection();
   const found = useFound(row);
   const { force, problem, note } = useForce(row);
   return html`<div class="next">
     <section class="card">
-      <header><h2>The distribution</h2><${CopyMenu} route="v1/next" body=${asAsked(body, options)} /></header>
+      <header><h2>The distribution</h2><${CopyMenu} route="v1/next" body=${body} /></header>
       <${Sentence} row=${row} drawn=${drawn} />
       <${Controls} selection=${selection} />
-      <${Numbers} row=${row} drawn=${drawn} options=${options} />
+      <${Numbers} row=${row} drawn=${drawn} />
     </section>
     <${Problem} error=${problem} isAction />
     ${note && html`<p class="hint" role="status">${note}</p>`}
     <div class="columns">
       <${Likeliest} row=${row} drawn=${drawn} found=${found} onPick=${force} />
       <div class="next-right">
-        <${Curve} row=${row} drawn=${drawn} found=${found} options=${options} />
+        <${Curve} row=${row} drawn=${drawn} found=${found} />
         <${Find} row=${row} drawn=${drawn} onPick=${force} />
       </div>
     </div>
@@ -62,13 +59,7 @@ function Row({ row, body }) {
 }
 
 /** The request that gives what is seen, at the sliders' values. */
-const asAsked = (body, { temperature, topK, topP, minP }) => ({
-  ...body,
-  temperatures: [temperature],
-  ...(topK > 0 ? { top_k: topK } : {}),
-  ...(topP < 1 ? { top_p: topP } : {}),
-  ...(minP > 0 ? { min_p: minP } : {}),
-});
+const asAsked = (body, options) => ({ ...body, temperatures: [options.temperature], ...filtersOf(options) });
 
 function Controls({ selection }) {
   const isChanged = selection.next_temperature !== 1 || selection.next_top_k > 0 || selection.next_top_p < 1

@@ -12,7 +12,7 @@ const HEIGHT = 300;
 const SMALLEST = 1e-10; // below that, the axis ends
 
 /** found: a token to mark, or null. */
-export function Curve({ row, drawn, found, options }) {
+export function Curve({ row, drawn, found }) {
   const [hovered, setHovered] = useState(null); // a rank, from 1
   const picture = useRef(null);
   const count = row.order.length;
@@ -40,7 +40,7 @@ export function Curve({ row, drawn, found, options }) {
       }]} />
     </header>
     <${Picture} draw=${draw} overlay=${overlay} height=${HEIGHT} handle=${picture}
-      label=${`Probability of all ${count} tokens by rank, at temperature ${options.temperature}; ${drawn.numKept} are kept`}
+      label=${`Probability of all ${count} tokens by rank, at temperature ${drawn.temperature}; ${drawn.numKept} are kept`}
       onPoint=${(x, _, width) => (x === null ? setHovered(null) : move(axes.rankAt(x, width)))}
       onPick=${() => hovered !== null && select({ next_find: `#${row.order[hovered - 1]}` })}
       onKey=${(key) => {

@@ -4,8 +4,8 @@ import { format, grouped, percent } from "../../core/numbers.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
 
-/** row, drawn: see row.js and truncation.js; options: {temperature, ...} of the sliders. */
-export function Numbers({ row, drawn, options }) {
+/** row, drawn: see row.js and distribution.js. */
+export function Numbers({ row, drawn }) {
   const { order } = row;
   return html`<div>
     <dl class="facts">
@@ -14,7 +14,7 @@ export function Numbers({ row, drawn, options }) {
       <${Fact} name="kept" note=${`they hold ${percent(massOf(drawn))}`}>${grouped(drawn.numKept)} of ${grouped(order.length)}<//>
       <${Fact} name="entropy of the kept" note=${`perplexity ${format(Math.exp(drawn.keptEntropy))}`}>${format(drawn.keptEntropy)} nats<//>
     </dl>
-    <${Formula} row=${row} drawn=${drawn} temperature=${options.temperature} />
+    <${Formula} row=${row} drawn=${drawn} />
   </div>`;
 }
 
@@ -51,7 +51,8 @@ function massOf({ probabilities, kept }) {
 }
 
 /** Softmax with the numbers of the likeliest token. */
-function Formula({ row, drawn, temperature }) {
+function Formula({ row, drawn }) {
+  const { temperature } = drawn;
   const best = row.order[0];
   const z = format(row.logits[best]);
   if (temperature === 0) {

@@ -1,19 +1,20 @@
-// One row of logits: what the model gives after one position of the text, for the whole vocabulary.
-import { useJson, useLook } from "../../core/fetching.js";
+// One row of logits: what the model gives after one position of the text, for the whole vocabulary, and what is drawn from it.
+import { useAnswer, useJson } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
 import { descending } from "../../core/numbers.js";
 import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
-import { ranksOf } from "./truncation.js";
+import { distribution, fetchRow, filtersOf, ranksOf } from "./distribution.js";
 
 const NAMED = 100; // tokens whose names come with the row; others are named when they are looked at
 
 /**
- * {answer, body, row} of the selected position. row is null until it is there, then {tokens, ids, position,
- * logits [V], order, ranks, nameOf(token)}: nameOf gives null for a token that is not among the likeliest.
+ * {answer, body, row, drawn} of the selected position, at the sliders' options {temperature, topK, topP, minP}. row and
+ * drawn (see distribution.js) are null until they are there; row is {tokens, ids, position, logits [V], order, ranks,
+ * nameOf(token)}: nameOf gives null for a token that is not among the likeliest.
  */
-export function useRow() {
+export function useRow(options) {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const input = inputOf(selection, capabilities);
@@ -22,8 +23,12 @@ export function useRow() {
   // A position from the end stays one: while the tokens of a new text are still counted, it is right already.
   const position = query < 0 ? Math.max(query, -(count || 1)) : Math.min(query, (count || 1) - 1);
   const body = { ...input, position, num_tokens: NAMED, full: true };
-  const answer = useLook(count ? "v1/next" : null, body);
-  const { entry } = answer;
+  const filters = filtersOf(options);
+  const filtered = Object.keys(filters).length > 0
+    ? { ...input, position, num_tokens: 0, temperatures: [options.temperature], ...filters }
+    : null;
+  const answer = useAnswer(fetchRow, count ? "v1/next" : null, { row: body, filtered });
+  const entry = answer.data?.entry;
   const row = useMemo(() => {
     if (!entry) return null;
     const order = descending(entry.arrays.logits.data);
@@ -39,7 +44,14 @@ export function useRow() {
       nameOf: (token) => names.get(token) ?? null,
     };
   }, [entry]);
-  return { answer, body, row };
+  // While the server is asked of other filters, everything shown is of those before, their temperature too.
+  const temperature = answer.asked?.filtered?.temperatures[0] ?? options.temperature;
+  const left = answer.data?.filtered ?? null;
+  const drawn = useMemo(
+    () => row && distribution(row.logits, row.order, row.ranks, temperature, left),
+    [row, temperature, left],
+  );
+  return { answer, body, row, drawn };
 }
 
 /** The name of a token: known with the row, or asked for. */

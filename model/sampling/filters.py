@@ -1,0 +1,146 @@
+"""From edited logits to the weights that a token is drawn by: temperature, top_k, min_p and top_p.
+
+The order is vLLM's: temperature -> min_p, top_k -> top_p. Tokens are kept or dropped by value, so tokens of equal
+probability share their fate: top_k and top_p may keep more than the k, or the nucleus, when there are ties at the edge
+(as top_k in `transformers`). Each row's weights depend on that row alone, bit for bit. To add a filter, say in
+`FilterOptions` what it reads, and apply it in `fill_weights`.
+
+Axes: R rows, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from model.layers.fixed_shapes import aligned_rows
+from model.sampling.row_search import BLOCK, take, top
+
+_PROBABILITY_UNIT_BITS = 60
+"""Probabilities become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in int64."""
+
+_RADIX_BITS = 11
+"""Bits told apart in one round of the search for the edge of a nucleus: three rounds for float32."""
+
+NUM_GROUPS = (1 << _RADIX_BITS) + 2
+"""Groups of one round: one for each value of its bits, one for the tokens below and one for those above them all."""
+
+
+class FilterOptions(Protocol):
+    """The parameters that say how a token is drawn. Values were validated where they came in."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """Room to work on R rows."""
+
+    scores: Tensor
+    """[R, V]"""
+    probabilities: Tensor
+    """[R, V]"""
+    weights: Tensor
+    """[R, V up to whole blocks]: probabilities as integers, the padding zero."""
+    groups: Tensor
+    """[R, V]: the group that a token falls in while the edge of a nucleus is looked for."""
+    masses: Tensor
+    """[R, groups]: the weight of each group."""
+
+    @classmethod
+    def empty(cls, rows: int, vocab_size: int, dtype: torch.dtype, device: torch.device) -> "Buffers":
+        """Allocate buffers for this many rows, with scores and probabilities of `dtype`."""
+        return cls(
+            scores=torch.empty(rows, vocab_size, dtype=dtype, device=device),
+            probabilities=torch.empty(rows, vocab_size, dtype=dtype, device=device),
+            weights=torch.empty(rows, -(-vocab_size // BLOCK) * BLOCK, dtype=torch.long, device=device),
+            groups=torch.empty(rows, vocab_size, dtype=torch.long, device=device),
+            masses=torch.empty(rows, NUM_GROUPS, dtype=torch.long, device=device),
+        )
+
+    def first(self, rows: int) -> "Buffers":
+        """Return the first rows of the same memory."""
+        return Buffers(*(getattr(self, field.name)[:rows] for field in fields(self)))
+
+
+def fill_weights(buffers: Buffers, options: Sequence[FilterOptions]) -> None:
+    """Turn edited scores into the weights to draw by. Overwrites every buffer."""
+    scores, probabilities = buffers.scores, buffers.probabilities
+    if any(each.temperature != 1.0 for each in options):
+        scores.div_(_column([each.temperature for each in options], scores))
+    _mask_top_k(scores, [each.top_k for each in options])
+    aligned = aligned_rows(scores)
+    if aligned is scores:
+        torch.softmax(scores, -1, out=probabilities)
+    else:
+        probabilities.copy_(torch.softmax(aligned, -1)[:, : scores.shape[1]])
+    if any(each.min_p for each in options):
+        floor = _column([each.min_p for each in options], scores) * probabilities.amax(-1, keepdim=True)
+        probabilities.masked_fill_(probabilities < floor, 0.0)
+    _quantize(buffers)
+    if any(each.top_p < 1.0 for each in options):
+        edge = _nucleus_edge(buffers, [each.top_p for each in options])
+        probabilities.masked_fill_(probabilities < edge, 0.0)
+        _quantize(buffers)
+
+
+def _column(values: Sequence[float], like: Tensor) -> Tensor:
+    """Return per-row numbers as [R, 1] in the dtype and on the device of `like`."""
+    return torch.tensor(values, dtype=like.dtype, device=like.device).unsqueeze(1)
+
+
+def _mask_top_k(scores: Tensor, ks: Sequence[int]) -> None:
+    """Set scores [R, V] below their row's k-th largest to -inf, in place. A k of 0, or of V and more, keeps all."""
+    limited = [r for r, k in enumerate(ks) if 0 < k < scores.shape[1]]
+    if not limited:
+        return
+    ordered = top(take(scores, limited), max(ks[r] for r in limited))[0]  # R largest k
+    edges = torch.full((len(ks), 1), -math.inf, dtype=scores.dtype, device=scores.device)
+    kth = torch.tensor([ks[r] - 1 for r in limited], device=scores.device).unsqueeze(1)
+    edges[torch.tensor(limited, device=scores.device)] = ordered.gather(1, kth)
+    scores.masked_fill_(scores < edges, -math.inf)
+
+
+def _quantize(buffers: Buffers) -> None:
+    """Write the probabilities into the weights as whole multiples of 2**-60, rounded down. Overwrites the scores."""
+    torch.mul(buffers.probabilities, 2.0**_PROBABILITY_UNIT_BITS, out=buffers.scores)
+    vocab_size = buffers.scores.shape[1]
+    buffers.weights[:, :vocab_size].copy_(buffers.scores)
+    buffers.weights[:, vocab_size:].zero_()
+
+
+def _nucleus_edge(buffers: Buffers, top_ps: Sequence[float]) -> Tensor:
+    """Find the smallest probability [R, 1] in each row's nucleus: the likeliest tokens that hold top_p of the mass.
+
+    A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does.
+    Instead of sorting, a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of
+    leading bits say which group holds the edge, then which group inside that one. Overwrites the scores.
+    Source: Holtzman et al., "The curious case of neural text degeneration", arXiv 1904.09751.
+    """
+    dtype = buffers.probabilities.dtype
+    integer = torch.int64 if dtype == torch.float64 else torch.int32
+    bits, shifted = buffers.probabilities.view(integer), buffers.scores.view(integer)
+    weights = buffers.weights[:, : bits.shape[1]]
+    total = weights.sum(-1, keepdim=True)
+    share = torch.tensor(top_ps, dtype=torch.float64, device=weights.device).unsqueeze(1)
+    kept = (share * total.double()).ceil().long().clamp_min(1).minimum(total)
+    dropped = total - kept  # R 1: mass that may go, from the least likely up
+    edge = torch.zeros(len(top_ps), 1, dtype=integer, device=weights.device)  # its leading bits, as far as known
+    for shift in range((bits.itemsize * 8 - 1) // _RADIX_BITS * _RADIX_BITS, -1, -_RADIX_BITS):
+        # Group 0 is everything below the known leading bits, the last group everything above.
+        torch.bitwise_right_shift(bits, shift, out=shifted)
+        buffers.groups.copy_(shifted.sub_(edge << _RADIX_BITS).clamp_(-1, 1 << _RADIX_BITS).add_(1))
+        cumulated = buffers.masses.zero_().scatter_add_(1, buffers.groups, weights).cumsum_(-1)
+        group = torch.searchsorted(cumulated, dropped, right=True).clamp_max(NUM_GROUPS - 1)
+        edge = (edge << _RADIX_BITS) + (group - 1).to(integer)
+    return edge.view(dtype)
