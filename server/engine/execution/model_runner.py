@@ -25,7 +25,6 @@ from server.engine.captures.window import Window
 from server.engine.execution.cuda_graphs import DecodeGraphs
 from server.engine.failure import Failure
 from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import GenerateTask
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.sequence import Chunk, Sequence
 
@@ -157,7 +156,9 @@ class ModelRunner:
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
         placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
         asking = [
-            at for at in placed if at.chunk.sequence.captures_attention or not captures[at.chunk.sequence.uid].is_empty
+            at
+            for at in placed
+            if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
         ]
         hooks, row_sinks = self._looks(asking, captures) if asking else (None, {})
         passed = None if self.graphs is None else self.graphs.run(batch, hooks)
@@ -192,9 +193,9 @@ class ModelRunner:
             found = captures[seq.uid]
             if found.sinks or found.patches:
                 builder.add(found, at.window)
-            if isinstance(seq.task, GenerateTask) and seq.task.attention is not None and chunk.needs_sample:
+            if seq.row_capture is not None and chunk.needs_sample:
                 position = chunk.end - 1
-                sink = RowSink(seq.task.attention, self.model.config, position, seq.num_cross_tokens)
+                sink = RowSink(seq.row_capture, self.model.config, position, seq.num_cross_tokens)
                 row_sinks[seq.uid] = sink
                 builder.add_hook(sink.hook(Window(at.span, at.last_row, position, 1)))
         return builder.hooks(), row_sinks
@@ -210,7 +211,8 @@ class ModelRunner:
         last = min(chunk.end, seq.num_prompt_tokens)
         for start in range(chunk.capture_start, last, _LOGIT_ROWS):
             end = min(last, start + _LOGIT_ROWS)
-            reads = [read for sink in sinks if (read := sink.hook(Window(at.span, 0, start, end - start))) is not None]
+            window = Window(at.span, 0, start, end - start)
+            reads = [read for sink in sinks for read in sink.hooks(window)]
             first = 0
             if found.prompt_logprobs is None:  # then only the rows between the first and the last that somebody reads
                 if not reads:
