@@ -23,7 +23,7 @@ from server.dispatch.worker_health import WorkerHealth
 from server.dispatch.worker_socket import WorkerSocket
 from server.dispatch.worker_state import WorkerState, add_counters, seconds_until_ready, together, unready
 from server.engine.outputs import EngineInfo, EngineStats
-from server.engine.request import EmbedTask, EngineRequest, GenerateTask, Intervention, Task
+from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
 from server.http.errors import ApiError, BadRequest, Unavailable, WorkerLost
 from server.ipc import frames, link, messages
 from server.ipc.messages import MessageError
@@ -165,10 +165,9 @@ class EngineClient:
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
         max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
-        is_inspection = not isinstance(task, GenerateTask | EmbedTask)
         num_encoded = len(encoder_token_ids)
         cost = self.admission.cost(
-            len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_inspection=is_inspection
+            len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_inspection=task.is_inspection
         )
         record = current_record.get()
         client = "" if record is None else record.key or ""

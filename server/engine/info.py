@@ -3,9 +3,9 @@
 from model.config import ModelConfig
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
+from server.engine.depth import Stacks
 from server.engine.execution.kernel_choice import kernels_in_use
 from server.engine.outputs import EngineInfo
-from server.engine.required_layers import Stacks
 
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:

@@ -1,9 +1,14 @@
-"""What can be asked of the engine. Plain dataclasses: they cross the socket as msgpack and are all the engine sees."""
+"""What can be asked of the engine. Plain dataclasses: they cross the socket as msgpack and are all the engine sees.
 
-from dataclasses import dataclass, field
-from typing import Literal
+Each task says itself what it needs of the network (`BaseTask`), so that a new one is a class here and a name in `Task`.
+"""
 
-from model.hooks.points import Stack
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from model.hooks.points import BY_NAME, Stack, reads_encoder
+from server.engine.depth import BEFORE_OUTPUT, Depth, Depths, Stacks
 from server.engine.outputs import Array
 from server.engine.sampling_params import SamplingParams
 
@@ -14,6 +19,7 @@ Part = Literal["decoder", "encoder", "cross"]
 """ "encoder" for the one stack of an encoder; "cross" is the decoder looking at the encoder's output."""
 Op = Literal["set", "scale", "add", "temperature"]
 Pooling = Literal["mean", "last", "cls", "none"]
+WeightsOption = int | float | str | tuple[int | tuple[int, int], ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,32 +41,16 @@ class AttentionCapture:
     """Area mean to n x n."""
     dtype: CaptureDtype = "float32"
     part: Part = "decoder"
+    name: str = "attention"
+    """The key of the answer's tensor."""
 
+    def depths(self) -> Depths:
+        """Return how deep the encoder and the decoder must run."""
+        return _depths_of_attention(self.part, [layer for layer, _ in self.pairs])
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateTask:
-    sampling: SamplingParams
-    attention: AttentionCapture | None = None
-    """The row that chose each generated token, sent with that token."""
-    attention_prompt: bool = False
-    """Also the prompt's rows, once, with the first token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTask:
-    capture: AttentionCapture
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedTask:
-    """Of an encoder-decoder: the encoder's hidden states."""
-
-    layer: int | None = None
-    """0 is the embedding, i the residual stream after block i, None the last one after the final norm."""
-    pooling: Pooling = "last"
-    normalize: bool = True
-    dimensions: int | None = None
-    """Keep the first n numbers, before normalisation (Matryoshka)."""
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        """Return the query positions, ascending, of a prompt of `num_tokens` tokens."""
+        return range(num_tokens) if self.queries is None else sorted(set(self.queries))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +75,136 @@ class PointCapture:
     [position, unit]. None is all, with the point's own axes. Not of scores and patterns."""
     dtype: Literal["float32", "float16"] = "float32"
 
+    def depth(self, stacks: Stacks) -> Depth:
+        """Return how deep the point's own stack must run."""
+        if self.layer is not None:
+            return Depth(self.layer + 1, self.point not in BEFORE_OUTPUT)
+        if self.point.startswith(("ln_final", "logits")):
+            return Depth(stacks.encoder if self.stack == "encoder" else stacks.decoder, needs_output=True)
+        return Depth(0, needs_output=False)
+
+    @property
+    def is_along_decoder(self) -> bool:
+        """Whether its rows are the decoder's positions; if not, they are the encoder's."""
+        return self.stack == "decoder" and not reads_encoder(BY_NAME[self.point])
+
+
+class BaseTask:
+    """What a task declares about itself. The defaults serve a task that looks inside the whole decoder; a task that
+    reads less overrides them, and the rest is not computed.
+    """
+
+    __slots__ = ()
+
+    is_inspection: ClassVar[bool] = True
+    """Whether it only looks inside. While other requests write text or embed it, an inspection may wait."""
+
+    def depths(self, stacks: Stacks) -> Depths:
+        """Return how deep the encoder and the decoder must run for the answer, None for one that it does not read."""
+        return Depths(encoder=None, decoder=Depth(stacks.decoder, needs_output=True))
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        """Return the positions of a prompt of `num_tokens` tokens, ascending, that the decoder must compute because the
+        answer holds them; () if only the newest token counts.
+        """
+        return range(num_tokens)
+
+    def captures(self) -> Sequence[object]:
+        """Return what to gather while the prompt is computed. For the class of each of these objects,
+        `server.engine.captures.request_captures` names the sink that gathers it. By default it is the task itself.
+        """
+        return (self,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTask:
+class GenerateTask(BaseTask):
+    """Writes text."""
+
+    is_inspection: ClassVar[bool] = False
+
+    sampling: SamplingParams
+    attention: AttentionCapture | None = None
+    """The row that chose each generated token, sent with that token."""
+    attention_prompt: bool = False
+    """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        if self.sampling.prompt_logprobs is not None:
+            return range(num_tokens)
+        if self.attention is None or not self.attention_prompt:
+            return ()
+        return self.attention.captured_positions(num_tokens)
+
+    def captures(self) -> Sequence[object]:
+        if self.attention is None or not self.attention_prompt:
+            return ()
+        return (replace(self.attention, name="attention.prompt"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedTask(BaseTask):
+    """Embeds text. With an encoder-decoder, the encoder's hidden states count."""
+
+    is_inspection: ClassVar[bool] = False
+
+    layer: int | None = None
+    """0 is the embedding, i the residual stream after block i, None the last one after the final norm."""
+    pooling: Pooling = "last"
+    normalize: bool = True
+    dimensions: int | None = None
+    """Keep the first n numbers, before normalisation (Matryoshka)."""
+
+    def depths(self, stacks: Stacks) -> Depths:
+        num_layers = stacks.encoder or stacks.decoder
+        depth = Depth(num_layers if self.layer is None else max(1, self.layer), needs_output=True)
+        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        if self.pooling == "last":
+            return range(num_tokens - 1, num_tokens)
+        return range(1) if self.pooling == "cls" else range(num_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTask(BaseTask):
+    """Captures the attention of a prompt."""
+
+    capture: AttentionCapture
+
+    def depths(self, stacks: Stacks) -> Depths:
+        return self.capture.depths()
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        return self.capture.captured_positions(num_tokens)
+
+    def captures(self) -> Sequence[object]:
+        return (self.capture,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTask(BaseTask):
     """An exact pass over the prompt. Answer: one tensor for each capture, by its name, with the point's axes."""
 
     points: tuple[PointCapture, ...]
 
+    def depths(self, stacks: Stacks) -> Depths:
+        return Depths(
+            encoder=max((each.depth(stacks) for each in self.points if each.stack == "encoder"), default=None),
+            decoder=max((each.depth(stacks) for each in self.points if each.stack == "decoder"), default=None),
+        )
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        selections = [each.positions for each in self.points if each.is_along_decoder]
+        if None in selections:
+            return range(num_tokens)
+        return sorted({position for selection in selections for position in selection or ()})
+
+    def captures(self) -> Sequence[object]:
+        return self.points
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LensTask:
+class LensTask(BaseTask):
     """What each layer would say next: its stream through the final norm and the head (nostalgebraist 2020).
 
     Answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p] (nats),
@@ -107,9 +217,15 @@ class LensTask:
     top_k: int
     target_token_ids: tuple[int, ...] = ()
 
+    def depths(self, stacks: Stacks) -> Depths:
+        return Depths(encoder=None, decoder=Depth(max(1, *self.layers), needs_output=True))
+
+    def captured_positions(self, num_tokens: int) -> Sequence[int]:
+        return sorted(set(self.positions))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadScoresTask:
+class HeadScoresTask(BaseTask):
     """Each row of chosen heads in a few numbers, so that no pattern has to leave the worker.
 
     Answer: heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before
@@ -122,17 +238,18 @@ class HeadScoresTask:
     offsets: tuple[int, ...] = ()
     part: Literal["decoder", "encoder"] = "decoder"
 
+    def depths(self, stacks: Stacks) -> Depths:
+        return _depths_of_attention(self.part, [layer for layer, _ in self.pairs])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsTask:
+class WeightsTask(BaseTask):
     """A question about the weights alone. It runs beside the steps, in a thread of the worker; `prompt_token_ids` is
     empty. `options` are those of the function that answers it (`model.analysis.weights`), and so are the tensors.
     """
 
     question: str
-    options: dict[str, int | float | str | tuple[int, ...] | tuple[tuple[int, int], ...] | None] = field(
-        default_factory=dict
-    )
+    options: dict[str, WeightsOption] = field(default_factory=dict)
 
 
 Task = GenerateTask | AttentionTask | EmbedTask | TraceTask | LensTask | HeadScoresTask | WeightsTask
@@ -179,3 +296,11 @@ class EngineRequest:
     """Of the HTTP request it is a part of, for the log."""
     interventions: tuple[Intervention, ...] = ()
     """Applied in this order. Such a request neither takes from the prefix cache nor gives to it."""
+
+
+def _depths_of_attention(part: Part, layers: Sequence[int]) -> Depths:
+    """Return what the attention of these layers needs. A decoder looks at its encoder with what its attention to its
+    own text gave.
+    """
+    depth = Depth(max(layers, default=-1) + 1, needs_output=part == "cross")
+    return Depths(encoder=depth, decoder=None) if part == "encoder" else Depths(encoder=None, decoder=depth)

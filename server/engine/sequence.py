@@ -10,17 +10,10 @@ from bisect import bisect_left
 from enum import Enum
 from typing import NamedTuple
 
+from server.engine.depth import Stacks
 from server.engine.outputs import FinishReason
-from server.engine.request import (
-    AttentionTask,
-    EngineRequest,
-    GenerateTask,
-    HeadScoresTask,
-    LensTask,
-    Task,
-    TraceTask,
-)
-from server.engine.required_layers import Stacks, required_layers_of
+from server.engine.request import AttentionCapture, EngineRequest, GenerateTask, Task
+from server.engine.required_layers import required_layers_of
 from server.engine.sampling_params import SamplingParams
 
 
@@ -51,7 +44,6 @@ class Sequence:
         "block_hashes",
         "block_table",
         "captured_upto",
-        "captures_attention",
         "cross_block_table",
         "encoder_is_captured",
         "encoder_is_computed",
@@ -72,6 +64,7 @@ class Sequence:
         "publishes_prefix",
         "rank",
         "request",
+        "row_capture",
         "sampling_params",
         "status",
         "stopping_ids",
@@ -92,12 +85,14 @@ class Sequence:
             raise ValueError(f"request {request.uid}: prompt_token_ids is empty; at least one token is needed")
         if request.encoder_token_ids and (is_encoder or not stacks.encoder):
             raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
-        task = request.task
+        generation = request.task if isinstance(request.task, GenerateTask) else None
         self.request = request
         self.uid = request.uid
         self.rank = Rank(request.priority, 0, 0)
         """Its place among others; the scheduler gives it when it is added."""
-        self.sampling_params: SamplingParams | None = task.sampling if isinstance(task, GenerateTask) else None
+        self.sampling_params: SamplingParams | None = generation.sampling if generation else None
+        self.row_capture: AttentionCapture | None = generation.attention if generation else None
+        """The attention row that chose a token, captured with each token."""
         params = self.sampling_params
         self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
         self.takes_largest_logit = params is not None and params.takes_largest_logit
@@ -131,10 +126,8 @@ class Sequence:
         """Blocks of the decoder to run for this sequence; its K/V exist in these layers only. And whether anything
         behind the last one's queries, keys and values is needed.
         """
-        self.only_captures = isinstance(task, AttentionTask | HeadScoresTask | LensTask | TraceTask)
+        self.only_captures = request.task.is_inspection
         """It neither writes text nor embeds it: while others do, it may wait."""
-        self.captures_attention = isinstance(task, GenerateTask) and task.attention is not None
-        """Each token comes with the attention rows that chose it."""
         self.num_encoder_layers_needed, self.needs_encoder_output = required.encoder
         self.is_changed = bool(request.interventions)
         """Its numbers are its own: no other sequence may use them, nor it theirs."""

@@ -5,7 +5,7 @@ The engine's dataclasses are taken apart here and put together again at the othe
 """
 
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, get_args
 
 import msgspec
 
@@ -20,66 +20,47 @@ from server.engine.outputs import (
     Timing,
     TokenLogprobs,
 )
-from server.engine.request import (
-    AttentionTask,
-    EmbedTask,
-    EngineRequest,
-    GenerateTask,
-    HeadScoresTask,
-    Intervention,
-    LensTask,
-    Op,
-    Task,
-    TraceTask,
-    WeightsTask,
-)
+from server.engine.request import EngineRequest, Intervention, Op, Task
+from server.ipc.prompt_logprobs import PromptLogprobs, WireLogprobs, wire_logprobs
 
 Buffer = bytes | bytearray | memoryview
-
-LOGPROBS_PIECE = 64
-"""Positions of a prompt whose log-probabilities travel, are read and are written together: a millisecond or a few."""
 
 
 class MessageError(ValueError):
     """A message that cannot be understood: the worker that sent it is treated as lost."""
 
 
+class WireArray(msgspec.Struct, array_like=True, frozen=True):
+    """A tensor whose bytes are buffer number `buffer` of the frame."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    buffer: int
+
+
 class WireIntervention(msgspec.Struct, array_like=True, frozen=True):
-    """An `Intervention`; its value is the number, or an array whose bytes are buffer number `buffer` of the frame."""
+    """An `Intervention` whose array, if it has one, travels beside the message."""
 
     stack: Stack
     layer: int | None
     point: str
     op: Op
+    value: float | WireArray
     heads: tuple[int, ...] | None
     positions: tuple[int, ...] | None
-    number: float
-    dtype: str | None = None
-    shape: tuple[int, ...] = ()
-    buffer: int = 0
-
-
-class WireWeights(msgspec.Struct, array_like=True, frozen=True):
-    """A `WeightsTask`: msgpack does not tell tuples of numbers from tuples of pairs."""
-
-    question: str
-    options: dict[str, Any]
 
 
 class NewRequest(msgspec.Struct, tag="new", array_like=True, frozen=True):
-    """API to worker: start this request. Exactly one of the tasks is set (msgpack tells no dataclasses apart)."""
+    """API to worker: start this request."""
 
     uid: int
     prompt_token_ids: tuple[int, ...]
     arrival_time: float
     deadline: float | None
-    generate: GenerateTask | None = None
-    attention: AttentionTask | None = None
-    embed: EmbedTask | None = None
-    trace: TraceTask | None = None
-    lens: LensTask | None = None
-    heads: HeadScoresTask | None = None
-    weights: WireWeights | None = None
+    task_name: str
+    """The task's class: msgpack does not tell dataclasses apart."""
+    task: msgspec.Raw
     encoder_token_ids: tuple[int, ...] = ()
     interventions: tuple[WireIntervention, ...] = ()
     priority: int = 0
@@ -142,25 +123,6 @@ class IntegrityFailed(msgspec.Struct, tag="broken", array_like=True, frozen=True
     message: str
 
 
-class WireArray(msgspec.Struct, array_like=True, frozen=True):
-    """A tensor whose bytes are buffer number `buffer` of the frame."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    buffer: int
-
-
-class WireLogprobs(msgspec.Struct, array_like=True, frozen=True):
-    """A prompt's log-probabilities, `length` of them in buffers from number `buffer` on, LOGPROBS_PIECE in each.
-
-    The message itself is read at once and holds up the event loop; these are read when they are asked for.
-    """
-
-    length: int
-    buffer: int
-
-
 class WireOutput(msgspec.Struct, array_like=True, frozen=True):
     """A `RequestOutput` without the bytes of its tensors and without the log-probabilities of its prompt."""
 
@@ -203,9 +165,9 @@ FromWorker = Hello | Loading | Ready | LoadFailed | Heartbeat | StepMessage | De
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
 _from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
-_logprobs: msgspec.msgpack.Decoder[tuple[TokenLogprobs | None, ...]] = msgspec.msgpack.Decoder(
-    tuple[TokenLogprobs | None, ...]
-)
+_tasks: dict[str, msgspec.msgpack.Decoder[Task]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(Task)
+}
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
@@ -230,22 +192,16 @@ def decode_from_worker(header: Buffer) -> FromWorker:
 
 def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
     """The message, and the bytes of the interventions' arrays in the order in which it numbers them."""
-    task = request.task
     buffers: list[Buffer] = []
     message = NewRequest(
         uid=request.uid,
         prompt_token_ids=request.prompt_token_ids,
         arrival_time=request.arrival_time,
         deadline=request.deadline,
-        generate=task if isinstance(task, GenerateTask) else None,
-        attention=task if isinstance(task, AttentionTask) else None,
-        embed=task if isinstance(task, EmbedTask) else None,
-        trace=task if isinstance(task, TraceTask) else None,
-        lens=task if isinstance(task, LensTask) else None,
-        heads=task if isinstance(task, HeadScoresTask) else None,
-        weights=WireWeights(task.question, task.options) if isinstance(task, WeightsTask) else None,
+        task_name=type(request.task).__name__,
+        task=msgspec.Raw(_encoder.encode(request.task)),
         encoder_token_ids=request.encoder_token_ids,
-        interventions=tuple(_wire_intervention(wish, buffers) for wish in request.interventions),
+        interventions=tuple([_wire_intervention(wish, buffers) for wish in request.interventions]),
         priority=request.priority,
         client=request.client,
         request_id=request.request_id,
@@ -254,7 +210,7 @@ def new_request(request: EngineRequest) -> tuple[NewRequest, list[Buffer]]:
 
 
 def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequest:
-    """The inverse of `new_request`. Raises MessageError when no task is set, or a buffer is missing."""
+    """The inverse of `new_request`. Raises MessageError for a task that makes no sense, or a buffer that is missing."""
     return EngineRequest(
         uid=message.uid,
         prompt_token_ids=message.prompt_token_ids,
@@ -262,7 +218,7 @@ def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequ
         arrival_time=message.arrival_time,
         deadline=message.deadline,
         encoder_token_ids=message.encoder_token_ids,
-        interventions=tuple(_intervention(wire, buffers) for wire in message.interventions),
+        interventions=tuple([_intervention(wire, buffers) for wire in message.interventions]),
         priority=message.priority,
         client=message.client,
         request_id=message.request_id,
@@ -270,25 +226,18 @@ def engine_request(message: NewRequest, buffers: Sequence[Buffer]) -> EngineRequ
 
 
 def _task(message: NewRequest) -> Task:
-    if message.weights is not None:
-        options = {name: _as_tuples(value) for name, value in message.weights.options.items()}
-        return WeightsTask(question=message.weights.question, options=options)
-    task = message.generate or message.attention or message.embed or message.trace or message.lens or message.heads
-    if task is None:
-        raise MessageError(f"request {message.uid} has no task")
-    return task
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+    decoder = _tasks.get(message.task_name)
+    if decoder is None:
+        raise MessageError(f"request {message.uid} has a task {message.task_name!r}; known are {', '.join(_tasks)}")
+    try:
+        return decoder.decode(message.task)
+    except msgspec.MsgspecError as error:
+        raise MessageError(f"not a {message.task_name}: {error}") from None
 
 
 def _wire_intervention(wish: Intervention, buffers: list[Buffer]) -> WireIntervention:
-    place = (wish.stack, wish.layer, wish.point, wish.op, wish.heads, wish.positions)
-    if isinstance(wish.value, Array):
-        buffers.append(wish.value.data)
-        return WireIntervention(*place, 0.0, wish.value.dtype, wish.value.shape, len(buffers) - 1)
-    return WireIntervention(*place, wish.value)
+    value = _wire_array(wish.point, wish.value, buffers) if isinstance(wish.value, Array) else wish.value
+    return WireIntervention(wish.stack, wish.layer, wish.point, wish.op, value, wish.heads, wish.positions)
 
 
 def _intervention(wire: WireIntervention, buffers: Sequence[Buffer]) -> Intervention:
@@ -297,7 +246,7 @@ def _intervention(wire: WireIntervention, buffers: Sequence[Buffer]) -> Interven
         layer=wire.layer,
         point=wire.point,
         op=wire.op,
-        value=wire.number if wire.dtype is None else _array(wire.point, wire.dtype, wire.shape, wire.buffer, buffers),
+        value=_array(wire.value, buffers) if isinstance(wire.value, WireArray) else wire.value,
         heads=wire.heads,
         positions=wire.positions,
     )
@@ -334,20 +283,12 @@ def is_bare(output: RequestOutput) -> bool:
 
 
 def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
-    tensors: tuple[WireArray, ...] = ()
-    if output.tensors:
-        first = len(buffers)
-        buffers.extend(array.data for array in output.tensors.values())
-        tensors = tuple(
-            WireArray(name, array.dtype, array.shape, first + i)
-            for i, (name, array) in enumerate(output.tensors.items())
-        )
     return WireOutput(
         output.uid,
         output.token_id,
         output.logprobs,
-        None if output.prompt_logprobs is None else _wire_logprobs(output.prompt_logprobs, buffers),
-        tensors,
+        None if output.prompt_logprobs is None else wire_logprobs(output.prompt_logprobs, buffers),
+        tuple(_wire_array(name, array, buffers) for name, array in output.tensors.items()),
         output.finish_reason,
         output.stop_token_id,
         output.error,
@@ -356,57 +297,14 @@ def _wire_output(output: RequestOutput, buffers: list[Buffer]) -> WireOutput:
     )
 
 
-def _wire_logprobs(logprobs: Sequence[TokenLogprobs | None], buffers: list[Buffer]) -> WireLogprobs:
-    wire = WireLogprobs(len(logprobs), len(buffers))
-    starts = range(0, len(logprobs), LOGPROBS_PIECE)
-    buffers.extend(_encoder.encode(logprobs[start : start + LOGPROBS_PIECE]) for start in starts)
-    return wire
-
-
-class _PromptLogprobs(Sequence[TokenLogprobs | None]):
-    """Log-probabilities that are read from their buffers when they are asked for, a piece at a time."""
-
-    def __init__(self, length: int, pieces: Sequence[Buffer]) -> None:
-        self._length = length
-        self._pieces = pieces
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> TokenLogprobs | None: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TokenLogprobs | None]: ...
-    def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
-        positions = range(self._length)[index]
-        if isinstance(positions, int):
-            return self._piece(positions // LOGPROBS_PIECE)[positions % LOGPROBS_PIECE]
-        read = {number: self._piece(number) for number in {position // LOGPROBS_PIECE for position in positions}}
-        return [read[position // LOGPROBS_PIECE][position % LOGPROBS_PIECE] for position in positions]
-
-    def _piece(self, number: int) -> tuple[TokenLogprobs | None, ...]:
-        return _logprobs.decode(self._pieces[number])
-
-
-def _prompt_logprobs(wire: WireLogprobs, buffers: Sequence[Buffer]) -> _PromptLogprobs:
-    """Raises MessageError."""
-    end = wire.buffer - (-wire.length // LOGPROBS_PIECE)
-    if not 0 <= wire.buffer <= end <= len(buffers):
-        raise MessageError(f"{wire.length} log-probabilities name buffers {wire.buffer} to {end} of {len(buffers)}")
-    return _PromptLogprobs(wire.length, buffers[wire.buffer : end])
-
-
 def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput:
     """The inverse of what `step_message` did to one output. Raises MessageError when a buffer is missing."""
-    tensors = {
-        array.name: _array(array.name, array.dtype, array.shape, array.buffer, buffers) for array in wire.tensors
-    }
     return RequestOutput(
         uid=wire.uid,
         token_id=wire.token_id,
         logprobs=wire.logprobs,
         prompt_logprobs=None if wire.prompt_logprobs is None else _prompt_logprobs(wire.prompt_logprobs, buffers),
-        tensors=tensors,
+        tensors={array.name: _array(array, buffers) for array in wire.tensors},
         finish_reason=wire.finish_reason,
         stop_token_id=wire.stop_token_id,
         error=wire.error,
@@ -415,8 +313,23 @@ def request_output(wire: WireOutput, buffers: Sequence[Buffer]) -> RequestOutput
     )
 
 
-def _array(name: str, dtype: str, shape: tuple[int, ...], buffer: int, buffers: Sequence[Buffer]) -> Array:
+def _prompt_logprobs(wire: WireLogprobs, buffers: Sequence[Buffer]) -> PromptLogprobs:
+    """Raises MessageError."""
+    if not 0 <= wire.buffer <= wire.end <= len(buffers):
+        raise MessageError(
+            f"{wire.length} log-probabilities name buffers {wire.buffer} to {wire.end} of {len(buffers)}"
+        )
+    return PromptLogprobs(wire.length, buffers[wire.buffer : wire.end])
+
+
+def _wire_array(name: str, array: Array, buffers: list[Buffer]) -> WireArray:
+    """Return what the message says of an array, and add its bytes to `buffers`."""
+    buffers.append(array.data)
+    return WireArray(name, array.dtype, array.shape, len(buffers) - 1)
+
+
+def _array(wire: WireArray, buffers: Sequence[Buffer]) -> Array:
     """An array over the bytes of a frame, without a copy. Raises MessageError."""
-    if not 0 <= buffer < len(buffers):
-        raise MessageError(f"tensor {name!r} names buffer {buffer} of {len(buffers)}")
-    return Array(dtype, shape, memoryview(buffers[buffer]))
+    if not 0 <= wire.buffer < len(buffers):
+        raise MessageError(f"tensor {wire.name!r} names buffer {wire.buffer} of {len(buffers)}")
+    return Array(wire.dtype, wire.shape, memoryview(buffers[wire.buffer]))

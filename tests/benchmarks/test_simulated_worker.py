@@ -10,8 +10,8 @@ from benchmarks.simulation.replica import Replica
 from benchmarks.simulation.step import EngineLimits
 from benchmarks.simulation.step_times import StepTimes
 from benchmarks.simulation.workload import Arrival, Lengths, Prefixes, Workload
+from server.engine.depth import Stacks
 from server.engine.request import EngineRequest, GenerateTask
-from server.engine.required_layers import Stacks
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.prompt_budget import PromptBudget

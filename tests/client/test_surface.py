@@ -2,9 +2,11 @@
 
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, S
 from lightwell_client import _exceptions as exceptions
 from server import schemas
 
+PYTHON_CLIENT = Path(__file__).parents[2] / "clients" / "python"
 ASYNC_NAMES = {
     "_async_client": "_client",
     "AsyncClient": "Client",
@@ -43,6 +46,12 @@ def is_public(name: str) -> bool:
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
     assert surface(AsyncClient) == surface(Client)
     assert surface(AsyncStream).keys() == surface(Stream).keys()
+
+
+def test_the_synchronous_client_is_written_from_the_asynchronous_one() -> None:
+    script = runpy.run_path(str(PYTHON_CLIENT / "write_client.py"))
+    written = script["synchronous"]((PYTHON_CLIENT / "lightwell_client" / "_async_client.py").read_text())
+    assert written == (PYTHON_CLIENT / "lightwell_client" / "_client.py").read_text(), "run write_client.py"
 
 
 METHODS = [

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightwell_client import TraceResult, _look_calls
+from lightwell_client import TraceResult
+from lightwell_client._trace import TRACE
 from lightwell_client._wire import Answer
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, stack_config, stacks, version_4_names
@@ -38,7 +39,7 @@ def meant(config: ModelConfig, names: list[str], layers: Any) -> list[str]:
 
 def traced(config: ModelConfig, names: list[str], layers: Any = "all") -> TraceResult:
     """An answer in which the array of each point holds its place."""
-    call = _look_calls.trace(None, "x", names, {"layers": layers})
+    call = TRACE.call(None, {"layers": layers}, input="x", points=names)
     answered = enumerate(meant(config, names, layers))
     body = as_json("points", (fields_of(0), {full: (("d_model",), np.array([i], "f4")) for i, full in answered})).body
     body["stacks"] = {stack: {"num_layers": stack_config(config, stack).num_layers} for stack in stacks(config)}

@@ -1,32 +1,39 @@
-"""The asynchronous client, for asyncio: the network edge of the pure calls in _calls. Client is its twin."""
+"""The asynchronous client, for asyncio: the network edge of the pure calls in _calls.
+
+A method is written here only: clients/python/write_client.py writes the synchronous client from this file.
+"""
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 import httpx
 
-from lightwell_client import _calls, _look_calls
+from lightwell_client import _calls, _weights
 from lightwell_client._attention import AttentionResult
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._exceptions import LightwellError
-from lightwell_client._look_options import (
-    CircuitsOptions,
+from lightwell_client._inspection import Inspection
+from lightwell_client._looks import L
+from lightwell_client._mechanisms import (
+    CONTRIBUTIONS,
+    EXPLAIN,
+    HEADS,
+    ROLLOUT,
+    TRAJECTORY,
+    Contributions,
     ContributionsOptions,
-    CorrelationsOptions,
     ExplainOptions,
-    GeometryOptions,
+    Explanation,
+    HeadScores,
     HeadsOptions,
-    LensOptions,
-    NextOptions,
+    Rollout,
     RolloutOptions,
-    TraceOptions,
+    Trajectory,
     TrajectoryOptions,
-    documented_arguments,
 )
-from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Trajectory
 from lightwell_client._options import (
     AttentionOptions,
     ChatOptions,
@@ -39,12 +46,23 @@ from lightwell_client._options import (
     Prompt,
     Texts,
     TokenizeOptions,
+    documented_arguments,
 )
-from lightwell_client._predictions import LensResult, NextResult
+from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._stream import EventReader, failure_of
-from lightwell_client._trace import TraceResult
-from lightwell_client._weights import Circuits, Correlations, Geometry, Parameters
+from lightwell_client._trace import TRACE, TraceOptions, TraceResult
+from lightwell_client._weights import (
+    CIRCUITS,
+    CORRELATIONS,
+    Circuits,
+    CircuitsOptions,
+    Correlations,
+    CorrelationsOptions,
+    Geometry,
+    GeometryOptions,
+    Parameters,
+)
 from lightwell_client._wire import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
@@ -164,7 +182,8 @@ class AsyncClient:
         """Named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" gives every
         layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
         """
-        return _calls.one_or_all(input, await self._send(_look_calls.trace(self._config.model, input, points, options)))
+        names = [points] if isinstance(points, str) else list(points)
+        return await self._look(TRACE, input, options, points=names)
 
     @overload
     async def next(self, input: Texts, **options: Unpack[NextOptions]) -> list[NextResult]: ...
@@ -172,7 +191,7 @@ class AsyncClient:
     async def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
     async def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
         """The next token's distribution (POST /v1/next), at several temperatures at once."""
-        return _calls.one_or_all(input, await self._send(_look_calls.next_token(self._config.model, input, options)))
+        return await self._look(NEXT, input, options)
 
     @overload
     async def lens(self, input: Texts, **options: Unpack[LensOptions]) -> list[LensResult]: ...
@@ -180,7 +199,7 @@ class AsyncClient:
     async def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     async def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
         """What each layer would say at each position (POST /v1/lens), the logit lens."""
-        return _calls.one_or_all(input, await self._send(_look_calls.lens(self._config.model, input, options)))
+        return await self._look(LENS, input, options)
 
     @overload
     async def explain(
@@ -194,9 +213,7 @@ class AsyncClient:
         self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
         """One query of one head, step by step with its real numbers (POST /v1/explain)."""
-        return _calls.one_or_all(
-            input, await self._send(_look_calls.explain(self._config.model, input, layer, head, options))
-        )
+        return await self._look(EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
     async def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
@@ -206,7 +223,7 @@ class AsyncClient:
         self, input: OneText | Texts, **options: Unpack[ContributionsOptions]
     ) -> Contributions | list[Contributions]:
         """Who moved whom, and what that did to a target token's logit (POST /v1/contributions)."""
-        return _calls.one_or_all(input, await self._send(_look_calls.contributions(self._config.model, input, options)))
+        return await self._look(CONTRIBUTIONS, input, options)
 
     @overload
     async def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
@@ -216,7 +233,7 @@ class AsyncClient:
         self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]
     ) -> Trajectory | list[Trajectory]:
         """The way of some positions through the layers (POST /v1/trajectory)."""
-        return _calls.one_or_all(input, await self._send(_look_calls.trajectory(self._config.model, input, options)))
+        return await self._look(TRAJECTORY, input, options)
 
     @overload
     async def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
@@ -224,7 +241,7 @@ class AsyncClient:
     async def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
     async def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
         """Attention through the layers, by rollout or by flow (POST /v1/rollout)."""
-        return _calls.one_or_all(input, await self._send(_look_calls.rollout(self._config.model, input, options)))
+        return await self._look(ROLLOUT, input, options)
 
     @overload
     async def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
@@ -234,28 +251,29 @@ class AsyncClient:
         self, input: OneText | Texts | None = None, **options: Unpack[HeadsOptions]
     ) -> HeadScores | list[HeadScores]:
         """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
-        return _calls.one_or_all(input, await self._send(_look_calls.heads(self._config.model, input, options)))
+        return await self._look(HEADS, input, options)
 
     async def correlations(
         self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]
     ) -> Correlations:
         """How the numbers of a point run together over the positions of one or several texts (POST /v1/geometry)."""
-        return (await self._send(_look_calls.correlations(self._config.model, input, point, options)))[0]
+        call = CORRELATIONS.call(self._config.model, options, input=input, point=point)
+        return (await self._send(call))[0]
 
     async def parameters(self, model: str | None = None, **options: Unpack[Options]) -> Parameters:
         """Where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
-        return await self._send(_look_calls.parameters(await self._name(model), options))
+        return await self._send(_weights.parameters(await self._name(model), options))
 
     async def geometry(self, matrix: str, **options: Unpack[GeometryOptions]) -> Geometry:
         """How the rows or columns of a matrix stand to each other, against chance (GET /v1/models/NAME/geometry):
         "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
         """
         name = await self._name(options.get("model"))
-        return (await self._send(_look_calls.geometry(name, matrix, options)))[0]
+        return (await self._send(_weights.geometry(name, matrix, options)))[0]
 
     async def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
         """The OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
-        return (await self._send(_look_calls.circuits(self._config.model, options)))[0]
+        return (await self._send(CIRCUITS.call(self._config.model, options)))[0]
 
     async def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """A vector for each input (POST /v1/embeddings)."""
@@ -284,6 +302,13 @@ class AsyncClient:
     async def health(self, **options: Unpack[Options]) -> Health:
         """Whether the server takes work now; raises only if it cannot be reached."""
         return await self._send(_calls.health(options))
+
+    async def _look(
+        self, inspection: Inspection[L], input: OneText | Texts | None, options: Mapping[str, Any], **fields: Any
+    ) -> L | list[L]:
+        """The result of one input, or those of several."""
+        call = inspection.call(self._config.model, options, input=input, **fields)
+        return _calls.one_or_all(input, await self._send(call))
 
     async def _name(self, model: str | None) -> str:
         """The model to name in a path: the one given, the client's, or the only one that the server has."""

@@ -1,32 +1,39 @@
-"""The synchronous client: the network edge of the pure calls in _calls. AsyncClient is its twin, method for method."""
+"""The synchronous client: the network edge of the pure calls in _calls.
+
+clients/python/write_client.py writes this file from _async_client.py: change that one.
+"""
 
 import random
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 import httpx
 
-from lightwell_client import _calls, _look_calls
+from lightwell_client import _calls, _weights
 from lightwell_client._attention import AttentionResult
 from lightwell_client._embeddings import Embeddings
 from lightwell_client._exceptions import LightwellError
-from lightwell_client._look_options import (
-    CircuitsOptions,
+from lightwell_client._inspection import Inspection
+from lightwell_client._looks import L
+from lightwell_client._mechanisms import (
+    CONTRIBUTIONS,
+    EXPLAIN,
+    HEADS,
+    ROLLOUT,
+    TRAJECTORY,
+    Contributions,
     ContributionsOptions,
-    CorrelationsOptions,
     ExplainOptions,
-    GeometryOptions,
+    Explanation,
+    HeadScores,
     HeadsOptions,
-    LensOptions,
-    NextOptions,
+    Rollout,
     RolloutOptions,
-    TraceOptions,
+    Trajectory,
     TrajectoryOptions,
-    documented_arguments,
 )
-from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Trajectory
 from lightwell_client._options import (
     AttentionOptions,
     ChatOptions,
@@ -39,12 +46,23 @@ from lightwell_client._options import (
     Prompt,
     Texts,
     TokenizeOptions,
+    documented_arguments,
 )
-from lightwell_client._predictions import LensResult, NextResult
+from lightwell_client._predictions import LENS, NEXT, LensOptions, LensResult, NextOptions, NextResult
 from lightwell_client._results import ChatChunk, ChatCompletion, Completion, CompletionChunk, Health, Model, Tokens
 from lightwell_client._stream import EventReader, failure_of
-from lightwell_client._trace import TraceResult
-from lightwell_client._weights import Circuits, Correlations, Geometry, Parameters
+from lightwell_client._trace import TRACE, TraceOptions, TraceResult
+from lightwell_client._weights import (
+    CIRCUITS,
+    CORRELATIONS,
+    Circuits,
+    CircuitsOptions,
+    Correlations,
+    CorrelationsOptions,
+    Geometry,
+    GeometryOptions,
+    Parameters,
+)
 from lightwell_client._wire import (
     DEFAULT_BASE_URL,
     DEFAULT_TIMEOUT,
@@ -172,7 +190,8 @@ class Client:
         """Named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" gives every
         layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
         """
-        return _calls.one_or_all(input, self._send(_look_calls.trace(self._config.model, input, points, options)))
+        names = [points] if isinstance(points, str) else list(points)
+        return self._look(TRACE, input, options, points=names)
 
     @overload
     def next(self, input: Texts, **options: Unpack[NextOptions]) -> list[NextResult]: ...
@@ -180,7 +199,7 @@ class Client:
     def next(self, input: OneText, **options: Unpack[NextOptions]) -> NextResult: ...
     def next(self, input: OneText | Texts, **options: Unpack[NextOptions]) -> NextResult | list[NextResult]:
         """The next token's distribution (POST /v1/next), at several temperatures at once."""
-        return _calls.one_or_all(input, self._send(_look_calls.next_token(self._config.model, input, options)))
+        return self._look(NEXT, input, options)
 
     @overload
     def lens(self, input: Texts, **options: Unpack[LensOptions]) -> list[LensResult]: ...
@@ -188,7 +207,7 @@ class Client:
     def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
         """What each layer would say at each position (POST /v1/lens), the logit lens."""
-        return _calls.one_or_all(input, self._send(_look_calls.lens(self._config.model, input, options)))
+        return self._look(LENS, input, options)
 
     @overload
     def explain(self, input: Texts, layer: int, head: int, **options: Unpack[ExplainOptions]) -> list[Explanation]: ...
@@ -198,9 +217,7 @@ class Client:
         self, input: OneText | Texts, layer: int, head: int, **options: Unpack[ExplainOptions]
     ) -> Explanation | list[Explanation]:
         """One query of one head, step by step with its real numbers (POST /v1/explain)."""
-        return _calls.one_or_all(
-            input, self._send(_look_calls.explain(self._config.model, input, layer, head, options))
-        )
+        return self._look(EXPLAIN, input, options, layer=layer, head=head)
 
     @overload
     def contributions(self, input: Texts, **options: Unpack[ContributionsOptions]) -> list[Contributions]: ...
@@ -210,7 +227,7 @@ class Client:
         self, input: OneText | Texts, **options: Unpack[ContributionsOptions]
     ) -> Contributions | list[Contributions]:
         """Who moved whom, and what that did to a target token's logit (POST /v1/contributions)."""
-        return _calls.one_or_all(input, self._send(_look_calls.contributions(self._config.model, input, options)))
+        return self._look(CONTRIBUTIONS, input, options)
 
     @overload
     def trajectory(self, input: Texts, **options: Unpack[TrajectoryOptions]) -> list[Trajectory]: ...
@@ -218,7 +235,7 @@ class Client:
     def trajectory(self, input: OneText, **options: Unpack[TrajectoryOptions]) -> Trajectory: ...
     def trajectory(self, input: OneText | Texts, **options: Unpack[TrajectoryOptions]) -> Trajectory | list[Trajectory]:
         """The way of some positions through the layers (POST /v1/trajectory)."""
-        return _calls.one_or_all(input, self._send(_look_calls.trajectory(self._config.model, input, options)))
+        return self._look(TRAJECTORY, input, options)
 
     @overload
     def rollout(self, input: Texts, **options: Unpack[RolloutOptions]) -> list[Rollout]: ...
@@ -226,7 +243,7 @@ class Client:
     def rollout(self, input: OneText, **options: Unpack[RolloutOptions]) -> Rollout: ...
     def rollout(self, input: OneText | Texts, **options: Unpack[RolloutOptions]) -> Rollout | list[Rollout]:
         """Attention through the layers, by rollout or by flow (POST /v1/rollout)."""
-        return _calls.one_or_all(input, self._send(_look_calls.rollout(self._config.model, input, options)))
+        return self._look(ROLLOUT, input, options)
 
     @overload
     def heads(self, input: Texts, **options: Unpack[HeadsOptions]) -> list[HeadScores]: ...
@@ -236,26 +253,27 @@ class Client:
         self, input: OneText | Texts | None = None, **options: Unpack[HeadsOptions]
     ) -> HeadScores | list[HeadScores]:
         """What each head does on a text, or without one on random tokens written twice (POST /v1/heads)."""
-        return _calls.one_or_all(input, self._send(_look_calls.heads(self._config.model, input, options)))
+        return self._look(HEADS, input, options)
 
     def correlations(self, input: OneText | Texts, point: str, **options: Unpack[CorrelationsOptions]) -> Correlations:
         """How the numbers of a point run together over the positions of one or several texts (POST /v1/geometry)."""
-        return (self._send(_look_calls.correlations(self._config.model, input, point, options)))[0]
+        call = CORRELATIONS.call(self._config.model, options, input=input, point=point)
+        return (self._send(call))[0]
 
     def parameters(self, model: str | None = None, **options: Unpack[Options]) -> Parameters:
         """Where the parameters are, component by component (GET /v1/models/NAME/parameters)."""
-        return self._send(_look_calls.parameters(self._name(model), options))
+        return self._send(_weights.parameters(self._name(model), options))
 
     def geometry(self, matrix: str, **options: Unpack[GeometryOptions]) -> Geometry:
         """How the rows or columns of a matrix stand to each other, against chance (GET /v1/models/NAME/geometry):
         "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.
         """
         name = self._name(options.get("model"))
-        return (self._send(_look_calls.geometry(name, matrix, options)))[0]
+        return (self._send(_weights.geometry(name, matrix, options)))[0]
 
     def circuits(self, **options: Unpack[CircuitsOptions]) -> Circuits:
         """The OV and QK circuits of heads: singular values, ranks, copying (POST /v1/circuits)."""
-        return (self._send(_look_calls.circuits(self._config.model, options)))[0]
+        return (self._send(CIRCUITS.call(self._config.model, options)))[0]
 
     def embed(self, input: Prompt, **options: Unpack[EmbeddingOptions]) -> Embeddings:
         """A vector for each input (POST /v1/embeddings)."""
@@ -284,6 +302,13 @@ class Client:
     def health(self, **options: Unpack[Options]) -> Health:
         """Whether the server takes work now; raises only if it cannot be reached."""
         return self._send(_calls.health(options))
+
+    def _look(
+        self, inspection: Inspection[L], input: OneText | Texts | None, options: Mapping[str, Any], **fields: Any
+    ) -> L | list[L]:
+        """The result of one input, or those of several."""
+        call = inspection.call(self._config.model, options, input=input, **fields)
+        return _calls.one_or_all(input, self._send(call))
 
     def _name(self, model: str | None) -> str:
         """The model to name in a path: the one given, the client's, or the only one that the server has."""

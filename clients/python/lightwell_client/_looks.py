@@ -6,10 +6,10 @@ Knows the form that these answers share, as safetensors or as JSON; what their a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pydantic import Field, InstanceOf, ValidationError
 
@@ -73,6 +73,10 @@ class Look(Result):
     stacks: dict[str, dict[str, int]] = Field(default_factory=dict, repr=False)
     """How many layers and heads the model has: {"decoder": {"num_layers", "num_heads", "num_kv_heads"}}."""
     usage: Usage | None = Field(default=None, repr=False)
+
+    def asked_for(self, body: Mapping[str, Any]) -> Self:
+        """Remember what an answer must know of its request to be read; most need nothing."""
+        return self
 
     def __getitem__(self, name: str) -> Array:
         """The array of that name.

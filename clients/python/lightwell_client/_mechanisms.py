@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from lightwell_client._inspection import Inspection
 from lightwell_client._looks import Look
+from lightwell_client._options import LookOptions, Selection
 from lightwell_client._places import place_of, total_of
 from lightwell_client._plots import axes_for, bars, heat_map, visible
 from lightwell_client._predictions import TargetToken
 from lightwell_client._result import Result
+from lightwell_client._signatures import Argument
 
 if TYPE_CHECKING:
     from lightwell_client._arrays import Array
+
+_STACKS = Argument("Of an encoder-decoder: which stack; left out, the decoder.")
 
 
 class Softmax(Result):
@@ -22,6 +27,16 @@ class Softmax(Result):
     largest_score: float | None
     sum_of_exponentials: float | None
     sum_of_weights: float | None
+
+
+class ExplainOptions(LookOptions, total=False):
+    """`explain`."""
+
+    query_position: Annotated[int, Argument("The position that looks; negative counts from the end.", -1)]
+    part: Annotated[
+        Literal["decoder", "encoder", "cross"],
+        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
+    ]
 
 
 class Explanation(Look):
@@ -59,6 +74,24 @@ class Explanation(Look):
         """
         pairs = list(zip(self.key_labels, map(float, self["weights"]), strict=True))
         return bars(pairs, label=f"weight, layer {self.layer}, head {self.head}", ax=ax)
+
+
+EXPLAIN = Inspection("explain", Explanation, ExplainOptions)
+
+
+class ContributionsOptions(LookOptions, total=False):
+    """`contributions`."""
+
+    layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
+    heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
+    query_positions: Annotated[Selection, Argument('Whom is added to: "all", a position, or several.', -1)]
+    key_positions: Annotated[Selection, Argument('By whom: "all", a position, or several.', "all")]
+    part: Annotated[
+        Literal["decoder", "encoder", "cross"],
+        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
+    ]
+    target: Annotated[str | int, Argument("A text that is one token, or a token id: also its logit's parts.")]
+    versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
 
 
 class Contributions(Look):
@@ -108,6 +141,17 @@ class Contributions(Look):
         return bars(list(zip(names, map(float, self.by_key(query)), strict=True)), label=f"contribution, {what}", ax=ax)
 
 
+CONTRIBUTIONS = Inspection("contributions", Contributions, ContributionsOptions)
+
+
+class TrajectoryOptions(LookOptions, total=False):
+    """`trajectory`."""
+
+    positions: Annotated[Selection, Argument('Whose way: "all", a position, or several; negative from the end.', -1)]
+    compare_positions: Annotated[Selection, Argument("Also the cosine to these positions at every layer.")]
+    part: Annotated[Literal["decoder", "encoder"], _STACKS]
+
+
 class Trajectory(Look):
     """The way of some positions through the layers. Arrays [position, state]: norms, steps, cosine_to_start,
     cosine_to_previous; cosine_to_others [position, state, other]. State 0 is the embedding, i the stream after block i.
@@ -130,6 +174,22 @@ class Trajectory(Look):
         axes.set_ylabel(name)
         axes.legend()
         return axes
+
+
+TRAJECTORY = Inspection("trajectory", Trajectory, TrajectoryOptions)
+
+
+class HeadsOptions(LookOptions, total=False):
+    """`heads`."""
+
+    layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
+    heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
+    part: Annotated[Literal["decoder", "encoder"], _STACKS]
+    repeat_length: Annotated[
+        int, Argument("Without an input: random tokens before they are repeated; left out, 50 or what fits.")
+    ]
+    num_sequences: Annotated[int, Argument("Random sequences that the scores are averaged over.", 4)]
+    seed: Annotated[int, Argument("Of the random tokens: the same seed, the same tokens.", 0)]
 
 
 class HeadScores(Look):
@@ -177,6 +237,22 @@ class HeadScores(Look):
         return axes
 
 
+HEADS = Inspection("heads", HeadScores, HeadsOptions)
+
+
+class RolloutOptions(LookOptions, total=False):
+    """`rollout`."""
+
+    method: Annotated[
+        Literal["rollout", "flow"],
+        Argument("The product of the layers, or the maximum flow through their graph.", "rollout"),
+    ]
+    layers: Annotated[Selection, Argument('Up to which layers: "all", a layer, or several.', -1)]
+    heads: Annotated[Selection, Argument("Whose patterns are averaged in each layer.", "all")]
+    query_positions: Annotated[Selection, Argument("Rows; left out, all for rollout and the last position for flow.")]
+    part: Annotated[Literal["decoder", "encoder"], _STACKS]
+
+
 class Rollout(Look):
     """Attention through the layers (Abnar and Zuidema 2020): rollout, or flow and normalized, [layer, query, key]."""
 
@@ -210,3 +286,6 @@ class Rollout(Look):
         rows = [tokens[position] for position in self.query_positions]
         columns = list(tokens[: matrix.shape[1]])
         return heat_map(matrix, rows, columns, names=("query", "key"), label=self.method, ax=ax)
+
+
+ROLLOUT = Inspection("rollout", Rollout, RolloutOptions)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import httpx
 
-from lightwell_client._signatures import Argument
+from lightwell_client._signatures import Argument, documented
 
 Message = Mapping[str, Any]
 """One chat message: {"role": "user", "content": "..."}."""
@@ -43,6 +43,23 @@ class ModelOptions(Options, total=False):
     """What every call about a model takes."""
 
     model: Annotated[str, Argument("The model to ask, in place of the client's.")]
+
+
+class LookOptions(ModelOptions, total=False):
+    """What every method that looks inside takes."""
+
+    completion: Annotated[Any, Argument("Text or token ids that follow the input, in the input's form.")]
+    decoder_input: Annotated[
+        Any, Argument("For encoder-decoders: what the decoder has read; the input is then the encoder's.")
+    ]
+    add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text.", True)]
+    truncate: Annotated[
+        bool, Argument("Cut the end of an input that is over the context, instead of being refused.", False)
+    ]
+    interventions: Annotated[
+        Sequence[Mapping[str, Any]],
+        Argument("Changes inside the network meanwhile: plain dicts, or what zero, add, patch ... make."),
+    ]
 
 
 class SamplingOptions(ModelOptions, total=False):
@@ -194,3 +211,22 @@ class DetokenizeOptions(ModelOptions, total=False):
     """`detokenize`."""
 
     skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", False)]
+
+
+documented_arguments = documented(
+    (ModelOptions, LookOptions, SamplingOptions),
+    {
+        "prompt": "A text, texts, the token ids of one text, or of several.",
+        "messages": 'Messages like {"role": "user", "content": "..."}, or a bare text, which the user says.',
+        "input": "A text, its token ids, or messages; a list of texts or of ids gives a list of results.",
+        "points": 'Names of points: "attn.hook_q" in every layer (or in `layers`), "blocks.0.attn.hook_q" in one.',
+        "point": 'The name of a point: "blocks.0.attn.hook_q", or "attn.hook_q" with `layer`.',
+        "layer": "The layer's number; negative counts from the end.",
+        "head": "The head's number; negative counts from the end.",
+        "matrix": 'The name of a matrix: "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.',
+        "text": "A text, or messages as the chat template writes them.",
+        "token_ids": "Token ids.",
+        "model": "The model to ask; left out, the client's, or the only one that the server has.",
+    },
+)
+"""Decorates a client: see _signatures. What an argument that has a place of its own means, it means in every method."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from lightwell_client._inspection import Inspection
 from lightwell_client._looks import Look
 from lightwell_client._notebook import table
+from lightwell_client._options import LookOptions, Selection
 from lightwell_client._plots import axes_for, heat_map, visible, write_cells
 from lightwell_client._result import Result
+from lightwell_client._signatures import Argument
 
 
 class NextToken(Result):
@@ -34,6 +38,20 @@ class NextAtTemperature(Result):
     num_kept: int
     tokens: tuple[NextToken, ...] = Field(default=(), repr=False)
     """The likeliest, in falling order."""
+
+
+class NextOptions(LookOptions, total=False):
+    """`next`."""
+
+    position: Annotated[int, Argument("The position whose next token is asked for; negative from the end.", -1)]
+    temperatures: Annotated[
+        Sequence[float], Argument("The logits are divided by each of them; 0 puts all on the largest.", (1.0,))
+    ]
+    top_k: Annotated[int, Argument("Keep the k likeliest tokens; 0 keeps all.", 0)]
+    top_p: Annotated[float, Argument("Keep the likeliest tokens of this probability mass.", 1.0)]
+    min_p: Annotated[float, Argument("Drop tokens below this fraction of the likeliest.", 0.0)]
+    num_tokens: Annotated[int, Argument("How many of the likeliest tokens to name.", 10)]
+    full: Annotated[bool, Argument("Also the whole vocabulary, as arrays.", False)]
 
 
 class NextResult(Look):
@@ -82,11 +100,25 @@ class NextResult(Look):
         return axes
 
 
+NEXT = Inspection("next", NextResult, NextOptions)
+
+
 class TargetToken(Result):
     """The token that an answer is about."""
 
     token_id: int
     token: str
+
+
+class LensOptions(LookOptions, total=False):
+    """`lens`."""
+
+    layers: Annotated[Selection, Argument("States: 0 is the embedding, i the stream after block i.", "all")]
+    positions: Annotated[Selection, Argument('"all", a position, or several; negative from the end.', "all")]
+    top_k: Annotated[int, Argument("How many of the likeliest tokens to name.", 5)]
+    target: Annotated[
+        str | int, Argument("A text that is one token, or a token id: its rank and probability are told everywhere.")
+    ]
 
 
 class LensResult(Look):
@@ -122,3 +154,6 @@ class LensResult(Look):
         texts = [[cell[0] for cell in row] for row in self.top_tokens]
         write_cells(axes, texts, probabilities > probabilities.max() / 2)
         return axes
+
+
+LENS = Inspection("lens", LensResult, LensOptions)

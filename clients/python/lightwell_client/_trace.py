@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import PrivateAttr
 
 from lightwell_client._arrays import require_numpy
+from lightwell_client._inspection import Inspection
 from lightwell_client._looks import Look, NamedArray
+from lightwell_client._options import LookOptions, Selection
 from lightwell_client._places import own_number, place_of, total_of
 from lightwell_client._plots import heat_map
+from lightwell_client._signatures import Argument
 
 if TYPE_CHECKING:
     from lightwell_client._arrays import Array
@@ -44,6 +47,20 @@ def _bare(point: str) -> str:
     return point.replace("hook_", "").removeprefix("attn.")
 
 
+class TraceOptions(LookOptions, total=False):
+    """`trace`."""
+
+    layers: Annotated[Selection, Argument("Of names without a layer; negative counts from the end.", "all")]
+    heads: Annotated[
+        Selection, Argument("Of points with heads (of k and v the key heads); negative from the end.", "all")
+    ]
+    positions: Annotated[
+        Selection, Argument("Of each point's own sequence; of scores and patterns the queries.", "all")
+    ]
+    key_positions: Annotated[Selection, Argument("The keys of scores and patterns.", "all")]
+    dtype: Annotated[Literal["float32", "float16"], Argument("Number format.", "float32")]
+
+
 class TraceResult(Look):
     """The points of one input by their full names: `trace["blocks.0.attn.hook_q"]` is an array.
 
@@ -53,13 +70,13 @@ class TraceResult(Look):
     _asked: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
     """(stack as in this answer, point as in the request) -> the point's name in this answer."""
 
-    def asked_for(self, points: Sequence[str], layers: Any) -> Self:
+    def asked_for(self, body: Mapping[str, Any]) -> Self:
         """Remember the names of a request. What some mean depends on the model, and the answer has its own names only:
         but in the order asked for, for each name one array, or those of `layers`.
         """
-        asked = {}
+        asked, layers = {}, body.get("layers")
         rest = [Written.read(full) for full in self.arrays]
-        for name in points:
+        for name in body["points"]:
             written = Written.read(name)
             if not rest:
                 return self
@@ -167,3 +184,6 @@ class TraceResult(Look):
         rows = self._names(point, axes[0], int(matrix.shape[0]))
         columns = self._names(point, axes[1], int(matrix.shape[1]))
         return heat_map(matrix, rows, columns, names=(axes[0], axes[1]), label=name, ax=ax)
+
+
+TRACE = Inspection("trace", TraceResult, TraceOptions)

@@ -3,14 +3,22 @@ point's numbers run together over a text."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote, urlencode
 
 from pydantic import Field
 
-from lightwell_client._looks import Look
+from lightwell_client._arrays import require_numpy
+from lightwell_client._calls import check_names, reader_of
+from lightwell_client._inspection import ACCEPT, Inspection
+from lightwell_client._looks import Look, parse_looks
 from lightwell_client._notebook import table
+from lightwell_client._options import LookOptions, ModelOptions, Options, Selection
 from lightwell_client._plots import axes_for, bars, heat_map
 from lightwell_client._result import Result
+from lightwell_client._signatures import Argument
+from lightwell_client._wire import Call
 
 if TYPE_CHECKING:
     from lightwell_client._arrays import Array
@@ -103,6 +111,20 @@ class Spectrum(Result):
     frobenius_norm: float
 
 
+class GeometryOptions(ModelOptions, total=False):
+    """`geometry`."""
+
+    axis: Annotated[Literal["rows", "columns"], Argument("Which vectors are compared.", "rows")]
+    layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
+    head: Annotated[int, Argument("One head's part of an attention matrix; left out, all side by side.")]
+    pairs: Annotated[
+        int | Literal["all"],
+        Argument('Compare so many pairs, drawn; "all" takes minutes. Left out, all where quick, else a million.'),
+    ]
+    seed: Annotated[int, Argument("Of the drawing.", 0)]
+    spectrum: Annotated[bool, Argument("Also the singular values and what they say.", True)]
+
+
 class Geometry(Look):
     """How the rows or columns of one matrix stand to each other. Arrays: histogram [bin] of the cosines over [-1, 1],
     closest [pair] and closest_pairs [pair, 2], and singular_values [index], largest first.
@@ -136,6 +158,18 @@ class Geometry(Look):
         return axes
 
 
+class CircuitsOptions(ModelOptions, total=False):
+    """`circuits`."""
+
+    part: Annotated[
+        Literal["decoder", "encoder", "cross"],
+        Argument("Whose attention; cross is the decoder looking at the encoder. Left out, the model's own."),
+    ]
+    layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
+    heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
+    compose: Annotated[bool, Argument("Also how heads of later layers read what earlier ones write.", False)]
+
+
 class Circuits(Look):
     """The OV and QK circuits of heads (Elhage et al. 2021).
 
@@ -160,6 +194,19 @@ class Circuits(Look):
         """
         rows, columns = [str(layer) for layer in self.layers], [str(head) for head in self.heads]
         return heat_map(self[name], rows, columns, names=("layer", "head"), label=name, ax=ax)
+
+
+CIRCUITS = Inspection("circuits", Circuits, CircuitsOptions)
+
+
+class CorrelationsOptions(LookOptions, total=False):
+    """`correlations`."""
+
+    layer: Annotated[int, Argument("Of a name without one; negative counts from the end.")]
+    heads: Annotated[Selection, Argument("Of a point with heads; negative counts from the end.", "all")]
+    positions: Annotated[Selection, Argument("Of each input: the samples.", "all")]
+    units: Annotated[Selection, Argument("Of the point's last axes, numbered as they lie.", "all")]
+    num_strongest: Annotated[int, Argument("Pairs that are named.", 32)]
 
 
 class Correlations(Look):
@@ -194,6 +241,9 @@ class Correlations(Look):
         return axes
 
 
+CORRELATIONS = Inspection("geometry", Correlations, CorrelationsOptions, is_joint=True)
+
+
 def _histogram(counts: Array, ax: Any) -> Any:
     """Counts of equal bins over [-1, 1]."""
     axes = axes_for(ax)
@@ -201,3 +251,22 @@ def _histogram(counts: Array, ax: Any) -> Any:
     axes.bar([-1 + (i + 0.5) * width for i in range(len(counts))], counts, width)
     axes.set_ylabel("pairs")
     return axes
+
+
+_GEOMETRY_QUERY = ("axis", "layer", "head", "pairs", "seed", "spectrum")
+
+
+def parameters(model: str, options: Mapping[str, Any]) -> Call[Parameters]:
+    check_names(options, Options)
+    return Call("GET", f"/v1/models/{quote(model)}/parameters", reader_of(Parameters), options=options)
+
+
+def geometry(model: str, matrix: str, options: Mapping[str, Any]) -> Call[list[Geometry]]:
+    """Raises MissingDependency when numpy is not installed."""
+    require_numpy("geometry()")
+    check_names(options, GeometryOptions)
+    query = {"matrix": matrix} | {name: options[name] for name in _GEOMETRY_QUERY if options.get(name) is not None}
+    if "spectrum" in query:
+        query["spectrum"] = str(query["spectrum"]).lower()
+    path = f"/v1/models/{quote(model)}/geometry?{urlencode(query)}"
+    return Call("GET", path, lambda answer: parse_looks(answer, Geometry, 1), None, ACCEPT, options)

@@ -14,10 +14,12 @@ import torch
 
 from model.config import ModelConfig
 from model.hooks.hooks import AttentionTap, corner, index_of
+from model.hooks.point_names import stack_config
+from server.engine.captures.sink import Sink
 from server.engine.captures.window import Positions, Window, seen_keys
 from server.engine.memory.memory_limit import own_memory
 from server.engine.outputs import Array
-from server.engine.request import AttentionCapture
+from server.engine.request import AttentionCapture, Part
 from server.engine.required_layers import Stage
 
 _LARGE = 2 << 20
@@ -29,7 +31,7 @@ _RANGES = {torch.float16: (-65504.0, 65504.0), torch.uint8: (0.0, 1.0)}
 TORCH_DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
 
 
-class AttentionSink:
+class AttentionSink(Sink):
     """The attention of one request: [pair or layer, query, key] once it is complete."""
 
     def __init__(
@@ -39,14 +41,13 @@ class AttentionSink:
         *,
         num_queries: int,
         num_keys: int,
-        name: str = "attention",
         is_changed: bool = True,
     ) -> None:
         """is_changed: whether the request may change what the network computes; what a softmax gave fits any float."""
         surely_reported = ("float16", "float32")
         self._is_surely_reported = capture.kind == "pattern" and capture.dtype in surely_reported and not is_changed
         self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
-        self._name = name
+        self._name = capture.name
         self._capture = capture
         self._config = config
         self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
@@ -60,18 +61,15 @@ class AttentionSink:
         hidden = 0 if dtype == torch.uint8 else self._hidden
         self._values = gathering(shape, dtype, hidden) if self._thumbnail is None else self._thumbnail.sums
         self._indices = gathering(shape, torch.int32, -1) if capture.top_k else None
-        self.problem: str | None = None
-        """What was found and cannot be told in the type asked for."""
 
     @property
     def num_bytes(self) -> int:
         return self._values.nbytes + (0 if self._indices is None else self._indices.nbytes)
 
-    def hook(self, window: Window) -> AttentionTap | None:
-        """The wish for a window; None when it has no row of ours."""
+    def hooks(self, window: Window) -> list[AttentionTap]:
         places = window.find(self._queries)
         if not len(places):
-            return None
+            return []
         if self._thumbnail is not None:  # its sums are over rows in the order of their positions, in any chunks
             places = places[np.argsort(self._queries[places], kind="stable")]
         positions = self._queries[places]
@@ -80,7 +78,7 @@ class AttentionSink:
         def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
             self._keep(layer, where[i : i + rows.shape[1]], positions[i : i + rows.shape[1]], rows)
 
-        return AttentionTap(
+        tap = AttentionTap(
             span=window.span,
             rows=window.rows(positions),
             heads=self._heads,
@@ -89,6 +87,7 @@ class AttentionSink:
             cross=self._capture.part == "cross",
             room=partial(self._room, where),
         )
+        return [tap]
 
     def _room(self, where: torch.Tensor, layer: int, num_keys: int) -> torch.Tensor | None:
         """Where the pattern of queries `where` of the answer may be written as it stands, for `AttentionTap.room`."""
@@ -229,8 +228,7 @@ class RowSink:
         self._sink = AttentionSink(one, config, num_queries=1, num_keys=num_keys)
 
     def hook(self, window: Window) -> AttentionTap:
-        tap = self._sink.hook(window)
-        assert tap is not None
+        [tap] = self._sink.hooks(window)
         return tap
 
     @property
@@ -242,6 +240,17 @@ class RowSink:
             name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data)
             for name, array in self._sink.arrays().items()
         }
+
+
+def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfig) -> None:
+    """Raise ValueError for a (layer, head) that the model lacks."""
+    own = stack_config(config, "encoder" if part == "encoder" else "decoder")
+    for layer, head in pairs:
+        if not (0 <= layer < own.num_layers and 0 <= head < own.num_heads):
+            raise ValueError(
+                f"there is no head {head} in layer {layer}; the {part}'s layers are 0 to {own.num_layers - 1}, "
+                f"its heads 0 to {own.num_heads - 1}"
+            )
 
 
 def gathering(shape: Sequence[int], dtype: torch.dtype, number: float = 0) -> torch.Tensor:

@@ -5,7 +5,9 @@ Knows requests and tensors; knows no scheduling and no wire. As with attention
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as ReadOnlySequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,11 +19,13 @@ from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
 from model.network.pooling import RunningMean, pool
 from model.sampling.row_search import ordered_top_ids
-from server.engine.captures.attention_sink import TORCH_DTYPES, as_array, gathering, why_not
+from server.engine.captures.attention_sink import TORCH_DTYPES, as_array, check_heads, gathering, why_not
+from server.engine.captures.sink import Network, Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
 from server.engine.request import EmbedTask, HeadScoresTask, LensTask, PointCapture
 from server.engine.required_layers import Stage, stage_of
+from server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22
 """Logits held at once while a lens is read: 16 MB in float32, and some 100 MB with what is computed from them."""
@@ -29,14 +33,14 @@ NUM_MEASURES = 6
 """Of a row of attention, before the offsets asked for: see HeadScoresTask."""
 
 
-def stream_read(layer: int, rows: Sequence[int], deliver: Callable[[torch.Tensor], None]) -> Read:
+def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torch.Tensor], None]) -> Read:
     """The residual stream: 0 before the first block, i after block i."""
     if layer == 0:
         return Read("hook_resid_pre", 0, rows, None, deliver)
     return Read("hook_resid_post", layer - 1, rows, None, deliver)
 
 
-class PointSink:
+class PointSink(Sink):
     """One point with a position axis: [position, ...], in the order asked for.
 
     Raises ValueError for a position that the input does not have (no row would ever be written there), or a head or
@@ -62,18 +66,15 @@ class PointSink:
                 raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; asked for are {capture.units}")
             shape[1:] = [len(capture.units)]
         self._values = gathering(shape, TORCH_DTYPES[capture.dtype])
-        self.problem: str | None = None
-        """What was found and cannot be told in the type asked for."""
 
     @property
     def num_bytes(self) -> int:
         return self._values.nbytes
 
-    def hook(self, window: Window) -> Read | None:
-        """The wish for a window; None when it has no row of ours."""
+    def hooks(self, window: Window) -> list[Read]:
         places = window.find(self._positions)
         if not len(places):
-            return None
+            return []
         # A position may be asked for twice; the network hands each row out once, in order.
         positions, inverse = np.unique(self._positions[places], return_inverse=True)
         where, source = torch.from_numpy(places), torch.from_numpy(inverse)
@@ -86,20 +87,20 @@ class PointSink:
             self.problem = self.problem or why_not(found, capture.name, self._values.dtype)
             self._values[where] = found.to(self._values.dtype)[source]
 
-        return Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)
+        return [Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)]
 
     def arrays(self) -> dict[str, Array]:
         return {self._capture.name: as_array(self._values)}
 
 
-class EmbeddingSink:
+class EmbeddingSink(Sink):
     """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none.
 
     Without a layer they are what the stack returns, and `take` is given them.
     """
 
-    def __init__(self, task: EmbedTask, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, task: EmbedTask, seq: Sequence, model: Network) -> None:
+        self.stage = "encoder" if seq.encoder_token_ids else "decoder"
         self._task = task
         self._pieces: list[torch.Tensor] = []
         self._mean = RunningMean()
@@ -108,12 +109,11 @@ class EmbeddingSink:
     def num_bytes(self) -> int:
         return sum(piece.nbytes for piece in self._pieces) + self._mean.num_bytes
 
-    def hook(self, window: Window) -> Read | None:
-        """The wish for a window; None when nothing in it is new, or the stack's output is what is wanted."""
+    def hooks(self, window: Window) -> list[Read]:
         rows = self._rows(window)
         if not rows or self._task.layer is None:
-            return None
-        return stream_read(self._task.layer, rows, self._keep)
+            return []
+        return [stream_read(self._task.layer, rows, self._keep)]
 
     def take(self, window: Window, hidden: torch.Tensor) -> None:
         """What the stack returned, [T, d] of the whole batch."""
@@ -153,79 +153,77 @@ class EmbeddingSink:
         return {"embedding": as_array(vector.float())}
 
 
-class LensSink:
-    """The logit lens at one layer, reduced at once: [position, ...] of what LensTask names.
-
-    `lens` takes the stream [n, d] of that layer to logits [n, vocab].
-    """
+class LensSink(Sink):
+    """The logit lens at each layer, reduced at once: [layer, position, ...] of what LensTask names."""
 
     stage: Stage = "decoder"
 
-    def __init__(self, task: LensTask, layer: int, lens: Callable[[torch.Tensor], torch.Tensor], vocab: int) -> None:
-        self._layer = layer
-        self._lens = lens
+    def __init__(self, task: LensTask, seq: Sequence, model: Network) -> None:
+        vocab = model.config.vocab_size
+        self._layers = task.layers
+        self._logits_of = model.lens
         self._piece = max(1, _LENS_NUMBERS // vocab)
         self._positions = np.array(task.positions, np.int64)
         self._targets = torch.tensor(task.target_token_ids, dtype=torch.int64)
-        count, k = len(self._positions), min(task.top_k, vocab)
-        self.ids = torch.zeros(count, k, dtype=torch.int32)
-        self.logprobs = torch.zeros(count, k)
-        self.entropy = torch.zeros(count)
-        self.target_logprobs = torch.zeros(count, len(self._targets))
-        self.target_ranks = torch.zeros(count, len(self._targets), dtype=torch.int32)
+        shape, k = (len(task.layers), len(task.positions)), min(task.top_k, vocab)
+        self._ids = torch.zeros(*shape, k, dtype=torch.int32)
+        self._logprobs = torch.zeros(*shape, k)
+        self._entropy = torch.zeros(shape)
+        self._target_logprobs = torch.zeros(*shape, len(self._targets))
+        self._target_ranks = torch.zeros(*shape, len(self._targets), dtype=torch.int32)
 
     @property
     def num_bytes(self) -> int:
-        kept = (self.ids, self.logprobs, self.entropy, self.target_logprobs, self.target_ranks)
+        kept = (self._ids, self._logprobs, self._entropy, self._target_logprobs, self._target_ranks)
         return sum(each.nbytes for each in kept)
 
-    def hook(self, window: Window) -> Read | None:
-        """The wish for a window; None when it has no row of ours."""
+    def hooks(self, window: Window) -> list[Read]:
         places = window.find(self._positions)
         if not len(places):
-            return None
+            return []
         positions, inverse = np.unique(self._positions[places], return_inverse=True)
         where, source = torch.from_numpy(places), torch.from_numpy(inverse)
 
-        def deliver(stream: torch.Tensor) -> None:
+        def deliver(i: int, stream: torch.Tensor) -> None:
             for first in range(0, len(where), self._piece):
                 part = slice(first, first + self._piece)
-                self._keep(where[part], self._lens(stream[source[part].to(stream.device)]))
+                self._keep(i, where[part], self._logits_of(stream[source[part].to(stream.device)]))
 
-        return stream_read(self._layer, window.rows(positions), deliver)
+        rows = window.rows(positions)
+        return [stream_read(layer, rows, partial(deliver, i)) for i, layer in enumerate(self._layers)]
 
-    def _keep(self, where: torch.Tensor, logits: torch.Tensor) -> None:
+    def _keep(self, i: int, where: torch.Tensor, logits: torch.Tensor) -> None:
+        """Keep what logits [n, vocab] of positions `where` of the answer say, at the `i`-th of its layers."""
         logprobs = aligned_rows(logits).log_softmax(-1)[:, : logits.shape[1]]  # [n, vocab]
-        if self.ids.shape[1]:
-            ids = ordered_top_ids(logits, self.ids.shape[1])
-            self.ids[where] = ids.int().cpu()
-            self.logprobs[where] = logprobs.gather(1, ids).float().cpu()
+        if self._ids.shape[-1]:
+            ids = ordered_top_ids(logits, self._ids.shape[-1])
+            self._ids[i, where] = ids.int().cpu()
+            self._logprobs[i, where] = logprobs.gather(1, ids).float().cpu()
         # In float64: a sum of float32 over one row alone is not added in the order of that over many.
-        self.entropy[where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
+        self._entropy[i, where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
         if len(self._targets):
             wanted = self._targets.to(logits.device)
-            self.target_logprobs[where] = logprobs[:, wanted].float().cpu()
+            self._target_logprobs[i, where] = logprobs[:, wanted].float().cpu()
             larger = [(logits > logits[:, [target]]).sum(-1) for target in self._targets.tolist()]
-            self.target_ranks[where] = (torch.stack(larger, 1) + 1).int().cpu()
+            self._target_ranks[i, where] = (torch.stack(larger, 1) + 1).int().cpu()
 
     def arrays(self) -> dict[str, Array]:
-        """Of this layer alone; `lens_arrays` puts the layers together."""
-        return {}
+        found = {"ids": self._ids, "logprobs": self._logprobs, "entropy": self._entropy}
+        if len(self._targets):
+            found |= {"target_logprobs": self._target_logprobs, "target_ranks": self._target_ranks}
+        return {f"lens.{name}": as_array(numbers) for name, numbers in found.items()}
 
 
-def lens_arrays(layers: Sequence[LensSink]) -> dict[str, Array]:
-    """What LensTask names, [layer, position, ...]."""
-    names = ["ids", "logprobs", "entropy"]
-    if layers and layers[0].target_ranks.shape[1]:
-        names += ["target_logprobs", "target_ranks"]
-    return {f"lens.{name}": as_array(torch.stack([getattr(each, name) for each in layers])) for name in names}
+class HeadScoresSink(Sink):
+    """Rows of attention in a few numbers each: [pair, query, measure], float32.
 
+    Raises ValueError for a head that the model lacks.
+    """
 
-class HeadScoresSink:
-    """Rows of attention in a few numbers each: [pair, query, measure], float32."""
-
-    def __init__(self, task: HeadScoresTask, token_ids: Sequence[int]) -> None:
-        self.stage: Stage = "encoder" if task.part == "encoder" else "decoder"
+    def __init__(self, task: HeadScoresTask, seq: Sequence, model: Network) -> None:
+        check_heads(task.pairs, task.part, model.config)
+        token_ids = seq.encoder_token_ids if task.part == "encoder" else seq.token_ids
+        self.stage = "encoder" if task.part == "encoder" else "decoder"
         self._ids = torch.tensor(token_ids)
         self._offsets = task.offsets
         self._heads: dict[int, list[int]] = {}
@@ -239,18 +237,17 @@ class HeadScoresSink:
     def num_bytes(self) -> int:
         return self._scores.nbytes
 
-    def hook(self, window: Window) -> AttentionTap | None:
-        """The wish for a window; None when nothing in it is new."""
+    def hooks(self, window: Window) -> list[AttentionTap]:
         positions = window.find(np.arange(len(self._ids)))
         if not len(positions):
-            return None
+            return []
         queries = torch.from_numpy(positions)
 
         def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
             here = queries[i : i + rows.shape[1]]
             self._scores[torch.tensor(self._slots[layer])[:, None], here] = self._measure(rows.cpu(), here)
 
-        return AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)
+        return [AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)]
 
     def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """rows [heads, n, keys] of these queries -> [heads, n, measure]. Sums are in float64, so that the keys of later

@@ -3,54 +3,32 @@
 Joins the sinks that numbers gather in with the changes a request makes; knows nothing of batches or of other requests.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 import torch
 
-from model.config import ModelConfig
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
-from server.engine.captures.attention_sink import AttentionSink
+from server.engine.captures.attention_sink import AttentionSink, check_heads
 from server.engine.captures.interventions import Patch, patches_of
-from server.engine.captures.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink, lens_arrays
+from server.engine.captures.point_sinks import EmbeddingSink, HeadScoresSink, LensSink, PointSink
+from server.engine.captures.sink import Network, Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,
-    AttentionTask,
+    AttentionKind,
     EmbedTask,
-    GenerateTask,
     HeadScoresTask,
     LensTask,
     PointCapture,
-    Task,
-    TraceTask,
 )
 from server.engine.required_layers import Stage
 from server.engine.sequence import Sequence
 
-_MAPS = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
-
-
-class Sink(Protocol):
-    """Gathers some of an answer."""
-
-    stage: Stage
-
-    @property
-    def num_bytes(self) -> int: ...
-    def hook(self, window: Window) -> Read | AttentionTap | None: ...
-    def arrays(self) -> dict[str, Array]: ...
-
-
-class Network(Protocol):
-    """What sinks need of a model."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-    def lens(self, stream: torch.Tensor) -> torch.Tensor: ...
+_MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 
 
 @dataclass(slots=True)
@@ -66,11 +44,12 @@ class RequestCaptures:
         """Raises ValueError for an intervention that makes no sense, or for heads or positions that are not there;
         MemoryError or RuntimeError without memory.
         """
-        _check_heads(seq.task, model.config)
-        scored = isinstance(seq.task, GenerateTask) and seq.task.sampling.prompt_logprobs is not None
+        if seq.row_capture is not None:
+            check_heads(seq.row_capture.pairs, seq.row_capture.part, model.config)
+        scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None
         patches = patches_of(seq.request.interventions, model.config)
         return cls(
-            sinks=_sinks(seq, model),
+            sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
             patches=[patch for patch in patches if _is_reached(patch, seq)],
             prompt_logprobs=[None] if scored else None,
         )
@@ -87,8 +66,7 @@ class RequestCaptures:
     @property
     def problem(self) -> str | None:
         """What was found and cannot be told in the type asked for."""
-        typed = (sink.problem for sink in self.sinks if isinstance(sink, PointSink | AttentionSink))
-        return next((problem for problem in typed if problem is not None), None)
+        return next((sink.problem for sink in self.sinks if sink.problem is not None), None)
 
     @property
     def is_empty(self) -> bool:
@@ -101,11 +79,8 @@ class RequestCaptures:
         return bool(self.sinks) or self.prompt_logprobs is not None
 
     def mark(self) -> Callable[[], None]:
-        """To be called before a step: what it returns takes back whatever that step has added, should it fail.
-
-        Most sinks write each number where it belongs, however often; only those that add up or append must go back.
-        """
-        undo = [sink.mark() for sink in self.sinks if isinstance(sink, EmbeddingSink | AttentionSink)]
+        """Return a function that takes back whatever is gathered from now on, should the next step fail."""
+        undo = [sink.mark() for sink in self.sinks]
         num_scored = 0 if self.prompt_logprobs is None else len(self.prompt_logprobs)
 
         def take_back() -> None:
@@ -125,9 +100,6 @@ class RequestCaptures:
     def arrays(self) -> dict[str, Array]:
         """All that was gathered, by the names of the answer."""
         found: dict[str, Array] = {}
-        lens = [sink for sink in self.sinks if isinstance(sink, LensSink)]
-        if lens:
-            found |= lens_arrays(lens)
         for sink in self.sinks:
             found |= sink.arrays()
         return found
@@ -153,12 +125,13 @@ class HooksBuilder:
         if is_new:
             for sink in found.sinks:
                 if sink.stage == self._stage:
-                    self.add_hook(sink.hook(window))
+                    for hook in sink.hooks(window):
+                        self.add_hook(hook)
 
-    def add_hook(self, hook: Read | AttentionTap | None) -> None:
+    def add_hook(self, hook: Read | AttentionTap) -> None:
         if isinstance(hook, Read):
             self._reads.append(hook)
-        elif hook is not None:
+        else:
             self._taps.append(hook)
 
     def _add_change(self, change: Change | AttentionChange | None) -> None:
@@ -180,69 +153,47 @@ def _is_reached(patch: Patch, seq: Sequence) -> bool:
     return patch.layer is None or patch.layer < depth
 
 
-def _check_heads(task: Task, config: ModelConfig) -> None:
-    """Raise ValueError for a head that the model lacks."""
-    capture = task.capture if isinstance(task, AttentionTask) else getattr(task, "attention", None)
-    asked = task if isinstance(task, HeadScoresTask) else capture
-    if not isinstance(asked, HeadScoresTask | AttentionCapture):
-        return
-    own = stack_config(config, "encoder" if asked.part == "encoder" else "decoder")
-    for layer, head in asked.pairs:
-        if not (0 <= layer < own.num_layers and 0 <= head < own.num_heads):
-            raise ValueError(
-                f"there is no head {head} in layer {layer}; the {asked.part}'s layers are 0 to {own.num_layers - 1}, "
-                f"its heads 0 to {own.num_heads - 1}"
-            )
+def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Network) -> AttentionSink:
+    check_heads(capture.pairs, capture.part, model.config)
+    return _unchecked_attention_sink(capture, seq, model)
 
 
-def _sinks(seq: Sequence, model: Network) -> list[Sink]:
-    task, config = seq.task, model.config
+def _unchecked_attention_sink(capture: AttentionCapture, seq: Sequence, model: Network) -> AttentionSink:
     length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
-
-    def attention(capture: AttentionCapture, name: str) -> AttentionSink:
-        num_queries = encoder_length if capture.part == "encoder" else length
-        num_keys = length if capture.part == "decoder" else encoder_length
-        changed = seq.is_changed
-        return AttentionSink(capture, config, num_queries=num_queries, num_keys=num_keys, name=name, is_changed=changed)
-
-    if isinstance(task, AttentionTask):
-        return [attention(task.capture, "attention")]
-    if isinstance(task, EmbedTask):
-        return [EmbeddingSink(task, "encoder" if encoder_length else "decoder")]
-    if isinstance(task, TraceTask):
-        return [_point_sink(each, config, length, encoder_length, attention) for each in task.points]
-    if isinstance(task, LensTask):
-        return [LensSink(task, layer, model.lens, config.vocab_size) for layer in task.layers]
-    if isinstance(task, HeadScoresTask):
-        return [HeadScoresSink(task, seq.encoder_token_ids if task.part == "encoder" else seq.token_ids)]
-    if isinstance(task, GenerateTask) and task.attention is not None and task.attention_prompt:
-        return [attention(task.attention, "attention.prompt")]
-    return []
+    num_queries = encoder_length if capture.part == "encoder" else length
+    num_keys = length if capture.part == "decoder" else encoder_length
+    changed = seq.is_changed
+    return AttentionSink(capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=changed)
 
 
-def _point_sink(
-    capture: PointCapture,
-    config: ModelConfig,
-    length: int,
-    encoder_length: int,
-    attention: Callable[[AttentionCapture, str], AttentionSink],
-) -> Sink:
+def _point_sink(capture: PointCapture, seq: Sequence, model: Network) -> Sink:
     group, _, name = capture.point.rpartition(".")
     if name not in _MAPS:
-        return PointSink(capture, config, encoder_length if capture.stack == "encoder" else length, encoder_length)
+        length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
+        own_length = encoder_length if capture.stack == "encoder" else length
+        return PointSink(capture, model.config, own_length, encoder_length)
     assert capture.layer is not None
-    num_heads = stack_config(config, capture.stack).num_heads
+    num_heads = stack_config(model.config, capture.stack).num_heads
     heads = range(num_heads) if capture.heads is None else capture.heads
     if any(not 0 <= head < num_heads for head in heads):
         raise ValueError(f"{capture.name} has heads 0 to {num_heads - 1}; asked for are {list(heads)}")
-    return attention(
-        AttentionCapture(
-            pairs=tuple((capture.layer, head) for head in heads),
-            queries=capture.positions,
-            keys=capture.keys,
-            kind="pattern" if name == "hook_pattern" else "scores",
-            dtype=capture.dtype,
-            part="cross" if group == "cross_attn" else capture.stack,
-        ),
-        capture.name,
+    rows = AttentionCapture(
+        name=capture.name,
+        pairs=tuple((capture.layer, head) for head in heads),
+        queries=capture.positions,
+        keys=capture.keys,
+        kind=_MAPS[name],
+        dtype=capture.dtype,
+        part="cross" if group == "cross_attn" else capture.stack,
     )
+    return _unchecked_attention_sink(rows, seq, model)
+
+
+_SINKS: Mapping[type, Callable[[Any, Sequence, Network], Sink]] = {
+    AttentionCapture: _attention_sink,
+    PointCapture: _point_sink,
+    EmbedTask: EmbeddingSink,
+    LensTask: LensSink,
+    HeadScoresTask: HeadScoresSink,
+}
+"""The sink of each class that a task's `captures` may hold."""

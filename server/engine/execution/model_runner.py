@@ -26,7 +26,6 @@ from server.engine.captures.window import Window
 from server.engine.execution.cuda_graphs import DecodeGraphs, DecodePass
 from server.engine.failure import Failure
 from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import GenerateTask
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.sequence import Chunk, Sequence
 
@@ -170,7 +169,34 @@ class ModelRunner:
         """The chunks as a batch, those that need most layers first, and where each lies in it."""
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
-        return batch, [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
+        placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
+        asking = [
+            at
+            for at in placed
+            if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
+        ]
+        hooks, row_sinks = self._looks(asking, captures) if asking else (None, {})
+        passed = None if self.graphs is None else self.graphs.run(batch, hooks)
+        if passed is None:
+            hidden, logits = self.model.forward(batch, self.cache, hooks), None
+        else:
+            hidden, logits, hooks = passed.hidden, passed.logits, passed.hooks
+        for at in asking:
+            found = captures[at.chunk.sequence.uid]
+            if found.sinks:
+                _give_hidden(found, at.window, hidden)
+            if found.is_gathering:
+                self._read_logits(at, hidden, found, result, check)
+        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
+        if sampling:
+            self._sample(sampling, hidden, logits, captures, result)
+        if passed is not None:
+            passed.deliver()  # behind the sampling: the device had time for it meanwhile
+        result.attention_seconds += _seconds(hooks)
+        for uid, sink in row_sinks.items():
+            result.rows[uid] = sink.arrays()
+            if sink.problem is not None:
+                result.failures.setdefault(uid, Failure("overflow", sink.problem))
 
     def _hooks(
         self, asking: ReadOnlySequence[_Placed], captures: Mapping[int, RequestCaptures]
@@ -182,9 +208,9 @@ class ModelRunner:
             found = captures[seq.uid]
             if found.sinks or found.patches:
                 builder.add(found, at.window)
-            if isinstance(seq.task, GenerateTask) and seq.task.attention is not None and chunk.needs_sample:
+            if seq.row_capture is not None and chunk.needs_sample:
                 position = chunk.end - 1
-                sink = RowSink(seq.task.attention, self.model.config, position, seq.num_cross_tokens)
+                sink = RowSink(seq.row_capture, self.model.config, position, seq.num_cross_tokens)
                 row_sinks[seq.uid] = sink
                 builder.add_hook(sink.hook(Window(at.span, at.last_row, position, 1)))
         return builder.hooks(), row_sinks
@@ -216,7 +242,8 @@ class ModelRunner:
         last = min(chunk.end, seq.num_prompt_tokens)
         for start in range(chunk.capture_start, last, _LOGIT_ROWS):
             end = min(last, start + _LOGIT_ROWS)
-            reads = [read for sink in sinks if (read := sink.hook(Window(at.span, 0, start, end - start))) is not None]
+            window = Window(at.span, 0, start, end - start)
+            reads = [read for sink in sinks for read in sink.hooks(window)]
             first = 0
             if found.prompt_logprobs is None:  # then only the rows between the first and the last that somebody reads
                 if not reads:

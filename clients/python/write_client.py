@@ -1,0 +1,77 @@
+"""Write `lightwell_client/_client.py` from `lightwell_client/_async_client.py`, so that a method is written once.
+
+Run it after a change of the asynchronous client: `python clients/python/write_client.py`. A test says so if it was not.
+Needs ruff. The two files differ in the words below and in nothing else.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent / "lightwell_client"
+SOURCE, TARGET = PACKAGE / "_async_client.py", PACKAGE / "_client.py"
+
+TEXTS = {
+    """The asynchronous client, for asyncio: the network edge of the pure calls in _calls.
+
+A method is written here only: clients/python/write_client.py writes the synchronous client from this file.
+""": """The synchronous client: the network edge of the pure calls in _calls.
+
+clients/python/write_client.py writes this file from _async_client.py: change that one.
+""",
+    """Leaving the `async with` block or `close()` ends the request
+    on the server too, wherever it stands.""": """Leaving the `with` block, `close()`, or letting go of the
+    stream ends the request on the server too, wherever it stands.""",
+    """`Client` for asyncio: the same arguments (`http_client` is an httpx.AsyncClient), the same methods, awaited.
+
+    `stream` and `chat_stream` are not awaited: `async for chunk in client.stream(...)`.
+""": """Asks a Lightwell server, or for text and embeddings any OpenAI-style server. Safe to share between threads.
+
+    Args:
+        base_url: the server's address, with or without /v1.
+        api_key: sent as a bearer token.
+        model: the model to name in each request; None leaves it to the server.
+        timeout: seconds of silence before TimedOut (not the length of the whole answer), or an httpx.Timeout.
+        max_retries: repeats after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
+            begun is never repeated, and each is safe to repeat before, as the server keeps nothing of it.
+        http_client: an httpx.Client to send with (proxies, certificates, transports); closing it stays with you.
+
+    Raises:
+        ValueError: base_url is no http(s) address, max_retries is negative.
+""",
+}
+WORDS = {
+    r"AsyncGenerator\[T, None\]": "Generator[T, None, None]",
+    r"\bAsync(Client|Stream|Generator|Iterator)\b": r"\1",
+    r"\basync (def|for|with) ": r"\1 ",
+    r"\bawait ": "",
+    r"__a(iter|next|enter|exit)__": r"__\1__",
+    r"\banext\(": "next(",
+    r"\basyncio\b": "time",
+    r"\.a(read|close|iter_bytes)\(": r".\1(",
+}
+
+
+def synchronous(source: str) -> str:
+    """Return the synchronous client's source for that of the asynchronous one.
+
+    Raises:
+        ValueError: a text that differs between the two is not in `source`.
+    """
+    for theirs, ours in TEXTS.items():
+        if theirs not in source:
+            raise ValueError(f"{SOURCE.name} does not hold the text that begins {theirs[:60]!r}")
+        source = source.replace(theirs, ours)
+    for pattern, word in WORDS.items():
+        source = re.sub(pattern, word, source)
+    return _ruff(_ruff(source, "check", "--quiet", "--fix", "--unsafe-fixes", "--select", "I,UP028"), "format")
+
+
+def _ruff(source: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(TARGET), "-"]
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
+
+
+if __name__ == "__main__":
+    TARGET.write_text(synchronous(SOURCE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,52 @@
+"""What every sink has: a place where some numbers of an answer gather while a request runs.
+
+Knows neither requests nor what the numbers mean.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from model.config import ModelConfig
+from model.hooks.hooks import AttentionTap, Read
+from server.engine.captures.window import Window
+from server.engine.outputs import Array
+from server.engine.required_layers import Stage
+
+
+class Network(Protocol):
+    """What sinks need of a model."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    def lens(self, stream: torch.Tensor) -> torch.Tensor: ...
+
+
+class Sink(ABC):
+    """Gathers some of an answer."""
+
+    stage: Stage
+    """The part of a step in which its numbers come."""
+    problem: str | None = None
+    """What was found and cannot be told in the type asked for."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """The memory it holds, in bytes."""
+
+    @abstractmethod
+    def hooks(self, window: Window) -> Sequence[Read | AttentionTap]:
+        """Return what the network is to hand out of this window, nothing if it holds no row for this sink."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, Array]:
+        """Return what was gathered, by the names of the answer."""
+
+    def mark(self) -> Callable[[], None]:
+        """Return a function that takes back what is gathered from now on, should the step fail. A sink that writes each
+        number where it belongs, however often, has nothing to take back.
+        """
+        return lambda: None
