@@ -98,7 +98,7 @@ class ModelRunner:
                 asking = [
                     at
                     for at in placed
-                    if at.chunk.sequence.captures_attention or not captures[at.chunk.sequence.uid].is_empty
+                    if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
                 ]
                 hooks, row_sinks = self._hooks(asking, captures) if asking else (None, {})
                 passed = None if self.graphs is None else self.graphs.run(batch, hooks)
@@ -169,34 +169,7 @@ class ModelRunner:
         """The chunks as a batch, those that need most layers first, and where each lies in it."""
         ordered = sorted(chunks, key=_layers_needed, reverse=True)
         batch = Batch([_span(chunk) for chunk in ordered], self.cache.block_size, self.model.device, check)
-        placed = [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
-        asking = [
-            at
-            for at in placed
-            if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
-        ]
-        hooks, row_sinks = self._looks(asking, captures) if asking else (None, {})
-        passed = None if self.graphs is None else self.graphs.run(batch, hooks)
-        if passed is None:
-            hidden, logits = self.model.forward(batch, self.cache, hooks), None
-        else:
-            hidden, logits, hooks = passed.hidden, passed.logits, passed.hooks
-        for at in asking:
-            found = captures[at.chunk.sequence.uid]
-            if found.sinks:
-                _give_hidden(found, at.window, hidden)
-            if found.is_gathering:
-                self._read_logits(at, hidden, found, result, check)
-        sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
-        if sampling:
-            self._sample(sampling, hidden, logits, captures, result)
-        if passed is not None:
-            passed.deliver()  # behind the sampling: the device had time for it meanwhile
-        result.attention_seconds += _seconds(hooks)
-        for uid, sink in row_sinks.items():
-            result.rows[uid] = sink.arrays()
-            if sink.problem is not None:
-                result.failures.setdefault(uid, Failure("overflow", sink.problem))
+        return batch, [_Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
     def _hooks(
         self, asking: ReadOnlySequence[_Placed], captures: Mapping[int, RequestCaptures]
