@@ -282,6 +282,27 @@ def test_the_api_process_runs_without_torch() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
+def context_variables(tree: ast.Module) -> Iterator[str]:
+    """The names that a module binds to a ContextVar."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.value.func).endswith("ContextVar"):
+                yield from map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
+
+
+def test_only_routes_and_observability_know_a_context_variable() -> None:
+    trees = {module: parse(path) for module, path in MODULES.items()}
+    variables = {f"{module}.{name}" for module, tree in trees.items() for name in context_variables(tree)}
+    assert variables, "this test finds none any more"
+    reading = [
+        module
+        for module, tree in trees.items()
+        if not module.startswith(("server.routes", "server.observability"))
+        and {"contextvars", *variables} & set(imported_names(tree))
+    ]
+    assert not reading, "what a request needs travels as an argument: server.dispatch.request_context"
+
+
 def test_every_library_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted_ones = [*project["dependencies"], *project["optional-dependencies"]["otel"]]
