@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from model.kernels.choice import AUTO, KernelConfig
 from model.layers.fixed_shapes import aligned_rows
 from model.sampling.logprobs import TokenLogprob, logprob_rows, prompt_logprobs
 from model.sampling.row_search import BLOCK, argmax, pick, take, top
@@ -119,7 +120,8 @@ class Sampler:
     to the kernel and faulted in again at each step, which cost ten times the arithmetic. It is not thread-safe.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu", kernels: KernelConfig = AUTO) -> None:
+        self._kernels = kernels
         if vocab_size < 1:
             raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
         self.vocab_size = vocab_size
@@ -141,7 +143,7 @@ class Sampler:
         parts: list[Tensor] = []
         for way, members in groups.items():
             if way is _Way.ARGMAX:
-                parts.append(argmax(take(logits, members)))
+                parts.append(argmax(take(logits, members), self._kernels))
                 continue
             for start in range(0, len(members), self._max_rows):
                 chunk = members[start : start + self._max_rows]
@@ -150,7 +152,7 @@ class Sampler:
         order = [r for members in groups.values() for r in members]
         for r, token_id in zip(order, torch.cat(parts).tolist() if parts else (), strict=True):
             # negative: no usable distribution (every logit -inf, or a NaN); a valid id all the same
-            token_ids[r] = token_id if token_id >= 0 else int(argmax(logits[r : r + 1]).item())
+            token_ids[r] = token_id if token_id >= 0 else int(argmax(logits[r : r + 1], self._kernels).item())
         return _with_logprobs(logits, rows, token_ids)
 
     def _choose(self, way: "_Way", logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
@@ -159,7 +161,7 @@ class Sampler:
         """
         buffers = self._edited(logits, rows)
         if way is _Way.EDIT_ARGMAX:
-            return argmax(buffers.scores)
+            return argmax(buffers.scores, self._kernels)
         _fill_weights(buffers, [row.params for row in rows])
         return pick(buffers.weights, [random_unit(row.params.seed, row.position) for row in rows])
 
@@ -171,7 +173,7 @@ class Sampler:
         """
         buffers = self._edited(logits.unsqueeze(0), [row])
         if _way(row) in {_Way.ARGMAX, _Way.EDIT_ARGMAX}:
-            return torch.nn.functional.one_hot(argmax(buffers.scores), self.vocab_size)[0].double()
+            return torch.nn.functional.one_hot(argmax(buffers.scores, self._kernels), self.vocab_size)[0].double()
         _fill_weights(buffers, [row.params])
         weights = buffers.weights[0, : self.vocab_size].clamp_min(0)  # a NaN became the least integer
         return weights / weights.sum().clamp_min(1).double()
