@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from model.config import ModelConfig
+from model.kernels.choice import AUTO
 from model.kernels.forms import lay_weight
 from model.kernels.weight import Weight
 
@@ -50,7 +51,7 @@ class Products:
         shapes += [(2 * inner, width), (width, inner)]
 
         def laid(outputs: int, inputs: int) -> Weight:
-            return lay_weight(torch.randn(outputs, inputs).to(dtype))
+            return lay_weight(torch.randn(outputs, inputs).to(dtype), arithmetic=AUTO.bfloat16_arithmetic())
 
         self._layers = [(laid(*shape), shape[1]) for _ in range(config.num_layers) for shape in shapes]
         self._head = laid(config.vocab_size, width), width

@@ -43,11 +43,12 @@ MAY_IMPORT = {
     "server.engine": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels "
                      "model.kv_cache model.layers model.loading model.network model.ranks model.sampling "
                      "model.sharding",
-    "model.ranks": "model.analysis model.batch model.checkpoint model.config model.hooks model.kv_cache "
+    "model.ranks": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                    "model.layers model.loading model.network model.sampling model.sharding",
     "model.loading": "model.checkpoint model.config model.kernels model.layers model.network model.sharding",
     "model.analysis": "model.checkpoint model.config model.hooks model.kernels model.layers model.network",
-    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kv_cache model.layers model.network",
+    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
+                      "model.layers model.network",
     "model.network": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                      "model.layers model.sampling",
     "model.hooks": "model.batch model.config model.kernels model.kv_cache model.layers",
@@ -281,6 +282,57 @@ def test_the_api_process_runs_without_torch() -> None:
     code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def module_values(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a module binds for itself, each with its first value."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            yield from ((ast.unparse(target), node.value) for target in node.targets)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            yield ast.unparse(node.target), node.value
+
+
+def test_only_routes_and_observability_know_a_context_variable() -> None:
+    trees = {module: parse(path) for module, path in MODULES.items()}
+    variables = {
+        f"{module}.{name}"
+        for module, tree in trees.items()
+        for name, value in module_values(tree)
+        if ast.unparse(value).startswith("ContextVar(")
+    }
+    assert variables, "this test finds none any more"
+    reading = [
+        module
+        for module, tree in trees.items()
+        if not module.startswith(("server.routes", "server.observability"))
+        and {"contextvars", *variables} & set(imported_names(tree))
+    ]
+    assert not reading, "what a request needs travels as an argument: server.dispatch.request_context"
+
+
+def state_of_the_process(tree: ast.Module) -> Iterator[str]:
+    """What a module keeps where its functions can change it: names that they rebind, and values of no constant's name.
+
+    A container that is empty when the module is loaded is there to be filled.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+    for name, value in module_values(tree):
+        is_plain = isinstance(value, ast.Constant | ast.Tuple | ast.List | ast.Dict | ast.Set)
+        if (is_plain and name.islower() and name != "__all__") or ast.unparse(value) in ("[]", "{}"):
+            yield name
+
+
+def test_no_flag_of_the_process_changes_what_the_model_computes() -> None:
+    kept = [
+        f"{module}.{name}"
+        for module, path in MODULES.items()
+        if module.startswith("model")
+        for name in state_of_the_process(parse(path))
+    ]
+    assert not kept, "what is computed, and how, travels as an argument: model.kernels.choice.KernelConfig"
 
 
 def test_every_library_that_is_imported_is_declared() -> None:

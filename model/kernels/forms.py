@@ -3,18 +3,20 @@
 import torch
 from torch import Tensor
 
-from model.kernels.choice import bfloat16_arithmetic
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.int8_rows import Int8Rows, Quantization
-from model.kernels.products import BlockedWeight
+from model.kernels.products import Arithmetic, BlockedWeight
 from model.kernels.weight import LaidWeight
 
 
-def lay_weight(weight: Tensor, quantize: Quantization = "none", *, keep_dtype: bool = False) -> LaidWeight:
+def lay_weight(
+    weight: Tensor, quantize: Quantization = "none", *, arithmetic: Arithmetic, keep_dtype: bool = False
+) -> LaidWeight:
     """Copy a weight [N, K], float32 or bfloat16, into the layout that our kernels read.
 
     A float32 weight whose numbers bfloat16 holds, such as one of a checkpoint saved in it, is kept in bfloat16, in half
-    the memory and with the same bits of every product; unless keep_dtype says not to.
+    the memory and with the same bits of every product; unless keep_dtype says not to. Products of a weight kept in
+    bfloat16 with rows of bfloat16 are made by `arithmetic`.
 
     Raises ValueError when a weight to be quantised has a number that is not finite.
     """
@@ -24,7 +26,7 @@ def lay_weight(weight: Tensor, quantize: Quantization = "none", *, keep_dtype: b
         return Int8BlockedWeight(rows.values, rows.scales, weight.dtype)
     if weight.dtype == torch.float32 and not keep_dtype and is_exact_in_bfloat16(weight):
         return BlockedWeight(weight.bfloat16(), row_dtype=torch.float32)
-    return BlockedWeight(weight, bfloat16_arithmetic())
+    return BlockedWeight(weight, arithmetic)
 
 
 def is_exact_in_bfloat16(weight: Tensor) -> bool:

@@ -8,8 +8,7 @@ import ctypes
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -106,26 +105,19 @@ def _at(level: str) -> Kernels:
     return Kernels(library, level)
 
 
-_forced: list[str] = []
-
-
-@contextmanager
-def at_level(level: str) -> Iterator[None]:
-    """Run this process's kernels at a level, one of `levels()`, within the context."""
-    _forced.append(level)
-    try:
-        yield
-    finally:
-        _forced.pop()
-
-
+@functools.cache
 def kernels() -> Kernels:
     """Return the kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL
     names.
 
     Raises ValueError when the CPU has no such level, RuntimeError when there are no kernels for it at all.
     """
-    return _at(_forced[-1]) if _forced else _chosen()
+    there, wanted = levels(), os.environ.get(LEVEL_VARIABLE) or None
+    if not there:
+        raise RuntimeError(f"there are no compiled kernels for this machine ({library_path()})")
+    if wanted is not None and wanted not in there:
+        raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
+    return _at(wanted or there[-1])
 
 
 def check_variables() -> None:
@@ -135,17 +127,7 @@ def check_variables() -> None:
     if os.environ.get(LIBRARY_VARIABLE) and not library_path().is_file():
         raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}, where there is no library")
     if levels() or os.environ.get(LEVEL_VARIABLE):
-        _chosen()
-
-
-@functools.cache
-def _chosen() -> Kernels:
-    there, wanted = levels(), os.environ.get(LEVEL_VARIABLE) or None
-    if not there:
-        raise RuntimeError(f"there are no compiled kernels for this machine ({library_path()})")
-    if wanted is not None and wanted not in there:
-        raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
-    return _at(wanted or there[-1])
+        kernels()
 
 
 def set_num_threads(count: int) -> None:

@@ -2,14 +2,16 @@
 
 import torch
 
-from model.kernels.choice import why_not_native
+from model.kernels.choice import KernelConfig
 from model.layers.attention import Attention, NativeAttention, PlainAttention
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.batched_attention import BatchedAttention
 
 
-def attention_for(dtype: torch.dtype, device: torch.device, *, batch_invariant: bool) -> Attention:
+def attention_for(
+    dtype: torch.dtype, device: torch.device, *, kernels: KernelConfig, batch_invariant: bool
+) -> Attention:
     """Return the fastest attention that supports these; our kernels are batch invariant in any case."""
-    if why_not_native(dtype, device) is None:
+    if kernels.why_not_native(dtype, device) is None:
         return NativeAttention()
     return PlainAttention(InvariantArithmetic()) if batch_invariant else BatchedAttention()

@@ -7,18 +7,17 @@ Axes: rows, ff.
 import torch
 
 from model.config import Activation
-from model.kernels.choice import why_not_native
 from model.kernels.rows import activate_times
 from model.layers.dense_weight import activate, activate_in_any_batch
 
 
-def gated(gate_up: torch.Tensor, activation: Activation, *, batch_invariant: bool) -> torch.Tensor:
+def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:
     """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff]: in each row the gate, then up.
 
-    The activation is rounded to the dtype before the product, as in `transformers`. With our kernel, where there is
-    one, a row has the same bits whatever rows are next to it; without it, only if `batch_invariant`.
+    The activation is rounded to the dtype before the product, as in `transformers`. With our kernel, which
+    `native` asks for, a row has the same bits whatever rows are next to it; without it, only if `batch_invariant`.
     """
-    if why_not_native(gate_up.dtype, gate_up.device) is None:
+    if native:
         return activate_times(gate_up.contiguous(), activation)
     gate, up = gate_up.chunk(2, -1)
     if batch_invariant:

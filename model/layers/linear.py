@@ -12,7 +12,7 @@ Axes: rows, in, out.
 import torch
 
 from model.config import Activation
-from model.kernels.choice import why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.forms import lay_weight
 from model.kernels.int8_rows import Quantization
 from model.kernels.weight import Weight
@@ -27,13 +27,13 @@ class Linear:
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
         *,
-        native: bool = True,
+        kernels: KernelConfig = AUTO,
         batch_invariant: bool = True,
         quantize: Quantization = "none",
         activation: Activation | None = None,
         keep_dtype: bool = False,
     ) -> None:
-        """Keep weight [out, in] and bias [out]. `native` asks for our kernels; they are used where they can be.
+        """Keep weight [out, in] and bias [out]. `kernels` says what computes the products.
 
         batch_invariant: whether the bits of a product's row may depend on that row alone; with our kernels they do in
         any case. keep_dtype: the same as in `lay_weight`. With our kernels or int8 the weight is copied; drop the
@@ -44,11 +44,11 @@ class Linear:
         self.out_features, self.in_features = weight.shape
         self.bias = bias
         self.activation: Activation | None = activation
-        self.native = native and why_not_native(weight.dtype, weight.device) is None
+        self.native = kernels.why_not_native(weight.dtype, weight.device) is None
         """Whether our kernels compute the products."""
         self.weight: Weight
         if self.native:
-            self.weight = lay_weight(weight, quantize, keep_dtype=keep_dtype)
+            self.weight = lay_weight(weight, quantize, arithmetic=kernels.bfloat16_arithmetic(), keep_dtype=keep_dtype)
         else:
             self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant)
 
@@ -58,6 +58,7 @@ class Linear:
         weights: dict[str, torch.Tensor],
         name: str,
         *,
+        kernels: KernelConfig,
         batch_invariant: bool,
         quantize: Quantization = "none",
         activation: Activation | None = None,
@@ -72,6 +73,7 @@ class Linear:
         return cls(
             weight,
             bias,
+            kernels=kernels,
             batch_invariant=batch_invariant,
             quantize=quantize,
             activation=activation,

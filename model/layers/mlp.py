@@ -10,6 +10,7 @@ from functools import partial
 import torch
 
 from model.config import Activation, ModelConfig
+from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.layers.gate import gated
 from model.layers.linear import Linear
@@ -38,6 +39,7 @@ class Mlp:
         prefix: str,
         config: ModelConfig,
         *,
+        kernels: KernelConfig,
         batch_invariant: bool,
         quantize: Quantization = "none",
     ) -> "Mlp":
@@ -45,7 +47,7 @@ class Mlp:
 
         Raises KeyError when a weight is missing.
         """
-        take = partial(Linear.take, weights, batch_invariant=batch_invariant, quantize=quantize)
+        take = partial(Linear.take, weights, kernels=kernels, batch_invariant=batch_invariant, quantize=quantize)
         if not config.gated_mlp:
             return cls(take(f"{prefix}.up", activation=config.activation), take(f"{prefix}.down"))
         up, down = take(f"{prefix}.gate_up"), take(f"{prefix}.down")
@@ -68,9 +70,16 @@ class Mlp:
         activation = self.gate or self.up.activation
         assert activation is not None
         linear = torch.ones_like(pre) if linear is None else linear
-        return gated(torch.cat((pre, linear), -1), activation, batch_invariant=self._batch_invariant)
+        return self._gated(torch.cat((pre, linear), -1), activation)
 
     def hidden(self, x: torch.Tensor) -> torch.Tensor:
         """Return the input of `down`: x [rows, d] -> [rows, ff]."""
         up = self.up(x)
-        return up if self.gate is None else gated(up, self.gate, batch_invariant=self._batch_invariant)
+        return up if self.gate is None else self._gated(up, self.gate)
+
+    def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+        return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the feed-forward's output: x [rows, d] -> [rows, d]."""
+        return self.down(self.hidden(x))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from model.config import ModelConfig
 from model.kernels import rows
-from model.kernels.choice import why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.layers.fixed_shapes import row_sums
 
 
@@ -40,7 +40,9 @@ class Norm(Protocol):
 class RmsNorm:
     """RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv:1910.07467)."""
 
-    def __init__(self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0) -> None:
+    def __init__(
+        self, weight: torch.Tensor, eps: float, *, weight_offset: float = 0.0, kernels: KernelConfig = AUTO
+    ) -> None:
         """Keep weight [d], of the model's dtype.
 
         `weight_offset` is added to it in float32, and the result is then rounded to the model's dtype once, after the
@@ -52,7 +54,7 @@ class RmsNorm:
         self.rounds_once = weight_offset != 0
         """Whether rounding comes only after the product with `weight`, which then is float32."""
         self.weight = weight.to(self._wide) + weight_offset if self.rounds_once else weight
-        self.native = why_not_native(weight.dtype, weight.device) is None
+        self.native = kernels.why_not_native(weight.dtype, weight.device) is None
         """Whether our kernels normalise the rows."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,12 +75,14 @@ class RmsNorm:
 class LayerNorm:
     """LayerNorm: (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, *, kernels: KernelConfig = AUTO
+    ) -> None:
         """Keep weight [d] and bias [d]. Low precisions are normalised in float32, float64 in float64."""
         self.weight = weight
         self.bias = bias
         self.eps = eps
-        self.native = why_not_native(weight.dtype, weight.device) is None
+        self.native = kernels.why_not_native(weight.dtype, weight.device) is None
         """Whether our kernels normalise the rows."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -105,12 +109,12 @@ def _row_means(x: torch.Tensor) -> torch.Tensor:
     return x.mean(-1, keepdim=True) if x.device.type == "cpu" else row_sums(x) / x.shape[-1]
 
 
-def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig) -> Norm:
+def take_norm(weights: dict[str, torch.Tensor], name: str, config: ModelConfig, kernels: KernelConfig) -> Norm:
     """Build the norm that the config names from `{name}.weight` and `{name}.bias`, which are removed from the dict.
 
     Raises KeyError when there is no such weight.
     """
     weight, bias = weights.pop(f"{name}.weight"), weights.pop(f"{name}.bias", None)
     if config.norm == "rmsnorm":
-        return RmsNorm(weight, config.norm_eps, weight_offset=config.norm_weight_offset)
-    return LayerNorm(weight, bias, config.norm_eps)
+        return RmsNorm(weight, config.norm_eps, weight_offset=config.norm_weight_offset, kernels=kernels)
+    return LayerNorm(weight, bias, config.norm_eps, kernels=kernels)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from model.config import RopeConfig, RopeType
-from model.kernels.choice import why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.rows import cos_sin
 
 
@@ -141,13 +141,19 @@ class Rope:
     """Tables of cos and sin for positions 0 .. max_len - 1."""
 
     def __init__(
-        self, rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        rope: RopeConfig,
+        head_dim: int,
+        max_len: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        kernels: KernelConfig = AUTO,
     ) -> None:
         """Make the tables; `dtype` is the model's. They are float32, and float64 for float64."""
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         found = frequencies(rope, head_dim, max_len, wide)
         angles = torch.arange(max_len, dtype=wide)[:, None] * found.inverse  # [max_len, R / 2]
-        is_native = why_not_native(wide, torch.device("cpu")) is None
+        is_native = kernels.why_not_native(wide, torch.device("cpu")) is None
         cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())
         cos, sin = cos * found.scaling, sin * found.scaling
         # The first half of a head is turned against the second, which costs a sign; it is kept in the table.

@@ -3,17 +3,17 @@
 import torch
 
 from model.kernels import rows
-from model.kernels.choice import why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.layers.fixed_shapes import whole_vectors
 
 
-def soft_cap(logits: torch.Tensor, cap: float) -> torch.Tensor:
+def soft_cap(logits: torch.Tensor, cap: float, kernels: KernelConfig = AUTO) -> torch.Tensor:
     """Return cap * tanh(logits / cap): [n, vocab] -> the same shape; the argument may be overwritten.
 
     On a CPU this is done by our kernel or by whole vectors, since torch's tanh gives an element other last bits by its
     place among the rows.
     """
-    if why_not_native(logits.dtype, logits.device) is not None or logits.dtype != torch.float32:
+    if kernels.why_not_native(logits.dtype, logits.device) is not None or logits.dtype != torch.float32:
         return cap * whole_vectors(torch.tanh, logits / cap)
     logits = logits.contiguous()
     rows.soft_cap(logits, cap)

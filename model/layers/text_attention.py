@@ -8,8 +8,8 @@ bfloat16 is precise, not to the last bit. In float32, and where bfloat16 is wide
 import torch
 
 from model.batch import Batch, KeyRange
-from model.kernels.choice import bfloat16_arithmetic
 from model.kernels.encoder import attend_texts
+from model.kernels.products import DOT
 from model.kv_cache import LayerCache
 from model.layers.attention import AttentionRule, NativeAttention, cached_keys, cached_values
 
@@ -28,4 +28,4 @@ class TextAttention(NativeAttention):
             batch.check()
             own = slice(first_rows[text], first_rows[text + 1])
             qkv[own, 1], qkv[own, 2] = cached_keys(cache, key_range, text), cached_values(cache, key_range, text)
-        return attend_texts(qkv, torch.tensor(first_rows), rule.scale, bfloat16_arithmetic())
+        return attend_texts(qkv, torch.tensor(first_rows), rule.scale, DOT)

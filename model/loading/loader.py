@@ -10,7 +10,7 @@ import torch
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
-from model.kernels.choice import why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.layers.linear import Linear
 from model.layers.token_table import TokenTable
@@ -70,11 +70,13 @@ def resolve_quantization(name: str, dtype: torch.dtype) -> Quantization:
     return name
 
 
-def resolve_batch_invariant(wanted: bool | None, dtype: torch.dtype, device: torch.device) -> bool:
+def resolve_batch_invariant(
+    wanted: bool | None, dtype: torch.dtype, device: torch.device, kernels: KernelConfig = AUTO
+) -> bool:
     """Return whether answers are batch invariant; None means where it costs nothing: with our kernels, on a CPU in
     float32 and bfloat16.
     """
-    return why_not_native(dtype, device) is None if wanted is None else wanted
+    return kernels.why_not_native(dtype, device) is None if wanted is None else wanted
 
 
 def load_model(
@@ -84,6 +86,7 @@ def load_model(
     device: torch.device,
     *,
     max_model_len: int | None = None,
+    kernels: KernelConfig = AUTO,
     batch_invariant: bool | None = None,
     quantize: Quantization = "none",
     progress: Callable[[int, int], None] | None = None,
@@ -92,9 +95,10 @@ def load_model(
     """Load a checkpoint of any family; with `group`, only this rank's share of it.
 
     `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
-    embeddings and bounds computed positions (the encoder of an encoder-decoder keeps its own limit); `batch_invariant`:
-    whether a row's bits may depend on its own sequence alone, None where that costs little; `quantize`: how to keep the
-    matrices of the blocks and of the head; `progress` is called with (bytes read, bytes in all).
+    embeddings and bounds computed positions (the encoder of an encoder-decoder keeps its own limit); `kernels`: what
+    computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone, None where that costs
+    little; `quantize`: how to keep the matrices of the blocks and of the head; `progress` is called with (bytes read,
+    bytes in all).
 
     Raises ModelLoadError for a checkpoint that does not fit its config.
     """
@@ -102,7 +106,13 @@ def load_model(
     weights = load_weights(folder, config, dtype, device, progress, None if shares is None else weight_parts(shares))
     context = max_model_len or config.max_model_len
     return build_model(
-        config, weights, context=context, batch_invariant=batch_invariant, quantize=quantize, shares=shares
+        config,
+        weights,
+        context=context,
+        kernels=kernels,
+        batch_invariant=batch_invariant,
+        quantize=quantize,
+        shares=shares,
     )
 
 
@@ -111,29 +121,30 @@ def build_model(
     weights: dict[str, torch.Tensor],
     *,
     context: int,
+    kernels: KernelConfig = AUTO,
     batch_invariant: bool | None = None,
     quantize: Quantization = "none",
     shares: Mapping[str, Shares] | None = None,
 ) -> Transformer:
     """Build the network of `weights`, by our names (`model.checkpoint.weight_files`), which are removed from the dict;
-    `context` is the longest sequence that will be run, `batch_invariant` and `quantize` are the same as in
-    `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part.
+    `context` is the longest sequence that will be run, `kernels`, `batch_invariant` and `quantize` are the
+    same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part.
 
     Raises KeyError when a weight is missing.
     """
     table = weights.pop("embed.weight")
-    invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device)
+    invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device, kernels)
     is_tied = "head.weight" not in weights
     head = project_out = None
     if config.has_head:
         weight, bias = weights.pop("head.weight", table), weights.pop("head.bias", None)
         if shares is None:
-            head = Linear(weight, bias, batch_invariant=invariant, quantize=quantize)
+            head = Linear(weight, bias, kernels=kernels, batch_invariant=invariant, quantize=quantize)
         else:
-            head = GatheredLinear(weight, bias, shares[""].words, batch_invariant=invariant)
+            head = GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=invariant)
         del weight
         if "embed_out.weight" in weights:
-            project_out = Linear.take(weights, "embed_out", batch_invariant=invariant)
+            project_out = Linear.take(weights, "embed_out", kernels=kernels, batch_invariant=invariant)
     tied = head if is_tied else None
     tokens = TokenTable(table, tied) if shares is None else SplitTokenTable(table, shares[""].words, tied)
     del table
@@ -142,7 +153,16 @@ def build_model(
         taken = {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}
         share = None if shares is None else shares[prefix]
         own = own if share is None else share.own_config
-        builder = StackBuilder(own, taken, tokens, longest, batch_invariant=invariant, quantize=quantize, shares=share)
+        builder = StackBuilder(
+            own,
+            taken,
+            tokens,
+            longest,
+            kernels=kernels,
+            batch_invariant=invariant,
+            quantize=quantize,
+            shares=share,
+        )
         return builder.stack()
 
     encoder = decoder = None
@@ -153,5 +173,11 @@ def build_model(
             encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
         decoder = stack(config, "", context)
     return Transformer(
-        config, decoder=decoder, encoder=encoder, head=head, project_out=project_out, batch_invariant=invariant
+        config,
+        decoder=decoder,
+        encoder=encoder,
+        head=head,
+        project_out=project_out,
+        kernels=kernels,
+        batch_invariant=invariant,
     )

@@ -6,7 +6,7 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 import torch
 
 from model.config import Activation, ModelConfig
-from model.kernels.choice import bfloat16_arithmetic
+from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kernels.products import DOT
 from model.layers.attention import AttentionRule
@@ -38,6 +38,7 @@ class StackBuilder:
         tokens: TokenTable,
         context: int,
         *,
+        kernels: KernelConfig,
         batch_invariant: bool,
         quantize: Quantization = "none",
         shares: Shares | None = None,
@@ -45,20 +46,22 @@ class StackBuilder:
         """Keep what the stack is built from. tokens [vocab, e]: the table that both stacks share; `context` is the
         longest sequence that will be run.
 
-        `batch_invariant`: whether a row's bits may depend on its own sequence alone; `quantize`: the blocks' matrices;
-        `shares`: of the stack whose part `config` and `weights` are, if several ranks hold one together.
+        `kernels`: what computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone;
+        `quantize`: the blocks' matrices; `shares`: of the stack whose part `config` and `weights` are, if several ranks
+        hold one together.
         """
         self.config = config
         self.shares = shares
         self.weights = weights
         self.tokens = tokens
         self.context = context
+        self.kernels = kernels
         self.batch_invariant = batch_invariant
         self.quantize: Quantization = quantize
-        self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize) is None
+        self.is_whole = shares is None and why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels) is None
         """Whether an `EncodeStep` can run the whole stack."""
-        self.attention = attention_for(tokens.dtype, tokens.device, batch_invariant=batch_invariant)
-        if self.is_whole and tokens.dtype == torch.bfloat16 and bfloat16_arithmetic() == DOT:
+        self.attention = attention_for(tokens.dtype, tokens.device, kernels=kernels, batch_invariant=batch_invariant)
+        if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
             self.attention = TextAttention()
 
     def stack(self) -> Stack:
@@ -76,6 +79,7 @@ class StackBuilder:
                 self.tokens,
                 config,
                 context=self.context,
+                kernels=self.kernels,
                 batch_invariant=self.batch_invariant,
             ),
             rope=rope,
@@ -85,7 +89,7 @@ class StackBuilder:
             decode_step=DecodeStep.of(blocks, final_norm, rope, local_rope)
             if config.causal and self.shares is None
             else None,
-            encode_step=EncodeStep(blocks, config) if self.is_whole else None,
+            encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
         )
         assert not self.weights, f"weights that no part took: {sorted(self.weights)}"
         return stack
@@ -95,7 +99,7 @@ class StackBuilder:
         if rope is None:
             return None
         dtype, device = self.tokens.dtype, self.tokens.device
-        return Rope(rope, self.config.head_dim, self.context, dtype, device)
+        return Rope(rope, self.config.head_dim, self.context, dtype, device, self.kernels)
 
     def _position_bias(self) -> torch.Tensor | None:
         if self.config.position_bias is None:
@@ -103,12 +107,13 @@ class StackBuilder:
         return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
 
     def _norm(self, name: str) -> Norm:
-        return take_norm(self.weights, name, self.config)
+        return take_norm(self.weights, name, self.config, self.kernels)
 
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
         return Linear.take(
             self.weights,
             name,
+            kernels=self.kernels,
             batch_invariant=self.batch_invariant,
             quantize=self.quantize,
             activation=activation,
@@ -120,7 +125,7 @@ class StackBuilder:
         if self.shares is None:
             return self._linear(name)
         weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
-        return SummedLinear(weight, bias, self.shares.group, batch_invariant=self.batch_invariant)
+        return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
 
     def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
         if self.shares is None:
@@ -152,7 +157,14 @@ class StackBuilder:
             if not self.config.gated_mlp:
                 return Mlp(self._linear(f"{name}.up", activation), down)
             return Mlp(self._linear(f"{name}.gate_up"), down, activation, batch_invariant=self.batch_invariant)
-        return Mlp.take(self.weights, name, self.config, batch_invariant=self.batch_invariant, quantize=self.quantize)
+        return Mlp.take(
+            self.weights,
+            name,
+            self.config,
+            kernels=self.kernels,
+            batch_invariant=self.batch_invariant,
+            quantize=self.quantize,
+        )
 
     def _residual(
         self,
@@ -201,6 +213,7 @@ class StackBuilder:
             self.weights.pop(f"{name}.weight"),
             self.config.norm_eps,
             weight_offset=self.config.norm_weight_offset,
+            kernels=self.kernels,
         )
         return norm if share is None or self.config.qk_norm == "head" else NormOfAllHeads(norm, share)
 

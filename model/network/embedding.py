@@ -11,7 +11,7 @@ import torch
 from model.batch import Batch
 from model.config import ModelConfig
 from model.hooks.hooks import LayerHooks
-from model.kernels.choice import why_not_native
+from model.kernels.choice import KernelConfig
 from model.kernels.embedding import embed
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm, take_norm
@@ -44,6 +44,7 @@ class Embedding:
         config: ModelConfig,
         *,
         context: int,
+        kernels: KernelConfig,
         batch_invariant: bool,
     ) -> "Embedding":
         """Build from the tables and norms of one stack, which are removed from the dict; `context` bounds computed
@@ -66,8 +67,8 @@ class Embedding:
         token_type = None if types is None else types[0].clone()
         project = None
         if "embed_in.weight" in weights:
-            project = Linear.take(weights, "embed_in", batch_invariant=batch_invariant)
-        norm = take_norm(weights, "embed_norm", config) if config.embedding_norm else None
+            project = Linear.take(weights, "embed_in", kernels=kernels, batch_invariant=batch_invariant)
+        norm = take_norm(weights, "embed_norm", config, kernels) if config.embedding_norm else None
         is_plain = scale is None and project is None
         return cls(
             tokens=tokens,
@@ -76,7 +77,7 @@ class Embedding:
             positions=positions,
             token_type=token_type,
             norm=norm,
-            at_once=_at_once(tokens, token_type, positions, norm) if is_plain else None,
+            at_once=_at_once(tokens, token_type, positions, norm, kernels) if is_plain else None,
         )
 
     def __call__(self, batch: Batch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
@@ -107,13 +108,17 @@ class Embedding:
 
 
 def _at_once(
-    tokens: TokenTable, token_type: torch.Tensor | None, positions: torch.Tensor | None, norm: Norm | None
+    tokens: TokenTable,
+    token_type: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    norm: Norm | None,
+    kernels: KernelConfig,
 ) -> Callable[[Batch], torch.Tensor] | None:
     """Return LayerNorm(token + token type + position) in one kernel, or None if there is none for it."""
     table = tokens.dense
     if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
         return None
-    if not isinstance(norm, LayerNorm) or why_not_native(table.dtype, table.device) is not None:
+    if not isinstance(norm, LayerNorm) or kernels.why_not_native(table.dtype, table.device) is not None:
         return None
     parts = table, token_type, positions, norm.weight, norm.bias, norm.eps
     return lambda batch: embed(batch.token_ids, batch.positions, *parts)

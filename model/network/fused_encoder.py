@@ -12,11 +12,11 @@ import torch
 from model.batch import Batch
 from model.config import ModelConfig
 from model.hooks.hooks import Hooks
-from model.kernels.choice import bfloat16_arithmetic, why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.encoder import Encoder, EncoderLayer
 from model.kernels.int8_rows import Quantization
 from model.kernels.library import num_threads
-from model.kernels.products import BlockedWeight
+from model.kernels.products import Arithmetic, BlockedWeight
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm
 from model.network.block import Block
@@ -28,7 +28,13 @@ texts out less evenly, which cost a tenth.
 """
 
 
-def why_not_whole(config: ModelConfig, dtype: torch.dtype, device: torch.device, quantize: Quantization) -> str | None:
+def why_not_whole(
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    quantize: Quantization,
+    kernels: KernelConfig = AUTO,
+) -> str | None:
     """Return why the blocks of a stack cannot be one call each, or None if they can."""
     asked = {
         "causal": False,
@@ -54,21 +60,21 @@ def why_not_whole(config: ModelConfig, dtype: torch.dtype, device: torch.device,
     for name, value in asked.items():
         if getattr(config, name) != value:
             return f"{name} is {getattr(config, name)!r}, not {value!r}"
-    return "weights are quantised" if quantize != "none" else why_not_native(dtype, device)
+    return "weights are quantised" if quantize != "none" else kernels.why_not_native(dtype, device)
 
 
 class EncodeStep:
     """The blocks of one encoder; `why_not_whole` says which can."""
 
-    def __init__(self, blocks: Sequence[Block], config: ModelConfig) -> None:
-        """Keep the blocks, which live as long as this object."""
+    def __init__(self, blocks: Sequence[Block], config: ModelConfig, arithmetic: Arithmetic) -> None:
+        """Keep the blocks, which live as long as this object. Products of bfloat16 are made by `arithmetic`."""
         self._blocks = blocks
         self._encoder = Encoder(
             [_layer(block) for block in blocks],
             num_heads=config.num_heads,
             scale=config.attention_scale,
             eps=config.norm_eps,
-            arithmetic=bfloat16_arithmetic(),
+            arithmetic=arithmetic,
         )
         width, ff = config.hidden_size, config.intermediate_size
         of_a_row = len(blocks) * width * (4 * width + 2 * ff)

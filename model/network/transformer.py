@@ -10,6 +10,7 @@ import torch
 from model.batch import Batch
 from model.config import ModelConfig
 from model.hooks.hooks import Hooks
+from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache, LayerCache
 from model.layers.linear import Linear
 from model.layers.soft_cap import soft_cap
@@ -31,18 +32,20 @@ class Transformer:
         encoder: Stack | None,
         head: Linear | None,
         project_out: Linear | None = None,
+        kernels: KernelConfig = AUTO,
         batch_invariant: bool,
     ) -> None:
         """Keep the parts. head [vocab, e] with e = d, unless `project_out` [e, d] comes before it. There is at least
         one stack.
 
-        batch_invariant: what its parts were built for.
+        kernels, batch_invariant: what its parts were built for.
         """
         self.config = config
         self.decoder = decoder
         self.encoder = encoder
         self.head = head
         self.project_out = project_out
+        self.kernels = kernels
         self.batch_invariant = batch_invariant
         self._scratch: LayerCache | None = None
 
@@ -129,7 +132,7 @@ class Transformer:
         cap = self.config.final_logit_softcap
         if (widen or cap is not None) and logits.dtype != torch.float64:
             logits = logits.float()
-        return logits if cap is None else soft_cap(logits, cap)
+        return logits if cap is None else soft_cap(logits, cap, self.kernels)
 
     @torch.inference_mode()
     def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
@@ -141,7 +144,7 @@ class Transformer:
             found = head.find_largest(x)
             if found is not None:
                 return found[0].tolist(), found[1].tolist()
-        return largest(self.logits(hidden, widen=False))
+        return largest(self.logits(hidden, widen=False), self.kernels)
 
     def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
         """Return the head, and what it multiplies [n, e]."""

@@ -15,6 +15,7 @@ import torch
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
 from model.hooks.hooks import Hooks
+from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
@@ -43,6 +44,7 @@ class Load:
     dtype: torch.dtype
     max_model_len: int | None
     batch_invariant: bool | None
+    kernels: KernelConfig = AUTO
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class Follower:
             command.dtype,
             self._device,
             max_model_len=command.max_model_len,
+            kernels=command.kernels,
             batch_invariant=command.batch_invariant,
             group=self._group,
         )

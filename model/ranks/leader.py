@@ -15,6 +15,7 @@ import torch
 from model.batch import Batch
 from model.config import ModelConfig
 from model.hooks.hooks import Hooks
+from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
@@ -54,6 +55,7 @@ class LeadingTransformer(Transformer):
             encoder=own.encoder,
             head=own.head,
             project_out=own.project_out,
+            kernels=own.kernels,
             batch_invariant=own.batch_invariant,
         )
         self.whole_weights = WholeWeights(own, folder)
@@ -104,7 +106,7 @@ class LeadingTransformer(Transformer):
 
     @torch.inference_mode()
     def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
-        return largest(self.logits(hidden, widen=False))
+        return largest(self.logits(hidden, widen=False), self.kernels)
 
     @contextmanager
     def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[HookRequests | None]:
@@ -150,6 +152,7 @@ def load_leading(
     send: Tell,
     *,
     max_model_len: int | None = None,
+    kernels: KernelConfig = AUTO,
     batch_invariant: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
     before_apart: Callable[[], object] = lambda: None,
@@ -158,13 +161,14 @@ def load_leading(
     errors.
     """
     shares_of(config, group)  # raises before anybody reads a weight
-    send(Load(folder, dtype, max_model_len, batch_invariant))
+    send(Load(folder, dtype, max_model_len, batch_invariant, kernels))
     own = load_model(
         folder,
         config,
         dtype,
         device,
         max_model_len=max_model_len,
+        kernels=kernels,
         batch_invariant=batch_invariant,
         progress=progress,
         group=group,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.kernels import search
-from model.kernels.choice import why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 
 BLOCK = 64
 """Values searched together. A two-level search reads a row once, at memory speed; torch.argmax and topk do not."""
@@ -31,7 +31,7 @@ def in_blocks(x: Tensor) -> Tensor:
     return x.unfold(1, BLOCK, BLOCK)
 
 
-def argmax(x: Tensor) -> Tensor:
+def argmax(x: Tensor, kernels: KernelConfig = AUTO) -> Tensor:
     """Return the id [R] of the largest value of each row of x [R, V], the lowest id among equals; of a NaN, if there is
     one.
 
@@ -40,7 +40,7 @@ def argmax(x: Tensor) -> Tensor:
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
-    if _has_kernel(x):
+    if _has_kernel(x, kernels):
         return search.argmax(x)[0]
     full = x.shape[1] // BLOCK * BLOCK
     if full < 2 * BLOCK:
@@ -55,17 +55,17 @@ def argmax(x: Tensor) -> Tensor:
     return torch.where((tail_values > values) | tail_values.isnan(), tail + full, best)
 
 
-def largest(x: Tensor) -> tuple[list[int], list[float]]:
+def largest(x: Tensor, kernels: KernelConfig = AUTO) -> tuple[list[int], list[float]]:
     """Return the ids that `argmax` finds in the rows of x, and the values there."""
-    if _has_kernel(x):
+    if _has_kernel(x, kernels):
         ids, numbers = search.argmax(x)
         return ids.tolist(), numbers.tolist()
-    found = argmax(x)
+    found = argmax(x, kernels)
     return found.tolist(), x.gather(1, found[:, None])[:, 0].tolist()
 
 
-def _has_kernel(x: Tensor) -> bool:
-    return x.dtype == torch.bfloat16 and x.is_contiguous() and why_not_native(x.dtype, x.device) is None
+def _has_kernel(x: Tensor, kernels: KernelConfig) -> bool:
+    return x.dtype == torch.bfloat16 and x.is_contiguous() and kernels.why_not_native(x.dtype, x.device) is None
 
 
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from model.kernels.choice import AUTO, KernelConfig
 from model.sampling.distribution import GREEDY_BELOW
 from model.sampling.filters import NUM_GROUPS, Buffers, FilterOptions, fill_weights
 from model.sampling.logit_edits import EditOptions, LogitEdits
@@ -90,7 +91,8 @@ class Sampler:
     to the kernel and faulted in again at each step, which cost ten times the arithmetic. It is not thread-safe.
     """
 
-    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+    def __init__(self, vocab_size: int, device: torch.device | str = "cpu", kernels: KernelConfig = AUTO) -> None:
+        self._kernels = kernels
         if vocab_size < 1:
             raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
         self.vocab_size = vocab_size
@@ -112,7 +114,7 @@ class Sampler:
         parts: list[Tensor] = []
         for strategy, members in groups.items():
             if strategy is _Strategy.GREEDY:
-                parts.append(argmax(take(logits, members)))
+                parts.append(argmax(take(logits, members), self._kernels))
                 continue
             for start in range(0, len(members), self._max_rows):
                 chunk = members[start : start + self._max_rows]
@@ -121,14 +123,14 @@ class Sampler:
         order = [r for members in groups.values() for r in members]
         for r, token_id in zip(order, torch.cat(parts).tolist() if parts else (), strict=True):
             # negative: no usable distribution (every logit -inf, or a NaN); a valid id all the same
-            token_ids[r] = token_id if token_id >= 0 else int(argmax(logits[r : r + 1]).item())
+            token_ids[r] = token_id if token_id >= 0 else int(argmax(logits[r : r + 1], self._kernels).item())
         return _with_logprobs(logits, rows, token_ids)
 
     def _choose(self, strategy: _Strategy, logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
         """Choose the token ids [R] of rows with one strategy; -1 where there is no distribution to draw from."""
         buffers = self._edited(logits, rows)
         if strategy is _Strategy.GREEDY_EDITED:
-            return argmax(buffers.scores)
+            return argmax(buffers.scores, self._kernels)
         fill_weights(buffers, [row.params for row in rows])
         return pick(buffers.weights, [random_uniform(row.params.seed, row.position) for row in rows])
 
@@ -139,7 +141,7 @@ class Sampler:
         """
         buffers = self._edited(logits.unsqueeze(0), [row])
         if row.params.temperature < GREEDY_BELOW:
-            return torch.nn.functional.one_hot(argmax(buffers.scores), self.vocab_size)[0].double()
+            return torch.nn.functional.one_hot(argmax(buffers.scores, self._kernels), self.vocab_size)[0].double()
         fill_weights(buffers, [row.params])
         weights = buffers.weights[0, : self.vocab_size].clamp_min(0)  # a NaN became the least integer
         return weights / weights.sum().clamp_min(1).double()

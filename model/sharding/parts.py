@@ -15,6 +15,7 @@ import torch
 from model.batch import Batch, KeyRange
 from model.hooks.attention_hooks import Attended, apply_hooks, deliver_results, deliver_rows
 from model.hooks.hooks import LayerHooks
+from model.kernels.choice import KernelConfig
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, RotaryTables
 from model.layers.attention_arithmetic import at_least_float32
@@ -31,9 +32,17 @@ class SummedLinear(Linear):
     x.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, group: Group, *, batch_invariant: bool) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        group: Group,
+        *,
+        kernels: KernelConfig,
+        batch_invariant: bool,
+    ) -> None:
         """Keep weight [out, own in] and bias [out], which is the same on every rank."""
-        super().__init__(weight, bias, batch_invariant=batch_invariant)
+        super().__init__(weight, bias, kernels=kernels, batch_invariant=batch_invariant)
         self._group = group
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,9 +61,17 @@ class SummedLinear(Linear):
 class GatheredLinear(Linear):
     """A matrix with its rows split over the ranks and its answer on all: the head."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, share: Share, *, batch_invariant: bool) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        share: Share,
+        *,
+        kernels: KernelConfig,
+        batch_invariant: bool,
+    ) -> None:
         """Keep weight [own out, in] and bias [own out]."""
-        super().__init__(weight, bias, batch_invariant=batch_invariant)
+        super().__init__(weight, bias, kernels=kernels, batch_invariant=batch_invariant)
         self._share = share
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

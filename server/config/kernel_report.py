@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from model.kernels import library
-from model.kernels.choice import ARITHMETIC_NAMES, bfloat16_arithmetic, choose
+from model.kernels.choice import ARITHMETIC_NAMES, KernelConfig
 from model.kernels.cpus import CpuRow, find_row
 from server.config.kernel_rates import KernelRate, measure, row_of
 from server.config.settings import Settings, SettingsError
@@ -45,13 +45,13 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
 
     Raises SettingsError for kernels, a level or a library that are asked for and not there.
     """
-    chosen = settings.engine_kernels
     try:
-        choose(chosen, settings.kernel_arithmetic)
+        kernels = KernelConfig(settings.engine_kernels, settings.kernel_arithmetic)
+        kernels.check_machine()
     except (ValueError, RuntimeError) as error:
         raise SettingsError(str(error)) from None
     levels = library.levels()
-    is_native = chosen != "torch" and bool(levels)
+    is_native = kernels.kernels != "torch" and bool(levels)
     if measured and not is_native:
         raise SettingsError("--measure needs kernels, and plain torch operations compute here")
     use_threads(settings.threads, SMALL_MODEL)
@@ -64,7 +64,7 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
         level=library.kernels().level if is_native else None,
         cpu=library.cpu(),
         row=find_row(*library.cpu()),
-        arithmetic=ARITHMETIC_NAMES[bfloat16_arithmetic()] if is_native else None,
+        arithmetic=ARITHMETIC_NAMES[kernels.bfloat16_arithmetic()] if is_native else None,
         threads=torch.get_num_threads(),
         rates=rates,
         measured_row=None if rates is None else row_of(rates),

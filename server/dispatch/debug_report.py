@@ -66,7 +66,7 @@ class WorkerQuestions:
 
 def request_state(worker_id: int, handle: RequestHandle) -> dict[str, Any]:
     """One request in flight, as this process sees it."""
-    record = handle.record
+    record = handle.request_context.record
     state: dict[str, Any] = {"uid": handle.uid, "worker": worker_id, "tokens": handle.cost.num_tokens}
     state["capture_bytes"] = handle.cost.capture_bytes
     if record is not None:

@@ -9,9 +9,9 @@ from collections import deque
 from collections.abc import Callable
 
 from server.dispatch.admission import Cost
+from server.dispatch.request_context import RequestContext
 from server.engine.outputs import RequestOutput
 from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
-from server.observability.access_log import RequestRecord
 
 logger = logging.getLogger(__name__)
 
@@ -28,16 +28,14 @@ class RequestHandle:
         self,
         uid: int,
         cost: Cost,
-        record: RequestRecord | None,
+        request_context: RequestContext,
         on_close: Callable[["RequestHandle"], None],
         on_taken: Callable[["RequestHandle"], None],
         on_fail: Callable[[ApiError], None],
-        client: str = "",
     ) -> None:
         self.uid = uid
         self.cost = cost
-        self.client = client
-        """Whose it is, by the name of the API key."""
+        self.request_context = request_context
         self.was_read = False
         """Its prompt was computed, all of it."""
         self.num_expected_tokens = 0
@@ -51,7 +49,7 @@ class RequestHandle:
         """Of the deadline; the client cancels it."""
         self.on_token: Callable[[int], bool] | None = None
         """Called with a token that comes with nothing else while the reader waits; False leaves it to the reader."""
-        self._record = record
+        self._record = request_context.record
         self._on_close = on_close
         self._on_taken = on_taken
         self._on_fail = on_fail
@@ -60,11 +58,6 @@ class RequestHandle:
         self._outputs: deque[RequestOutput] = deque()
         self._error: ApiError | None = None
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def record(self) -> RequestRecord | None:
-        """Of the HTTP request that it belongs to."""
-        return self._record
 
     @property
     def num_tokens_left(self) -> int:

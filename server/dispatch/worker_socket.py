@@ -1,6 +1,6 @@
 """Where workers find the API process: a Unix socket in a folder of its own, made anew should the folder vanish.
 
-Knows nothing of what workers say (`server.dispatch.engine_client`) and starts none (`server.lifecycle.supervisor`).
+Knows nothing of what workers say (`server.dispatch.worker_pool`) and starts none (`server.lifecycle.supervisor`).
 """
 
 import asyncio

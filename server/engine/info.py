@@ -10,7 +10,7 @@ from server.engine.outputs import EngineInfo
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
     """Of an engine around these two."""
-    kernels, level, arithmetic = kernels_in_use(model.dtype, model.device)
+    kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(
         max_model_len=max_model_len,
         max_encoder_len=_max_encoder_len(model.config, max_model_len),

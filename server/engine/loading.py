@@ -49,12 +49,12 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.dtype, model_config, device)
     quantize = resolve_quantization(config.quantize, dtype)
-    choose_kernels(config, dtype, device)
+    kernels = choose_kernels(config, dtype, device)
     max_model_len = config.max_model_len or model_config.max_model_len
     model: Transformer
     ranks: Ranks | None = None
     if config.tensor_parallel > 1:
-        model, ranks = load_shared(config, model_config, dtype, device, max_model_len, progress)
+        model, ranks = load_shared(config, model_config, dtype, device, kernels, max_model_len, progress)
     else:
         # Also before: tables as long as a context that has no room would fill the memory.
         num_cache_blocks(config, model_config, dtype, device, max_model_len)
@@ -64,6 +64,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
             dtype,
             device,
             max_model_len=max_model_len,
+            kernels=kernels,
             batch_invariant=config.batch_invariant,
             quantize=quantize,
             progress=progress,

@@ -34,8 +34,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Scope
 
-from server.observability.access_log import current_record
+from server.observability.access_log import RECORD_IN_SCOPE
 
 logger = logging.getLogger(__name__)
 
@@ -186,16 +187,15 @@ def error_json(error: ApiError) -> bytes:
     return json.dumps(error_body(error), ensure_ascii=True).encode("ascii")
 
 
-def note_error(error: ApiError) -> None:
-    """Let the log line of the running request say how it failed."""
-    record = current_record.get()
+def note_error(scope: Scope, error: ApiError) -> None:
+    """Let the log line of the request with this ASGI scope say how it failed."""
+    record = scope.get(RECORD_IN_SCOPE)
     if record is not None:
         record.error_code = error.code or error.type
 
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
     """The HTTP answer of an error, with Retry-After or WWW-Authenticate where they belong."""
-    note_error(error)
     extra = dict(headers or {})
     if error.retry_after is not None:
         extra["Retry-After"] = str(error.retry_after)
@@ -341,22 +341,26 @@ def http_error(error: HTTPException, method: str, path: str) -> ApiError:
 def install_error_handlers(app: FastAPI) -> None:
     """Make every error that leaves `app` an ApiError on the wire."""
 
+    def answer(request: Request, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+        note_error(request.scope, error)
+        return error_response(error, headers)
+
     async def api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return error_response(error)
+        return answer(request, error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return error_response(validation_error(error.errors()))
+        return answer(request, validation_error(error.errors()))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return error_response(http_error(error, request.method, request.url.path), error.headers)
+        return answer(request, http_error(error, request.method, request.url.path), error.headers)
 
     async def unexpected(request: Request, error: Exception) -> Response:
         logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-        return error_response(
-            EngineError("The server failed on this request; its log says why.", code="internal_error")
+        return answer(
+            request, EngineError("The server failed on this request; its log says why.", code="internal_error")
         )
 
     app.add_exception_handler(ApiError, api_error)

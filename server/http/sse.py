@@ -53,7 +53,6 @@ class TokenEvent:
 
 def error_event(error: ApiError) -> bytes:
     """The last event of a stream that failed."""
-    note_error(error)
     return b"event: error\n" + event(error_json(error))
 
 
@@ -101,9 +100,9 @@ class EventStream(StreamingResponse):
         on_close: Callable[[], None],
         on_begin: Callable[[BodyWriter], None] | None = None,
     ) -> None:
-        self._events = _with_errors(events)
+        self._events = events
         super().__init__(
-            self._events,
+            events,
             media_type="text/event-stream",
             # Proxies that buffer would turn a stream into one late answer.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -116,7 +115,7 @@ class EventStream(StreamingResponse):
         if writer is not None and self._on_begin is not None:
             self._on_begin(writer)
         try:
-            await _unless_gone(receive, self.stream_response(send))
+            await _unless_gone(receive, self._stream(scope, send))
         except ClientGone:
             pass
         except OSError:
@@ -124,24 +123,27 @@ class EventStream(StreamingResponse):
         finally:
             self.on_close()
 
-    async def stream_response(self, send: Send) -> None:
+    async def _stream(self, scope: Scope, send: Send) -> None:
         """The answer. Its last event ends it: what would follow in a packet of its own wakes the client once more."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         more = True
-        async for data in self._events:
+        async for data in _with_errors(self._events, scope):
             more = not data.endswith(DONE)
             await send({"type": "http.response.body", "body": data, "more_body": more})
         if more:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _with_errors(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _with_errors(events: AsyncIterator[bytes], scope: Scope) -> AsyncIterator[bytes]:
     """The events; a failure becomes the last of them, never a silent end."""
     try:
         async for data in events:
             yield data
-    except ApiError as error:
-        yield error_event(error)
+        return
+    except ApiError as raised:
+        error = raised
     except Exception:
         logger.exception("a stream failed")
-        yield error_event(EngineError("The server failed on this stream; its log says why.", code="internal_error"))
+        error = EngineError("The server failed on this stream; its log says why.", code="internal_error")
+    note_error(scope, error)
+    yield error_event(error)

@@ -1,7 +1,7 @@
 """One log line per HTTP request: its id, route, status, what it cost, how it ended. Never what was asked or answered.
 
 Pure ASGI, so that `receive` stays the server's own. Knows nothing of what a route does: whoever runs a model on
-behalf of the request notes what it cost in `current_record`.
+behalf of the request notes what it cost in its `RequestRecord`.
 """
 
 import logging
@@ -101,6 +101,10 @@ current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", 
 """The record of the HTTP request that the running task belongs to."""
 
 
+RECORD_IN_SCOPE = "lightwell.record"
+"""Where an ASGI scope holds the request's RequestRecord."""
+
+
 class RequestLog:
     """Wraps an ASGI application: gives each request an id (`x-request-id`, taken over when sent) and logs its end.
 
@@ -126,6 +130,7 @@ class RequestLog:
                 MutableHeaders(scope=message)["x-request-id"] = record.request_id
             await send(message)
 
+        scope[RECORD_IN_SCOPE] = record
         current_record.set(record)  # and not reset: what uvicorn logs of this task afterwards is this request's too
         try:
             await self._app(scope, receive, send_with_id)

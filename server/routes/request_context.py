@@ -9,9 +9,7 @@ and writing the answer.
 
 import asyncio
 import math
-import time
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -19,7 +17,8 @@ from starlette.responses import Response
 
 from server.auth.keys import ApiKey
 from server.auth.quotas import PRIORITIES
-from server.http.errors import BadRequest, DeadlineExceeded, not_in_time, shown
+from server.dispatch.request_context import RequestContext
+from server.http.errors import BadRequest, shown
 from server.observability.access_log import current_record
 from server.routes.auth_route import KEY_IN_SCOPE, Handler
 from server.routes.context import AppContext
@@ -27,34 +26,8 @@ from server.routes.prompts import check_model
 from server.schemas import RunFields
 
 HEADER = "X-Request-Timeout"
-_BACKSTOP = 0.5
-"""Seconds after the deadline in which the engine may still say how far it came."""
 
-
-@dataclass(slots=True)
-class RequestContext:
-    """Of one HTTP request. Times are CLOCK_MONOTONIC, seconds."""
-
-    arrival: float
-    deadline: float | None = None
-    key: ApiKey | None = None
-    """None while the server is open to all."""
-    priority: int = 0
-    backstop: asyncio.Timeout = field(default_factory=lambda: asyncio.Timeout(None))
-
-    def shorten(self, seconds: float) -> None:
-        """The client waits for no longer than this."""
-        end = self.arrival + seconds
-        if self.deadline is None or end < self.deadline:
-            self.deadline = end
-            self.backstop.reschedule(end + _BACKSTOP)
-
-    def late(self, reached: str = "its answer was not ready to be sent") -> DeadlineExceeded:
-        """The error of a request whose answer did not begin in time; it says how far it came."""
-        return not_in_time(None if self.deadline is None else self.deadline - self.arrival, reached)
-
-
-_current: ContextVar[RequestContext | None] = ContextVar("terms", default=None)
+_current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """Of the HTTP request that the running task belongs to."""
 
 
@@ -71,18 +44,19 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
 
             async def timed(request: Request) -> Response:
                 key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
-                context.engine.check_room(waits=_min_priority(context, key) >= 0, is_inspection=is_inspection)
-                record = current_record.get()
-                request_context = RequestContext(time.monotonic() if record is None else record.started, key=key)
+                # Until its body says more, it may go as early as its key lets it.
+                request_context = RequestContext(current_record.get(), key, _min_priority(context, key))
+                context.engine.check_room(request_context=request_context, is_inspection=is_inspection)
                 try:
-                    async with asyncio.timeout(None) as request_context.backstop:
+                    async with asyncio.timeout(None) as backstop:
+                        request_context.backstop = backstop
                         for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
                             if seconds:
                                 request_context.shorten(seconds)
                         _current.set(request_context)
                         response: Response = await handle(request)
                 except TimeoutError:
-                    if request_context.backstop.expired():
+                    if backstop.expired():
                         raise request_context.late() from None
                     raise
                 return response
@@ -98,12 +72,15 @@ def accept(context: AppContext, body: RunFields) -> None:
     Raises NotFound, and BadRequest for a priority that clients may not set.
     """
     check_model(context, body.model)
-    request_context = _current.get()
-    wanted = _wanted_priority(context, body, None if request_context is None else request_context.key)
-    if request_context is not None:
-        request_context.priority = wanted
-        if body.timeout is not None:
-            request_context.shorten(body.timeout)
+    request_context = current_request()
+    request_context.priority = _wanted_priority(context, body, request_context.key)
+    if body.timeout is not None:
+        request_context.shorten(body.timeout)
+
+
+def current_request() -> RequestContext:
+    """The context of the HTTP request that the running task belongs to, or a new one if it belongs to none."""
+    return _current.get() or RequestContext()
 
 
 def _min_priority(context: AppContext, key: ApiKey | None) -> int:
@@ -130,24 +107,6 @@ def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -
             "--allow-priority, or give its API key a min_priority)."
         )
     raise BadRequest(f"priority: {body.priority} {why}", param="priority", code="priority_not_allowed")
-
-
-def deadline() -> float | None:
-    """When the running request must have ended, on CLOCK_MONOTONIC; None is never. Raises DeadlineExceeded when it is
-    over already: then the engine need not hear of it.
-    """
-    request_context = _current.get()
-    if request_context is None or request_context.deadline is None:
-        return None
-    if request_context.deadline <= time.monotonic():
-        raise request_context.late("it was still being read")
-    return request_context.deadline
-
-
-def priority() -> int:
-    """Of the running request; lower is earlier."""
-    request_context = _current.get()
-    return 0 if request_context is None else request_context.priority
 
 
 def _wish(value: str | None) -> float | None:

@@ -10,7 +10,7 @@ from server.engine.request import Intervention, Task
 from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
-from server.routes.request_context import deadline, priority
+from server.routes.request_context import current_request
 
 _MAX_TOGETHER = 64
 """Inputs of one HTTP request in the engine at once, or as many as run: a long list must not fill everybody's queue."""
@@ -109,14 +109,15 @@ async def _run_together(
 
 
 async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResult:
+    request_context = current_request()
+    request_context.check_time()
     handle = await context.engine.submit(
         work.task,
         work.prompt.ids,
         encoder_token_ids=work.prompt.encoder_ids,
         interventions=work.interventions,
-        deadline=deadline(),
         capture_bytes=work.num_bytes,
-        priority=priority(),
+        request_context=request_context,
     )
     result = TaskResult()
     outcome: str | None = "abort"
@@ -128,7 +129,7 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
                 outcome = None
                 context.metrics.observe_end(output.finish_reason, time.monotonic() - arrival, output.timing)
                 if work.is_sent:
-                    context.engine.hold_capture(work.capture_bytes)
+                    context.engine.hold_capture(work.capture_bytes, request_context=request_context)
                 return result
         outcome = None
         raise EngineError("The engine ended this request without an answer.", code="engine_error")

@@ -86,7 +86,7 @@ def test_what_does_not_fit_the_time_is_named(results: Results) -> None:
 
 
 def test_checks_pass_and_find_a_wrong_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.layers.attention_choice.why_not_native", lambda dtype, device: "as on a GPU")
+    monkeypatch.setattr("model.loading.stack_builder.attention_for", lambda *_, **__: BatchedAttention())
     found = checks.run_checks(CPU, ("off", "plain"))
     assert [check.passed for check in found] == [True, True], found
     assert "12 of 12 greedy answers equal" in found[1].detail

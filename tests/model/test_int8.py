@@ -12,6 +12,7 @@ from model.analysis.live_weights import LiveWeights
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
 from model.config import Activation
+from model.kernels.choice import KernelConfig
 from model.layers.dense_weight import activate
 from model.layers.linear import Linear
 from model.loading.loader import load_model
@@ -93,7 +94,7 @@ def test_a_row_alone_equals_itself_among_others_for_any_shape(
 def test_a_weight_moves_by_half_a_step_at_most() -> None:
     weight = torch.randn(50, 80) * torch.logspace(-6, 6, 50)[:, None]
     weight[7] = 0
-    for layer in (Linear(weight, quantize="int8"), Linear(weight, quantize="int8", native=False)):
+    for layer in (Linear(weight, quantize="int8"), Linear(weight, quantize="int8", kernels=KernelConfig("torch"))):
         moved = (layer.to_dense() - weight).abs()
         assert (moved <= weight.abs().amax(1, keepdim=True) * (0.5 / 127 + 1e-6)).all()
         assert moved.max() > 0

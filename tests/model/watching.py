@@ -12,6 +12,7 @@ from model.checkpoint.registry import read_config
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import points_of, stack_config, why_absent
 from model.hooks.points import Point, Stack
+from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
@@ -29,8 +30,8 @@ ENCODER_ONLY = ("cross_attn.hook_k", "cross_attn.hook_v", "cross_attn.hook_rot_k
 MAPS = ("hook_attn_scores", "hook_pattern")
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    return load_model(folder, read_config(folder), dtype, CPU, max_model_len=tiny.CONTEXT)
+def load(folder: Path, dtype: torch.dtype = torch.float32, kernels: KernelConfig = AUTO) -> Transformer:
+    return load_model(folder, read_config(folder), dtype, CPU, max_model_len=tiny.CONTEXT, kernels=kernels)
 
 
 def token_ids(count: int) -> list[int]:

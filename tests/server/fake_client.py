@@ -15,6 +15,7 @@ import numpy as np
 from model.config import ModelConfig
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
+from server.dispatch.request_context import RequestContext
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,
@@ -125,9 +126,8 @@ class FakeEngine:
         *,
         encoder_token_ids: Sequence[int] = (),
         interventions: Sequence[Intervention] = (),
-        deadline: float | None = None,
         capture_bytes: int = 0,
-        priority: int = 0,
+        request_context: RequestContext,
     ) -> FakeHandle:
         if self.refuse is not None and len(self.submitted) >= self.refuse_from:
             raise self.refuse
@@ -137,17 +137,28 @@ class FakeEngine:
         outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids, encoder_ids)
         handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
         self.submitted.append(
-            Submitted(task, ids, deadline, capture_bytes, handle, encoder_ids, tuple(interventions), priority)
+            Submitted(
+                task,
+                ids,
+                request_context.deadline,
+                capture_bytes,
+                handle,
+                encoder_ids,
+                tuple(interventions),
+                request_context.priority,
+            )
         )
         return handle
 
-    def check_room(self, num_requests: int = 1, *, waits: bool = True, is_inspection: bool = False) -> None:
+    def check_room(
+        self, num_requests: int = 1, *, request_context: RequestContext, is_inspection: bool = False
+    ) -> None:
         if self.full is not None:
             raise self.full
         if self.full_of_text is not None and not is_inspection:
             raise self.full_of_text
 
-    def hold_capture(self, num_bytes: int) -> None:
+    def hold_capture(self, num_bytes: int, *, request_context: RequestContext) -> None:
         self.held.append(num_bytes)
 
     async def describe(self) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from server.cli import build_parser, fail
 from server.config.command_line import from_arguments
 from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection_limits import ConnectionEvents
 from server.http.errors import ApiError, error_json, install_error_handlers
 from server.lifecycle import processes
-from server.observability.access_log import RequestLog
+from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging
 
 HELD_BYTES = 1000
@@ -58,7 +59,12 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     async def generate(request: Request) -> Response:
         body = await request.json()
         task = GenerateTask(sampling=SamplingParams(max_tokens=body["max_tokens"], seed=0))
-        handle = await client.submit(task, body["prompt"], capture_bytes=body.get("capture_bytes", 0))
+        handle = await client.submit(
+            task,
+            body["prompt"],
+            capture_bytes=body.get("capture_bytes", 0),
+            request_context=RequestContext(current_record.get()),
+        )
         if body.get("stream"):
             return HandleStream(handle)
         try:
@@ -70,7 +76,11 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     async def attention(request: Request) -> Response:
         body = await request.json()
         pairs = tuple((0, head) for head in range(body["heads"]))
-        handle = await client.submit(AttentionTask(capture=AttentionCapture(pairs=pairs)), body["prompt"])
+        handle = await client.submit(
+            AttentionTask(capture=AttentionCapture(pairs=pairs)),
+            body["prompt"],
+            request_context=RequestContext(current_record.get()),
+        )
         outputs = [output async for output in handle]
         array = outputs[-1].tensors["attention"]
         return JSONResponse({"shape": array.shape, "bytes": memoryview(array.data).nbytes})
@@ -82,7 +92,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
                 yield bytes(1 << 18)
                 await asyncio.sleep(0)  # nobody waits for a client that left
 
-        client.hold_capture(HELD_BYTES)
+        client.hold_capture(HELD_BYTES, request_context=RequestContext(current_record.get()))
         return StreamingResponse(pieces())
 
     @app.get("/health/live")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server.dispatch.request_context import RequestContext
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, Intervention, Task
 from server.http.errors import BadRequest
@@ -36,22 +37,23 @@ class InlineEngine(FakeEngine):
         *,
         encoder_token_ids: Sequence[int] = (),
         interventions: Sequence[Intervention] = (),
-        deadline: float | None = None,
         capture_bytes: int = 0,
-        priority: int = 0,
+        request_context: RequestContext,
     ) -> FakeHandle:
         request = EngineRequest(
             uid=len(self.submitted),
             prompt_token_ids=tuple(prompt_token_ids),
             task=task,
             arrival_time=time.monotonic(),
-            deadline=deadline,
+            deadline=request_context.deadline,
             encoder_token_ids=tuple(encoder_token_ids),
             interventions=tuple(interventions),
         )
         handle = FakeHandle(self._run(request), None, None)
         self.submitted.append(
-            Submitted(task, request.prompt_token_ids, deadline, capture_bytes, handle, request.encoder_token_ids)
+            Submitted(
+                task, request.prompt_token_ids, request.deadline, capture_bytes, handle, request.encoder_token_ids
+            )
         )
         return handle
 

@@ -16,7 +16,6 @@ import torch
 
 from model.checkpoint.folder import PACKAGED
 from model.kernels import library
-from model.kernels.choice import choose
 from model.kernels.cpus import CpuRow
 from server.auth.keys import Keyring
 from server.cli import forget_keys, main
@@ -166,17 +165,16 @@ def kernels(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 @pytest.fixture
-def chosen() -> Iterator[None]:
-    """Leave the process as it was, whatever `lightwell kernels` chooses in it."""
+def restored_threads() -> Iterator[None]:
+    """Leave the process's threads as they were, whatever `lightwell kernels` sets."""
     threads = torch.get_num_threads(), library.num_threads()
     yield
-    choose()
     torch.set_num_threads(threads[0])
     library.set_num_threads(threads[1])
 
 
 @needs_kernels
-@pytest.mark.usefixtures("chosen")
+@pytest.mark.usefixtures("restored_threads")
 def test_kernels_tells_what_computes_here(capsys: pytest.CaptureFixture[str]) -> None:
     told = kernels(capsys, "--kernel-arithmetic", "float32", "--threads", "1")
     assert told["library"] == {"path": str(library.library_path()), "present": True}
@@ -190,7 +188,7 @@ def test_kernels_tells_what_computes_here(capsys: pytest.CaptureFixture[str]) ->
 
 
 @needs_kernels
-@pytest.mark.usefixtures("chosen")
+@pytest.mark.usefixtures("restored_threads")
 def test_kernels_tells_of_plain_torch(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIGHTWELL_KERNELS", "torch")
     told = kernels(capsys)
@@ -213,7 +211,7 @@ def test_kernels_names_the_levels_that_there_are_for_one_that_there_is_not() -> 
 
 
 @needs_kernels
-@pytest.mark.usefixtures("chosen")
+@pytest.mark.usefixtures("restored_threads")
 def test_measured_kernels_tell_rates_and_a_line_for_the_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

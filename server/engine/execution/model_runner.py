@@ -75,7 +75,7 @@ class ModelRunner:
         self.model = model
         self.cache = cache
         self.graphs = graphs
-        self.sampler = Sampler(model.config.vocab_size, model.device)
+        self.sampler = Sampler(model.config.vocab_size, model.device, model.kernels)
 
     def run(
         self,
@@ -272,7 +272,9 @@ class ModelRunner:
                 logits = logits.float()
             for i in changing:
                 captures[sequences[i].uid].change_logits(logits[i : i + 1], sampling[i].chunk.end - 1)
-            ids, numbers = largest(logits) if takes_largest else self._draw(logits, sequences, result)
+            ids, numbers = (
+                largest(logits, self.model.kernels) if takes_largest else self._draw(logits, sequences, result)
+            )
         result.tokens = {seq.uid: token_id for seq, token_id in zip(sequences, ids, strict=True)}
         # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
         for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:

@@ -87,7 +87,7 @@ def _warm_up_rows(
             model.forward(Batch([span] * num_spans, cache.block_size, model.device), cache)
     if model.head is not None:
         hidden = model.tokens.new_zeros(max_num_seqs, model.config.hidden_size)
-        largest(model.logits(hidden, widen=False))
+        largest(model.logits(hidden, widen=False), model.kernels)
         model.largest_logits(hidden[:1])
 
 

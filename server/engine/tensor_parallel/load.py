@@ -13,6 +13,7 @@ from model.analysis.live_weights import LiveWeights
 from model.analysis.weight_reader import Lookup
 from model.checkpoint.folder import ModelLoadError
 from model.config import ModelConfig
+from model.kernels.choice import KernelConfig
 from model.network.transformer import Transformer
 from model.ranks.leader import LeadingTransformer, load_leading
 from model.sharding.split import check_split
@@ -27,6 +28,7 @@ def load_shared(
     model_config: ModelConfig,
     dtype: torch.dtype,
     device: torch.device,
+    kernels: KernelConfig,
     max_model_len: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[LeadingTransformer, Ranks]:
@@ -48,8 +50,6 @@ def load_shared(
         config.tensor_parallel,
         device,
         threads=torch.get_num_threads(),
-        kernels=config.kernels,
-        kernel_arithmetic=config.kernel_arithmetic,
         folder=config.folder,
         start_logging=config.start_logging,
         on_loss=_end,
@@ -63,6 +63,7 @@ def load_shared(
             ranks.group,
             ranks.send,
             max_model_len=max_model_len,
+            kernels=kernels,
             batch_invariant=config.batch_invariant,
             progress=progress,
             before_apart=ranks.wait_for_loss,

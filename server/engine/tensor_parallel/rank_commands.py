@@ -4,7 +4,6 @@ import gc
 import os
 from multiprocessing.connection import Connection
 
-from model.kernels.choice import choose
 from model.ranks.commands import Follower, Load
 from model.sharding.group import Group
 from server.engine.execution.threads import use_threads
@@ -17,7 +16,6 @@ def follow(pipe: Connection) -> None:
     setup: Setup = pipe.recv()
     if setup.start_logging is not None:
         setup.start_logging(f"worker-0-rank-{setup.rank}")
-    choose(setup.kernels, setup.kernel_arithmetic)
     use_threads(setup.threads, 0)
     group = Group.join(setup.store, setup.rank, setup.size, setup.device)
     pipe.send(None)  # the file in which all meet may go, as far as this one is concerned

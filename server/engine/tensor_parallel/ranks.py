@@ -25,7 +25,6 @@ from queue import SimpleQueue
 import torch
 
 from model.checkpoint.folder import ModelLoadError
-from model.kernels.choice import ArithmeticChoice, KernelChoice
 from model.ranks.commands import Command
 from model.ranks.leader import RanksApart
 from model.sharding.group import Group
@@ -48,8 +47,6 @@ class Setup:
     size: int
     device: torch.device
     threads: int
-    kernels: KernelChoice
-    kernel_arithmetic: ArithmeticChoice
     start_logging: Callable[[str], object] | None
     """Called with a name for the process."""
 
@@ -97,8 +94,6 @@ class Ranks:
         device: torch.device,
         *,
         threads: int = 1,
-        kernels: KernelChoice = "auto",
-        kernel_arithmetic: ArithmeticChoice = "auto",
         folder: Path | None = None,
         start_logging: Callable[[str], object] | None = None,
         on_loss: Callable[[str], None],
@@ -116,8 +111,7 @@ class Ranks:
             try:
                 for number in range(1, size):
                     on = _device_of(device, number)
-                    chosen = kernels, kernel_arithmetic
-                    started._add(number, Setup(store, number, size, on, threads, *chosen, start_logging))
+                    started._add(number, Setup(store, number, size, on, threads, start_logging))
                 started._meet(store, size, _device_of(device, 0))
             except BaseException:
                 started.close()

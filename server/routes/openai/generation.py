@@ -21,7 +21,7 @@ from server.routes.openai.attention_rows import RowWriter, check_rows, row_write
 from server.routes.openai.choices import ChoiceText, Piece, Run
 from server.routes.openai.sampling import seed_of_choice
 from server.routes.prompts import Prompt
-from server.routes.request_context import deadline, priority
+from server.routes.request_context import current_request
 from server.routes.responses import counted_refusals
 from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.schemas import GenerationFields
@@ -63,7 +63,8 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
     # All or none: those that are refused later would have made the others' work vain.
-    context.engine.check_room(len(jobs) * num_choices, waits=priority() >= 0)
+    request_context = current_request()
+    context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
     started = Started([], writer)
     try:
         for number, job in enumerate(jobs):
@@ -75,17 +76,17 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     attention_prompt=writer is not None and writer.with_prompt,
                 )
                 text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
+                request_context.check_time()
                 handle = await context.engine.submit(
                     task,
                     job.prompt.ids,
                     encoder_token_ids=job.prompt.encoder_ids,
                     interventions=changes[number],
-                    deadline=deadline(),
                     capture_bytes=capture_bytes[number],
-                    priority=priority(),
+                    request_context=request_context,
                 )
                 index = number * num_choices + choice
-                keep_rows = partial(context.engine.hold_capture, row_bytes[number])
+                keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
                 run = Run(index, len(job.prompt.ids), handle, text, context.metrics, arrival, keep_rows)
                 started.runs.append(run)
     except BaseException as error:

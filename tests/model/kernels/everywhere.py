@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from model.kernels import library
+from tests.model.kernels.levels import at_level
 
 
 def everywhere(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -22,7 +23,7 @@ def _results(compute: Callable[[], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor
         for level in library.levels():
             for count in (1, 2, 3):
                 library.set_num_threads(count)
-                with library.at_level(level):
+                with at_level(level):
                     yield compute()
     finally:
         library.set_num_threads(before)

@@ -16,6 +16,7 @@ import torch
 
 from model.kernels import attention, library
 from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys
+from tests.model.kernels.levels import at_level
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 SENTINEL = 7.0
@@ -218,7 +219,7 @@ def test_every_level_and_number_of_threads_gives_the_same_bits(dtype: torch.dtyp
             for level in library.levels():
                 for threads in (1, 2, 3):
                     library.set_num_threads(threads)
-                    with library.at_level(level):
+                    with at_level(level):
                         found = world.everything()
                     assert all(map(same_bits, found, expected)), (world, level, threads)
     finally:

@@ -5,28 +5,21 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from model.kernels import build, cpus, library
-from model.kernels.choice import bfloat16_arithmetic, choose, why_not_native
+from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
 from model.kernels.products import DOT, WIDEN
+from tests.model.kernels.levels import at_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ROOT = Path(__file__).resolve().parents[3]
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 needs_dot = pytest.mark.skipif(not set(DOT_LEVELS) & set(library.levels()), reason="this CPU has no such products")
-
-
-@pytest.fixture(autouse=True)
-def chosen() -> Iterator[None]:
-    """Leave the process as it was."""
-    yield
-    choose()
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, vendor: str, family: int, model: int) -> None:
@@ -78,52 +71,45 @@ def test_arithmetic_follows_the_table_unless_it_is_chosen(monkeypatch: pytest.Mo
     level = next(level for level in library.levels() if level in DOT_LEVELS)
     pretend(monkeypatch, vendor, family, model)
     row = CpuRow("drawn", vendor, family, (model,), (level,))
-    with library.at_level(level):
+    with at_level(level):
         for table, best in (((row,), DOT), ((), WIDEN)):
             monkeypatch.setattr(cpus, "TABLE", table)
-            choose()
-            assert bfloat16_arithmetic() == best
-            choose(arithmetic="bf16-dot")
-            assert bfloat16_arithmetic() == DOT
-            choose(arithmetic="float32")
-            assert bfloat16_arithmetic() == WIDEN
+            assert AUTO.bfloat16_arithmetic() == best
+            assert KernelConfig(arithmetic="bf16-dot").bfloat16_arithmetic() == DOT
+            assert KernelConfig(arithmetic="float32").bfloat16_arithmetic() == WIDEN
 
 
 @needs_kernels
 def test_dot_products_that_the_level_lacks_are_widened_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     lowest = library.levels()[0]
     assert lowest not in DOT_LEVELS
-    with library.at_level(lowest), caplog.at_level(logging.WARNING):
-        choose(arithmetic="bf16-dot")
-        assert bfloat16_arithmetic() == WIDEN
+    with at_level(lowest), caplog.at_level(logging.WARNING):
+        KernelConfig(arithmetic="bf16-dot").check_machine()
+        assert KernelConfig(arithmetic="bf16-dot").bfloat16_arithmetic() == WIDEN
         assert all(part in caplog.text for part in ("bf16-dot", lowest, "widened"))
         caplog.clear()
-        choose(arithmetic="float32")
-        choose(kernels="torch", arithmetic="bf16-dot")
+        KernelConfig(arithmetic="float32").check_machine()
+        KernelConfig("torch", "bf16-dot").check_machine()
     assert caplog.text == ""
 
 
 @pytest.mark.parametrize(("dtype", "device"), [(torch.float16, CPU), (torch.float64, CPU), (torch.float32, CUDA)])
 def test_why_kernels_cannot_serve_names_what_they_take(dtype: torch.dtype, device: torch.device) -> None:
-    why = why_not_native(dtype, device)
+    why = AUTO.why_not_native(dtype, device)
     assert why is not None
     assert ("float32 or bfloat16" if device == CPU else "cpu") in why
 
 
 def test_kernels_that_are_turned_off_serve_nothing() -> None:
-    choose("torch")
-    assert "--kernels torch" in str(why_not_native(torch.float32, CPU))
-    choose("auto")
-    assert (why_not_native(torch.bfloat16, CPU) is None) == bool(library.levels())
+    assert "--kernels torch" in str(KernelConfig("torch").why_not_native(torch.float32, CPU))
+    assert (AUTO.why_not_native(torch.bfloat16, CPU) is None) == bool(library.levels())
 
 
-def test_a_choice_that_is_none_is_refused_and_changes_nothing() -> None:
-    choose("torch")
+def test_a_choice_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="kernels is 'numba'; auto, native, torch are accepted"):
-        choose("numba")  # type: ignore[arg-type]
+        KernelConfig("numba")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="kernel_arithmetic is 'bf16'; auto, float32, bf16-dot are accepted"):
-        choose("auto", "bf16")  # type: ignore[arg-type]
-    assert "--kernels torch" in str(why_not_native(torch.float32, CPU))
+        KernelConfig("auto", "bf16")  # type: ignore[arg-type]
 
 
 CHOOSE = """
@@ -131,13 +117,14 @@ import os, sys
 from pathlib import Path
 from model.kernels import library
 library.LIBRARY = Path(os.environ.get("BUILT", library.LIBRARY))
-from model.kernels.choice import bfloat16_arithmetic, choose
+from model.kernels.choice import KernelConfig
 try:
-    choose(sys.argv[1])
+    kernels = KernelConfig(sys.argv[1])
+    kernels.check_machine()
 except (ValueError, RuntimeError) as error:
     print(error)
 else:
-    print("arithmetic", bfloat16_arithmetic())
+    print("arithmetic", kernels.bfloat16_arithmetic())
 """
 
 

@@ -26,6 +26,7 @@ from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCache
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight
 from tests.model.kernels.everywhere import assert_same_bits
+from tests.model.kernels.levels import at_level
 
 Kind = Literal["float32", "narrow", "bfloat16", "dot", "int8 float32", "int8 bfloat16", "mixed"]
 KINDS = pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_one_call_gives_the_bits_of_its_kernels_one_by_one_at_every_level_and_on
 ) -> None:
     world = World(kind)
     for level in library.levels():
-        with library.at_level(level):
+        with at_level(level):
             expected = world.run_one_by_one()
             for count in (1, 2, 3):
                 library.set_num_threads(count)

@@ -13,6 +13,7 @@ from model.kernels import library, rows
 from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
+from tests.model.kernels.levels import at_level
 
 _KINDS: dict[str, tuple[torch.dtype, Arithmetic]] = {
     "float32": (torch.float32, WIDEN),
@@ -91,7 +92,7 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
     for heads, dim, ff in _SHAPES:
         layers = [_layer(heads, dim, ff, dtype) for _ in range(2)]
         encoder, x = _encoder(layers, heads, arithmetic), draw_numbers(int(first_rows[-1]), heads * dim, dtype=dtype)
-        with library.at_level(level):
+        with at_level(level):
             wanted = _step_by_step(layers, x, first_rows, heads, arithmetic)
             assert bool(wanted.isfinite().all())
             for threads in (1, 2, 3):
@@ -108,7 +109,7 @@ def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_thread
     first_rows = _first_rows(lengths)
     encoder = _encoder([_layer(2, 32, 96, dtype) for _ in range(3)], 2, arithmetic)
     x = draw_numbers(int(first_rows[-1]), 64, dtype=dtype)
-    with library.at_level(level):
+    with at_level(level):
         together = _encoded(encoder, x, first_rows)
         for threads in (1, 2, 3, 8):
             library.set_num_threads(threads)
@@ -143,7 +144,7 @@ def test_attention_is_that_of_float64_within_what_its_numbers_may_lose(level: st
     for heads, dim in ((3, 32), (1, 64), (1, 80), (2, 7), (1, 1)):
         qkv = draw_numbers(int(first_rows[-1]), 3, heads, dim, dtype=dtype)
         scale = dim**-0.5 / 3
-        with library.at_level(level):
+        with at_level(level):
             mixed = attend_texts(qkv, first_rows, scale, arithmetic).double()
         wanted, size = _plainly(qkv, first_rows, scale)
         rounding = 2**-8 * (wanted.abs() + (size if arithmetic == DOT else 0)) if dtype == torch.bfloat16 else 0

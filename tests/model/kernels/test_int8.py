@@ -17,6 +17,7 @@ from model.config import Activation
 from model.kernels import library
 from model.kernels.checks import ACTIVATIONS
 from model.kernels.int8 import Int8BlockedWeight
+from tests.model.kernels.levels import at_level
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEVELS = library.levels()
@@ -74,7 +75,7 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 def test_sums_are_exact_and_scaled_afterwards(
     rows: int, inputs: int, outputs: int, dtype: torch.dtype, level: str
 ) -> None:
-    with library.at_level(level):
+    with at_level(level):
         values, scales, weight = draw(outputs, inputs)
         x = draw_rows(rows, inputs, dtype)
         whole, row_scales = whole_numbers(x)
@@ -105,7 +106,7 @@ def test_a_product_has_the_same_bits_at_every_level_and_in_any_number_of_threads
     first = weight.multiply(x, bias, activation)
     for level in LEVELS:
         for count in (1, 2, 3):
-            with library.at_level(level), threads(count):
+            with at_level(level), threads(count):
                 assert torch.equal(Int8BlockedWeight(values, scales).packed, weight.packed)
                 assert torch.equal(weight.multiply(x, bias, activation), first), (level, count)
 
@@ -117,7 +118,7 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(level: str, dtype: to
         rows, inputs, outputs = random.randint(2, 100), random.randint(1, 800), random.randint(1, 300)
         _, _, weight = draw(outputs, inputs)
         x, bias = draw_rows(rows, inputs, dtype), torch.randn(outputs).to(dtype)
-        with library.at_level(level):
+        with at_level(level):
             together = weight.multiply(x, bias, "silu")
             first = random.randrange(rows)
             some = slice(first, random.randint(first + 1, rows))
@@ -144,7 +145,7 @@ def test_activations_are_those_of_torch(level: str) -> None:
         "gelu_tanh": lambda y: torch.nn.functional.gelu(y, approximate="tanh"),
         "relu": torch.relu,
     }
-    with library.at_level(level):
+    with at_level(level):
         before = weight.multiply(x, bias)
         torch.testing.assert_close(before, weight.multiply(x) + bias, rtol=0, atol=0)
         for name, function in expected.items():
@@ -161,7 +162,7 @@ def test_a_number_that_is_not_finite_makes_its_own_row_nan_and_no_other(level: s
         row, column = random.randrange(rows), random.choice([0, 20, 44])
         clean = x.clone()
         x[row, column] = random.choice([float("nan"), float("inf"), -float("inf")])
-        with library.at_level(level):
+        with at_level(level):
             for activation in ACTIVATIONS:
                 y, other = weight.multiply(x, None, activation), weight.multiply(clean, None, activation)
                 assert y[row].isnan().all()
@@ -173,7 +174,7 @@ def test_a_number_that_is_not_finite_makes_its_own_row_nan_and_no_other(level: s
 def test_rows_of_zeros_and_of_numbers_too_small_to_scale_give_the_bias_alone(level: str) -> None:
     _, _, weight = draw(70, 45)
     bias = torch.randn(70)
-    with library.at_level(level):
+    with at_level(level):
         for number in (0.0, 1e-40, 9e-31):
             assert torch.equal(weight.multiply(torch.full((2, 45), number), bias), bias.repeat(2, 1))
 

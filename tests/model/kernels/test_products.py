@@ -15,6 +15,7 @@ from model.kernels import library
 from model.kernels.checks import ACTIVATIONS
 from model.kernels.library import kernels
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
+from tests.model.kernels.levels import at_level
 
 _KINDS = {
     "float32": (torch.float32, torch.float32),
@@ -74,7 +75,7 @@ def test_a_packed_weight_gives_back_its_bits(shape: tuple[int, int], dtype: torc
     weight = _drawn(*shape, dtype=dtype)
     weight.flatten()[:1] = float("nan")
     for level in library.levels():
-        with library.at_level(level):
+        with at_level(level):
             assert _same(BlockedWeight(weight).to_dense(), weight)
 
 
@@ -100,7 +101,7 @@ def test_products_have_the_bits_of_one_chain_of_multiply_adds_at_every_level_and
         activation = choose.choice(list(ACTIVATIONS))
         wanted = _plainly(kind, x, weight, bias, ACTIVATIONS[activation])
         for level in library.levels():
-            with library.at_level(level):
+            with at_level(level):
                 blocked = BlockedWeight(weight)
                 for threads in (1, 2, 3):
                     library.set_num_threads(threads)
@@ -127,7 +128,7 @@ def test_products_are_those_of_float64_within_what_sums_in_float32_may_lose(
     rows_dtype, weight_dtype = _KINDS[kind]
     for rows, inputs, outputs in _SHAPES:
         x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
-        with library.at_level(level):
+        with at_level(level):
             y = BlockedWeight(weight).multiply(x, arithmetic=arithmetic).double()
         wanted, size = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
         rounding = wanted.abs() * 2**-8 if rows_dtype == torch.bfloat16 else 0
@@ -190,7 +191,7 @@ def test_the_largest_column_is_the_first_largest_of_the_product(level: str, kind
     for rows, inputs, outputs in (*_SHAPES, (3, 20, 5000)):
         x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
         weight[outputs // 2 :] = weight[: outputs - outputs // 2].clone()  # so that there are equals
-        with library.at_level(level):
+        with at_level(level):
             blocked = BlockedWeight(weight)
             y = blocked.multiply(x, arithmetic=arithmetic).float().numpy()
             for threads in (1, 2, 3):

@@ -20,6 +20,7 @@ from model.kernels.encoder import attend_texts
 from model.kernels.products import DOT, BlockedWeight
 from tests.model.kernels import emulated_tiles
 from tests.model.kernels.everywhere import assert_same_bits
+from tests.model.kernels.levels import at_level
 
 pytestmark = pytest.mark.skipif(
     build.architecture() != "x86_64" or not library.levels(), reason="tiles are tried on x86-64"
@@ -40,10 +41,11 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiles(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """That library in place of the one that is loaded; none of its tiles may be in use afterwards."""
     loaded = ctypes.CDLL(str(kernels))
-    at_level = library.Kernels(loaded, emulated_tiles.LEVEL)
+    kernels_at_level = library.Kernels(loaded, emulated_tiles.LEVEL)
     monkeypatch.setattr(library, "_library", lambda: loaded)
-    monkeypatch.setattr(library, "_at", lambda level: at_level)
-    with library.at_level(emulated_tiles.LEVEL):
+    monkeypatch.setattr(library, "_at", lambda level: kernels_at_level)
+    monkeypatch.setattr(library, "levels", lambda: (emulated_tiles.LEVEL,))
+    with at_level(emulated_tiles.LEVEL):
         yield
     assert loaded.emulated_tiles_in_use() == 0
 

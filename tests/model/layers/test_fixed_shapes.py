@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from model.config import Activation
+from model.kernels.choice import KernelConfig
 from model.layers import fixed_shapes
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.dense_weight import activate
@@ -35,7 +36,7 @@ def test_the_sum_of_a_row_has_one_order_in_every_batch(
 ) -> None:
     x, weight = rounding_alone(150, inputs, outputs, dtype)
     x = x.clamp(-99, 99)  # what float16 holds
-    layer = Linear(weight.to(device), torch.randn(outputs).to(device, dtype), native=False)
+    layer = Linear(weight.to(device), torch.randn(outputs).to(device, dtype), kernels=KernelConfig("torch"))
     assert_rows_do_not_depend_on_the_batch(layer, x.to(device))
     assert_rows_do_not_depend_on_the_batch(layer.product, x.to(device))
 
@@ -46,7 +47,7 @@ def test_the_sum_of_a_row_has_one_order_in_every_batch(
 def test_an_activation_has_the_same_bits_in_every_batch(
     activation: Activation, dtype: torch.dtype, device: str
 ) -> None:
-    layer = Linear(torch.randn(171, 64).to(device, dtype), native=False, activation=activation)
+    layer = Linear(torch.randn(171, 64).to(device, dtype), kernels=KernelConfig("torch"), activation=activation)
     x = torch.randn(260, 64).to(device, dtype)
     assert_rows_do_not_depend_on_the_batch(layer, x)
 
@@ -58,7 +59,7 @@ def test_layers_agree_with_float64(rows: int, dtype: torch.dtype, device: str) -
     weight, bias = (torch.randn(90, 70) / 8).to(device, dtype), torch.randn(90).to(device, dtype)
     x = torch.randn(70, rows).to(device, dtype).T  # not contiguous
     exact = activate(x.double() @ weight.double().T + bias.double(), "silu")
-    found = Linear(weight, bias, native=False, activation="silu")(x)
+    found = Linear(weight, bias, kernels=KernelConfig("torch"), activation="silu")(x)
     assert found.dtype == dtype
     tolerance = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}[dtype]
     torch.testing.assert_close(found.double(), exact, atol=tolerance, rtol=tolerance)

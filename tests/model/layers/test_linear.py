@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import Activation
+from model.kernels.choice import AUTO, KernelConfig
 from model.layers.dense_weight import activate
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
@@ -29,14 +30,14 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_a_native_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
     torch.manual_seed(inputs)
-    layer = Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), torch.randn(outputs).to(dtype), native=True)
+    layer = Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), torch.randn(outputs).to(dtype))
     assert_rows_do_not_depend_on_the_batch(layer, torch.randn(1024 if inputs <= 256 else 130, inputs).to(dtype))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
 def test_the_sum_of_a_native_row_has_one_order_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
     x, weight = rounding_alone(600, inputs, outputs, dtype)
-    layer = Linear(weight, native=True)
+    layer = Linear(weight)
     assert_rows_do_not_depend_on_the_batch(layer, x)
 
 
@@ -46,7 +47,7 @@ def test_a_native_activation_has_the_same_bits_in_every_batch(
     activation: Activation, outputs: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(outputs)
-    layer = Linear(torch.randn(outputs, 64).to(dtype), native=True, activation=activation)
+    layer = Linear(torch.randn(outputs, 64).to(dtype), activation=activation)
     assert_rows_do_not_depend_on_the_batch(layer, torch.randn(257, 64).to(dtype))
 
 
@@ -58,7 +59,7 @@ def test_a_native_mlp_row_has_the_same_bits_in_every_batch(
     torch.manual_seed(ff)
 
     def linear(outputs: int, inputs: int, activation: Activation | None = None) -> Linear:
-        return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), native=True, activation=activation)
+        return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), activation=activation)
 
     down = linear(width, ff)
     mlp = Mlp(linear(ff, width, "gelu_tanh"), down) if gate is None else Mlp(linear(2 * ff, width), down, gate)
@@ -80,9 +81,9 @@ def test_a_native_row_alone_equals_itself_among_others_for_any_shape(
     row %= rows
     with num_threads(threads):
         x, weight = rounding_alone(rows, inputs, outputs, which, seed=rows)
-        layer = Linear(weight, torch.randn(outputs).to(which), native=True)
+        layer = Linear(weight, torch.randn(outputs).to(which))
         assert torch.equal(layer(x[row : row + 1]), layer(x)[row : row + 1])
-        alone = Linear(weight, native=True)
+        alone = Linear(weight)
         assert torch.equal(alone(x[row : row + 1]), alone(x)[row : row + 1])
 
 
@@ -99,7 +100,13 @@ def test_native_and_plain_layers_agree_with_float64(
     exact = exact if activation is None else activate(exact, activation)
     tolerance = 2e-5 if dtype == torch.float32 else 0.02
     for native, batch_invariant in ((True, True), (True, False), (False, True)):
-        layer = Linear(weight, offset, native=native, batch_invariant=batch_invariant, activation=activation)
+        layer = Linear(
+            weight,
+            offset,
+            kernels=KernelConfig("auto" if native else "torch"),
+            batch_invariant=batch_invariant,
+            activation=activation,
+        )
         assert layer.native == native
         torch.testing.assert_close(layer(x).double(), exact, atol=tolerance, rtol=tolerance)
 
@@ -119,7 +126,12 @@ def test_an_mlp_computes_what_its_formula_says(
     offsets = [torch.randn(size).double() * bias for size in (ff, width, ff)]
 
     def layer(weight: torch.Tensor, offset: torch.Tensor, activation: Activation | None = None) -> Linear:
-        return Linear(weight.to(of), offset.to(of) if bias else None, native=native, activation=activation)
+        return Linear(
+            weight.to(of),
+            offset.to(of) if bias else None,
+            kernels=KernelConfig("auto" if native else "torch"),
+            activation=activation,
+        )
 
     lower = layer(down, offsets[1])
     hidden = x @ up.T + offsets[0]
@@ -142,7 +154,7 @@ def test_a_native_weight_can_be_read_back_bit_for_bit(shape: tuple[int, int], dt
 
 
 def test_a_layer_takes_no_rows_and_rows_that_are_not_contiguous(dtype: torch.dtype) -> None:
-    layer = Linear(torch.randn(6, 8).to(dtype), native=True)
+    layer = Linear(torch.randn(6, 8).to(dtype))
     assert layer(torch.empty(0, 8, dtype=dtype)).shape == (0, 6)
     x = torch.randn(8, 10).to(dtype)
     assert torch.equal(layer(x.T), layer(x.T.contiguous()))
@@ -152,14 +164,14 @@ def test_a_layer_takes_no_rows_and_rows_that_are_not_contiguous(dtype: torch.dty
 
 @pytest.mark.parametrize("other", [torch.float64, torch.float16])
 def test_dtypes_that_our_kernels_do_not_take_are_computed_plainly(other: torch.dtype) -> None:
-    layer = Linear(torch.randn(6, 8).to(other), native=True)
+    layer = Linear(torch.randn(6, 8).to(other))
     assert not layer.native
     assert layer(torch.randn(3, 8).to(other)).dtype == other
 
 
 def test_taking_a_layer_removes_its_tensors_so_that_originals_are_freed() -> None:
     weights = {"a.weight": torch.randn(3, 2), "a.bias": torch.randn(3), "b.weight": torch.randn(4, 2)}
-    Linear.take(weights, "a", batch_invariant=True)
+    Linear.take(weights, "a", kernels=AUTO, batch_invariant=True)
     assert list(weights) == ["b.weight"]
     with pytest.raises(KeyError):
-        Linear.take(weights, "c", batch_invariant=True)
+        Linear.take(weights, "c", kernels=AUTO, batch_invariant=True)

@@ -9,13 +9,14 @@ import pytest
 
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_context import RequestContext
 from server.engine.outputs import Array, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
 from server.ipc import messages
 from server.ipc.messages import Abort, Heartbeat, Loading, NewRequest, Ready, RequestRefused
-from server.observability.access_log import RequestRecord, current_record
+from server.observability.access_log import RequestRecord
 from server.observability.metrics import FAILURES
 from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
@@ -47,7 +48,8 @@ async def worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
 async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
     values = Array("float32", (1 << 18,), bytes(range(256)) * (1 << 12))
     change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
-    handle = await client.submit(task, (1, 2, 3), interventions=(change,), deadline=time.monotonic() + 60)
+    ending = RequestContext(deadline=time.monotonic() + 60)
+    handle = await client.submit(task, (1, 2, 3), interventions=(change,), request_context=ending)
     message, buffers = await worker.receive_frame()
     assert isinstance(message, NewRequest)
     request = messages.engine_request(message, buffers)
@@ -224,7 +226,7 @@ async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineC
 async def test_the_end_of_its_time_says_how_far_a_request_came(
     client: EngineClient, worker: PlayedWorker, num_tokens: int, timing: Timing, reached: str
 ) -> None:
-    handle = await client.submit(generate(), (1,), deadline=time.monotonic() + 60)
+    handle = await client.submit(generate(), (1,), request_context=RequestContext(deadline=time.monotonic() + 60))
     for token in range(num_tokens):
         worker.step(RequestOutput(uid=handle.uid, token_id=token))
     worker.step(RequestOutput(uid=handle.uid, finish_reason="deadline", timing=timing))
@@ -237,9 +239,7 @@ async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
 ) -> None:
     record = RequestRecord("a")
     record.key = "search-team"
-    token = current_record.set(record)
-    handle = await client.submit(generate(), (1,), priority=-2)
-    current_record.reset(token)
+    handle = await client.submit(generate(), (1,), request_context=RequestContext(record, priority=-2))
     message = await worker.receive()
     assert isinstance(message, NewRequest)
     assert (message.client, message.priority) == ("search-team", -2)
@@ -247,7 +247,7 @@ async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
 
 
 async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), deadline=time.monotonic())
+    handle = await client.submit(generate(), (1,), request_context=RequestContext(deadline=time.monotonic()))
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(anext(handle), 10)
     assert isinstance(await worker.receive(), NewRequest)
@@ -269,22 +269,19 @@ async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
 async def test_an_http_request_that_has_begun_goes_on_while_the_server_drains_until_the_drain_is_over(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    token = current_record.set(RequestRecord("a"))
-    try:
-        first = await client.submit(generate(), (1,))
-        client.begin_drain()
-        worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
-        assert len(await outputs_of(first)) == 1
-        client.check_room()
-        second = await client.submit(generate(), (2,))
-        client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
-        with pytest.raises(Unavailable, match="shutting down"):
-            await outputs_of(second)
-        with pytest.raises(Unavailable) as caught:
-            await client.submit(generate(), (3,))
-        assert caught.value.code == "draining"
-    finally:
-        current_record.reset(token)
+    begun = RequestContext(RequestRecord("a"))
+    first = await client.submit(generate(), (1,), request_context=begun)
+    client.begin_drain()
+    worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
+    assert len(await outputs_of(first)) == 1
+    client.check_room(request_context=begun)
+    second = await client.submit(generate(), (2,), request_context=begun)
+    client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
+    with pytest.raises(Unavailable, match="shutting down"):
+        await outputs_of(second)
+    with pytest.raises(Unavailable) as caught:
+        await client.submit(generate(), (3,), request_context=begun)
+    assert caught.value.code == "draining"
 
 
 async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> None:

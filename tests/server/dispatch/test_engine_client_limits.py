@@ -8,13 +8,14 @@ import pytest
 from server.dispatch.admission import Cost
 from server.dispatch.debug_report import admission_state
 from server.dispatch.engine_client import EngineClient
+from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput
 from server.engine.request import AttentionCapture, AttentionTask, GenerateTask, Intervention
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import PayloadTooLarge, QueueFull, Unavailable
 from server.ipc.messages import NewRequest
-from server.observability.access_log import RequestRecord, current_record
+from server.observability.access_log import RequestRecord
 from tests.server.narrow_client import narrow_client, ready_worker
 from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
 
@@ -70,12 +71,11 @@ async def test_captured_bytes_count_until_they_are_read(client: EngineClient, wo
 async def test_what_is_held_counts_until_the_http_request_is_over(client: EngineClient, worker: PlayedWorker) -> None:
     capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
     record = RequestRecord("a")
-    token = current_record.set(record)
-    first = await client.submit(capture, (1,), capture_bytes=900)
+    of_record = RequestContext(record)
+    first = await client.submit(capture, (1,), capture_bytes=900, request_context=of_record)
     worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
     await outputs_of(first)
-    client.hold_capture(900)
-    current_record.reset(token)
+    client.hold_capture(900, request_context=of_record)
     with pytest.raises(QueueFull, match="900 bytes"):
         await client.submit(capture, (1,), capture_bytes=200)
     for call in record.at_end:
@@ -146,12 +146,9 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
     change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
     task = GenerateTask(sampling=SamplingParams(max_tokens=4, seed=seed))
     record = RequestRecord("a")
-    token = current_record.set(record)
-    try:
-        with pytest.raises((OverflowError, TypeError)):
-            await client.submit(task, (1,), interventions=(change,), capture_bytes=900)
-    finally:
-        current_record.reset(token)
+    of_record = RequestContext(record)
+    with pytest.raises((OverflowError, TypeError)):
+        await client.submit(task, (1,), interventions=(change,), capture_bytes=900, request_context=of_record)
     counted = admission_state(client.admission)
     assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
     assert (client.num_inflight, client.counts.requests_submitted, record.prompt_tokens) == (0, 0, 0)
@@ -168,7 +165,7 @@ async def test_captured_bytes_are_free_although_the_abort_cannot_be_sent() -> No
     def no_memory(handle: RequestHandle) -> None:
         raise MemoryError
 
-    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), None, no_memory, taken.append, print)
+    handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=900), RequestContext(), no_memory, taken.append, print)
     with pytest.raises(MemoryError):
         handle.close()
     assert taken == [handle]

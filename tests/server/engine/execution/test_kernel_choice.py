@@ -1,7 +1,6 @@
 """What an engine computes with: as it is told, or an error, or a warning."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,20 +9,13 @@ import torch
 
 from model.checkpoint.folder import ModelLoadError
 from model.kernels import library
-from model.kernels.choice import choose
 from model.kernels.cpus import DOT_LEVELS
 from server.engine.config import EngineConfig
 from server.engine.execution.kernel_choice import choose_kernels, kernels_in_use
+from tests.model.kernels.levels import at_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
-
-
-@pytest.fixture(autouse=True)
-def chosen() -> Iterator[None]:
-    """Leave the process as it was."""
-    yield
-    choose()
 
 
 def config(**interventions: Any) -> EngineConfig:
@@ -50,16 +42,16 @@ def test_torch_serves_what_kernels_cannot_and_says_so_where_nobody_asked_for_it(
     kernels: str, dtype: torch.dtype, device: torch.device, warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        choose_kernels(config(kernels=kernels), dtype, device)
+        chosen = choose_kernels(config(kernels=kernels), dtype, device)
     assert ("plain torch operations" in caplog.text) == warns
-    assert kernels_in_use(dtype, device) == ("torch", None, None)
+    assert kernels_in_use(chosen, dtype, device) == ("torch", None, None)
 
 
 @needs_kernels
 @pytest.mark.parametrize("level", library.levels())
 def test_float32_is_never_said_to_use_dot_products_and_bfloat16_where_the_level_has_them(level: str) -> None:
-    with library.at_level(level):
-        choose_kernels(config(kernels="native", kernel_arithmetic="bf16-dot"), torch.bfloat16, CPU)
-        assert kernels_in_use(torch.float32, CPU) == ("native", level, "float32")
+    with at_level(level):
+        chosen = choose_kernels(config(kernels="native", kernel_arithmetic="bf16-dot"), torch.bfloat16, CPU)
+        assert kernels_in_use(chosen, torch.float32, CPU) == ("native", level, "float32")
         arithmetic = "bf16-dot" if level in DOT_LEVELS else "float32"
-        assert kernels_in_use(torch.bfloat16, CPU) == ("native", level, arithmetic)
+        assert kernels_in_use(chosen, torch.bfloat16, CPU) == ("native", level, arithmetic)

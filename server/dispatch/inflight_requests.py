@@ -1,0 +1,129 @@
+"""The requests that workers have: each gets what its worker says of it, and ends once, whatever ends it.
+
+Knows nothing of who may come in, and of where a request goes (`server.dispatch.engine_client`).
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from server.dispatch.admission import Admission, Cost
+from server.dispatch.request_context import RequestContext
+from server.dispatch.request_handle import RequestHandle
+from server.dispatch.worker_state import WorkerState
+from server.http.errors import ApiError, BadRequest
+from server.ipc import messages
+
+_DEADLINE_SLACK = 0.25
+"""Seconds that the worker, which enforces deadlines, has to say so itself."""
+
+
+class InflightRequests:
+    """The requests of all workers. A request that ends frees its part of `admission`; `send` writes to a worker."""
+
+    def __init__(
+        self,
+        workers: Sequence[WorkerState],
+        admission: Admission,
+        send: Callable[[WorkerState, messages.ToWorker], None],
+    ) -> None:
+        self.failures: Counter[str] = Counter()
+        """How many requests failed, by the code of the error that they ended with."""
+        self._workers = workers
+        self._admission = admission
+        self._send = send
+        self._next_uid = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return sum(len(worker.requests) for worker in self._workers)
+
+    def begin(
+        self, worker: WorkerState, cost: Cost, request_context: RequestContext, num_expected_tokens: int
+    ) -> RequestHandle:
+        """Enter a request that was admitted at this cost, and whose worker holds so many tokens of its prompt."""
+        self._next_uid += 1
+        handle = RequestHandle(
+            self._next_uid, cost, request_context, self._abort, self._release_capture, self._count_failure
+        )
+        handle.num_expected_tokens = num_expected_tokens
+        worker.add(handle)
+        return handle
+
+    def end_by(self, handle: RequestHandle, deadline: float) -> None:
+        """End a request at its deadline, in CLOCK_MONOTONIC seconds, if its worker does not."""
+        handle.seconds_allowed = deadline - handle.request_context.arrival
+        delay = max(0.0, deadline - time.monotonic()) + _DEADLINE_SLACK
+        handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
+
+    def take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[messages.Buffer]) -> None:
+        """Hand the requests what one step of their worker brought them."""
+        num_read = step.stats.iteration_tokens if step.stepped else 0
+        for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
+            handle = worker.requests.get(uid)
+            if handle is not None:  # or it was aborted while the step ran
+                num_read += self._note_token(worker, handle, 0)
+                handle.push_token(token_id)
+        for wire in step.outputs:
+            handle = worker.requests.get(wire.uid)
+            if handle is None:
+                continue
+            if wire.token_id is not None:
+                num_read += self._note_token(worker, handle, wire.num_cached_tokens)
+            handle.push(messages.request_output(wire, buffers))
+            if handle.is_finished:
+                self._finish(worker, handle)
+        self._admission.note_tokens_read(num_read)
+        for refusal in step.refusals:
+            handle = worker.requests.get(refusal.uid)
+            if handle is not None:
+                self._finish(worker, handle)
+                handle.fail(BadRequest(refusal.message, code="request_refused"))
+
+    def fail_all(self, worker: WorkerState, error: ApiError) -> None:
+        """End every request of a worker with this error."""
+        handles = list(worker.requests.values())
+        for handle in handles:
+            self._finish(worker, handle)
+            handle.fail(error)
+        for handle in handles:
+            self._send(worker, messages.Abort(handle.uid))
+
+    def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int) -> int:
+        """What a step that brought it a token read of prompts beyond what it computed: its first tells that its prompt
+        was read, of which some came from the cache; any other was computed, and is no prompt's.
+        """
+        worker.num_tokens_left -= 1
+        if handle.was_read:
+            return -1
+        handle.was_read = True
+        worker.num_tokens_left -= handle.cost.num_read - handle.num_expected_tokens
+        self._admission.note_prompt_read(handle.cost)
+        return num_cached_tokens
+
+    def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
+        """Take the request out of the table and of the counts."""
+        worker.remove(handle)
+        self._admission.release(handle.cost, handle.request_context.client, was_read=handle.was_read)
+        if handle.timer is not None:
+            handle.timer.cancel()
+
+    def _abort(self, handle: RequestHandle) -> None:
+        """Free its place in the worker: nobody waits for it any more."""
+        worker = next((worker for worker in self._workers if handle.uid in worker.requests), None)
+        if worker is not None:
+            self._finish(worker, handle)
+            self._send(worker, messages.Abort(handle.uid))
+
+    def _expire(self, handle: RequestHandle) -> None:
+        """End a request that its worker did not end in time."""
+        handle.expire(was_scheduled=handle.was_read)
+        self._abort(handle)
+
+    def _release_capture(self, handle: RequestHandle) -> None:
+        self._admission.release_capture(handle.cost.capture_bytes)
+
+    def _count_failure(self, error: ApiError) -> None:
+        self.failures[error.code or error.type] += 1

@@ -1,0 +1,62 @@
+"""What is known of an HTTP request while the model runs for it: until when, before whom, and whose it is.
+
+A route makes one (`server.routes.request_context`) and hands it to each call of the engine's client. Knows no HTTP.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from server.auth.keys import ApiKey
+from server.http.errors import DeadlineExceeded, not_in_time
+from server.observability.access_log import RequestRecord
+
+_BACKSTOP = 0.5
+"""Seconds after the deadline in which the engine may still say how far it came."""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """The terms of one HTTP request. Times are CLOCK_MONOTONIC, in seconds."""
+
+    record: RequestRecord | None = None
+    """What its log line will say; None for work that no HTTP request asked for."""
+    key: ApiKey | None = None
+    """The API key it came with; None while the server is open to all."""
+    priority: int = 0
+    """Of the requests that wait, those with lower numbers run first; those below 0 are not refused for a long queue."""
+    deadline: float | None = None
+    """When it must have ended; without one `--request-timeout` counts."""
+    arrival: float = field(init=False)
+    backstop: asyncio.Timeout | None = None
+    """Ends what the engine does not see, reading the body and writing the answer, some time after the deadline."""
+
+    def __post_init__(self) -> None:
+        self.arrival = time.monotonic() if self.record is None else self.record.started
+
+    @property
+    def client(self) -> str:
+        """The name of its API key, or "" if it has none."""
+        return "" if self.record is None else self.record.key or ""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has given the engine something before: a drain lets it come to its end."""
+        return self.record is not None and self.record.engine_requests > 0
+
+    def shorten(self, seconds: float) -> None:
+        """Let it end `seconds` after its arrival at the latest, as its client waits no longer."""
+        end = self.arrival + seconds
+        if self.deadline is None or end < self.deadline:
+            self.deadline = end
+            if self.backstop is not None:
+                self.backstop.reschedule(end + _BACKSTOP)
+
+    def check_time(self) -> None:
+        """Raise DeadlineExceeded if its time is over already: then the engine need not hear of it."""
+        if self.deadline is not None and self.deadline <= time.monotonic():
+            raise self.late("it was still being read")
+
+    def late(self, reached: str = "its answer was not ready to be sent") -> DeadlineExceeded:
+        """Make the error of a request that did not end in time; it says how far the request came."""
+        return not_in_time(None if self.deadline is None else self.deadline - self.arrival, reached)

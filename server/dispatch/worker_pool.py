@@ -1,0 +1,158 @@
+"""The workers' connections: who is connected, ready, silent or lost, and what each says last of itself.
+
+Keeps one `WorkerState` for each worker slot. Knows nothing of requests (`server.dispatch.engine_client`) and starts no
+process (`server.lifecycle.supervisor`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from server.config.settings import Settings
+from server.dispatch.worker_health import WorkerHealth
+from server.dispatch.worker_socket import WorkerSocket
+from server.dispatch.worker_state import WorkerState, add_counters, together
+from server.engine.outputs import EngineInfo, EngineStats
+from server.ipc import frames, link, messages
+from server.ipc.messages import MessageError
+
+logger = logging.getLogger(__name__)
+
+_PROGRESS_INTERVAL = 2.0
+"""Seconds between two lines of the log about a load."""
+
+
+class WorkerPool:
+    """The workers, and what they send.
+
+    `on_message` takes each message that is not about the worker's own state, with its buffers, `on_ready` a worker
+    whose model is loaded, `on_lost` one whose connection ended, `on_hung` one that fell silent and `on_given_up` one
+    whose process is to be killed.
+    """
+
+    def __init__(
+        self,
+        num_workers: int,
+        settings: Settings,
+        *,
+        on_message: Callable[[WorkerState, messages.FromWorker, Sequence[messages.Buffer]], None],
+        on_ready: Callable[[WorkerState, EngineInfo], None],
+        on_lost: Callable[[WorkerState], None],
+        on_hung: Callable[[WorkerState], None],
+        on_given_up: Callable[[WorkerState], None],
+    ) -> None:
+        self.workers = tuple(WorkerState(i) for i in range(num_workers))
+        self.socket = WorkerSocket(lambda: link.LinkProtocol(self._on_frame, self._on_disconnect))
+        self.last_info: EngineInfo | None = None
+        """What the worker that became ready last said of its engine; None before any was."""
+        self.may_leave = False
+        """Whether workers without requests are expected to end: it is no warning then."""
+        self._on_message = on_message
+        self._on_ready = on_ready
+        self._on_lost = on_lost
+        self._by_protocol: dict[link.LinkProtocol, WorkerState] = {}
+        self._dead_stats = EngineStats()
+        self._health = WorkerHealth(
+            self.workers,
+            timeout=settings.worker_timeout,
+            load_timeout=settings.load_timeout,
+            on_hung=on_hung,
+            on_given_up=on_given_up,
+        )
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take the workers' connections; they may have been waiting in the listener's queue."""
+        await self.socket.accept()
+        self._watching = asyncio.create_task(self._health.run(), name="worker-watch")
+
+    async def stop(self) -> None:
+        """End every connection: the workers leave by themselves when they see it."""
+        if self._watching is not None:
+            self._watching.cancel()
+        for protocol in list(self._by_protocol):
+            protocol.abort("the server is shutting down")
+        self.socket.stop()
+        if self._watching is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watching
+
+    def stats(self) -> EngineStats:
+        """Add up all workers, those that died included: counters never go back, gauges are of the living."""
+        living = [worker.stats for worker in self.workers if worker.info is not None]
+        return together(self._dead_stats, living)
+
+    def send(self, worker: WorkerState, message: messages.ToWorker, buffers: Sequence[messages.Buffer] = ()) -> None:
+        """Send a message to a worker; one that is not connected gets none."""
+        if worker.protocol is not None:
+            worker.protocol.send(messages.encode(message), buffers)
+
+    def _on_frame(self, protocol: link.LinkProtocol, frame: frames.Frame) -> None:
+        """Raises MessageError for what makes no sense; the link then drops the worker."""
+        message = messages.decode_from_worker(frame.header)
+        if isinstance(message, messages.Hello):
+            self._greet(protocol, message)
+            return
+        worker = self._by_protocol.get(protocol)
+        if worker is None:
+            raise MessageError(f"{type(message).__name__} came before Hello")
+        worker.silent_for = 0.0
+        if worker.is_hung:
+            logger.warning("worker %d answers again", worker.worker_id)
+            worker.is_hung = False
+        match message:
+            case messages.Loading(done, total):
+                worker.note_progress(done, total)
+                self._log_progress(worker, message)
+            case messages.Ready(info):
+                self.last_info = info
+                worker.become_ready(info)
+                self._on_ready(worker, info)
+                logger.info("worker %d is ready: %s", worker.worker_id, info)
+            case messages.LoadFailed(text):
+                worker.load_error = text
+            case _:
+                self._on_message(worker, message, frame.buffers)
+
+    def _greet(self, protocol: link.LinkProtocol, hello: messages.Hello) -> None:
+        if not 0 <= hello.worker_id < len(self.workers) or protocol in self._by_protocol:
+            raise MessageError(f"unexpected Hello of worker {hello.worker_id}")
+        worker = self.workers[hello.worker_id]
+        if worker.protocol is not None:
+            raise MessageError(f"worker {hello.worker_id} is already connected")
+        worker.protocol, worker.pid = protocol, hello.pid
+        worker.load_error = worker.progress = None
+        worker.progress_logged = time.monotonic()
+        worker.silent_for = worker.stalled_for = 0.0
+        worker.gone.clear()
+        self._by_protocol[protocol] = worker
+
+    def _log_progress(self, worker: WorkerState, message: messages.Loading) -> None:
+        """Write a line every few seconds: a small model needs none."""
+        now = time.monotonic()
+        if now - worker.progress_logged > _PROGRESS_INTERVAL:
+            worker.progress_logged = now
+            percent = 100 * message.done // max(1, message.total)
+            logger.info("worker %d is loading the model: %d %%", worker.worker_id, percent)
+
+    def _on_disconnect(self, protocol: link.LinkProtocol, reason: str) -> None:
+        worker = self._by_protocol.pop(protocol, None)
+        if worker is None:
+            return
+        logger.log(
+            logging.DEBUG if worker.load_error or (self.may_leave and not worker.requests) else logging.WARNING,
+            "lost worker %d (pid %s) with %d requests in flight: %s",
+            worker.worker_id,
+            worker.pid,
+            len(worker.requests),
+            reason,
+        )
+        worker.protocol = worker.info = worker.pid = worker.progress = None
+        worker.is_hung = False
+        self._dead_stats = add_counters(self._dead_stats, [worker.stats])
+        worker.stats = EngineStats()
+        worker.expect_start()
+        self._on_lost(worker)
+        worker.gone.set()
