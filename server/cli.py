@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in deprecations(settings):
         say("warning", line, settings.log_format)
 
-    gc.disable()  # as in the workers, until `server.worker.litserve_api.freeze_garbage`
+    gc.disable()  # as in the workers, until `server.engine.memory.garbage_collection.freeze_garbage`
     from server.app import ServeError, serve
 
     try:
