@@ -80,6 +80,9 @@ WITHOUT_TORCH = (
     "model.analysis.correlations", "model.analysis.rollout",
 )  # fmt: skip
 
+LITSERVE_DOOR = "server/lifecycle/litserve_adapter.py"
+MAX_DOOR_LINES = 150
+
 MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
@@ -241,6 +244,15 @@ def test_the_engine_and_the_model_know_no_web_framework() -> None:
     assert not knowing
 
 
+def test_litserve_has_one_door() -> None:
+    places = python_files("model", "server", "clients", "deploy", "benchmarks")
+    knowing = [path.relative_to(ROOT).as_posix() for path in places if "litserve" in libraries(parse(path))]
+    assert knowing == [LITSERVE_DOOR]
+    assert len((ROOT / LITSERVE_DOOR).read_text(encoding="utf-8").splitlines()) <= MAX_DOOR_LINES
+    behind = loaded_by(module_name(ROOT / LITSERVE_DOOR))
+    assert not [module for module in sorted(behind) if module.startswith(("server.routes", "server.engine"))]
+
+
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
 def test_policy_needs_the_standard_library_only(name: str) -> None:
     tree = parse(MODULES[f"server.engine.{name}"])
@@ -266,7 +278,7 @@ def loaded_by(start: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "start", ["server.cli", "server.app", "server.worker.litserve_api", "server.worker.loop", *WITHOUT_TORCH]
+    "start", ["server.cli", "server.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
 )
 def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
     naming = [
@@ -278,7 +290,7 @@ def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
 
 
 def test_the_api_process_runs_without_torch() -> None:
-    modules = ["server.cli", "server.app", "server.worker.litserve_api", "server.worker.loop", *WITHOUT_TORCH]
+    modules = ["server.cli", "server.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
     code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -19,7 +19,7 @@ from ray.serve import Application
 from deploy.ray.engine import Engine
 from deploy.ray.ingress import Ingress
 from server.config.settings import ENV_PREFIX, Settings, SettingsError, setting_names
-from server.worker.litserve_api import ENGINE_FACTORY
+from server.worker.engine_worker import ENGINE_FACTORY
 
 _SPARE_GRACE = 10.0
 """Seconds for the processes of a replica to end, beyond those for its requests."""

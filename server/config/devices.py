@@ -34,7 +34,7 @@ class Places:
     """One place for each worker."""
 
     accelerator: Literal["cpu", "cuda"]
-    """What LitServe is told. One worker whose device is still to be found is "cpu" too."""
+    """The kind of device for the worker launcher. One worker whose device is still to be found is "cpu" too."""
     cards: tuple[int, ...] = ()
     """Of worker i the i-th, in torch's numbers; empty without cards."""
     core_groups: tuple[tuple[int, ...], ...] = ()

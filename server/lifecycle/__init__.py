@@ -1,1 +1,1 @@
-"""Starts, watches and ends the server's processes. It never reads a request."""
+"""Starts, watches and ends the server's processes, with LitServe behind one file. It never reads a request."""

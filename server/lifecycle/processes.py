@@ -1,9 +1,8 @@
-"""The processes of one server: LitServe as a shell around our own link, supervisor and drain.
+"""The processes of one server, and the parts that keep them: engine client, supervisor, drain.
 
     this process    uvicorn in the main thread, the engine client, the supervisor; no torch
-    worker i        started by LitServe; `EngineApi.setup`, then `EngineLoop`
+    worker i        started by `WorkerLauncher`; `EngineWorker.setup`, then `EngineWorker.run`
 
-LitServe's queues, restart, signals and readiness are not used; `LightwellServer` says what stands in for them.
 Knows nothing of routes: the application is handed in.
 """
 
@@ -19,7 +18,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
-import litserve as ls
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -27,12 +25,14 @@ from server.config.devices import Places, as_text, places
 from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
+from server.engine.memory.garbage_collection import freeze_garbage
 from server.engine.memory.mapped_libraries import let_go_of_libraries
 from server.engine.memory.memory_limit import free_host_memory
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lifecycle.drain import DrainServer
+from server.lifecycle.litserve_adapter import WorkerLauncher
 from server.lifecycle.supervisor import Process, Supervisor, prepare_environment
-from server.worker.litserve_api import ENGINE_FACTORY, EngineApi, freeze_garbage
+from server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
 from server.worker.model_fingerprint import Fingerprint, difference
 
 logger = logging.getLogger(__name__)
@@ -52,12 +52,8 @@ Lifespan = Callable[[object], AbstractAsyncContextManager[None]]
 AppFactory = Callable[[EngineClient, Lifespan], ASGIApp]
 
 
-class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no types
-    """LitServe's worker start and device names; the data plane and the life cycle are ours.
-
-    Relies on `launch_single_inference_worker` and the attributes it reads: `workers_setup_status`, `_transport`,
-    `litapi_request_queues`. litserve is pinned and a test holds these names.
-    """
+class LightwellServer:
+    """One server: its HTTP side in this process, and the workers that it starts, watches and ends."""
 
     def __init__(
         self,
@@ -79,7 +75,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             self.settings = settings
             self.error: str | None = None
             """Why the server gave up, in one line."""
-            api = EngineApi(
+            self._worker = EngineWorker(
                 config,
                 self.client.socket.path,
                 model_files=model_files,
@@ -88,17 +84,13 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
                 log_level=settings.log_level,
                 log_format=settings.log_format,
             )
-            super().__init__(
-                api,
+            self._launcher = WorkerLauncher(
+                self._worker,
                 accelerator=places.accelerator,
-                devices=list(places.cards) or 1,  # a CPU is one device of several workers
-                workers_per_device=1 if places.cards else places.num_workers,
-                timeout=False,
+                cards=places.cards,
+                num_workers=places.num_workers,
             )
             self._build_app = build_app
-            self.workers_setup_status: dict[str, str] = {}
-            self._transport = None
-            self.litapi_request_queues = {api.api_path: None}
             self.supervisor = Supervisor(
                 self.client, self._launch, self._give_up, lambda: difference(model_files, config.model)
             )
@@ -115,7 +107,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it; the exit status."""
         try:
-            weights = (file for file in self.lit_api.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
+            weights = (file for file in self._worker.config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
             prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
             self.supervisor.launch_all()  # first: they take longest to start
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
@@ -143,7 +135,7 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
 
     @contextlib.asynccontextmanager
     async def client_lifespan(self, app: object) -> AsyncIterator[None]:
-        """The application's lifespan; LitServe's own would read queues that are not there."""
+        """Keep the engine client and the supervisor running while the application does."""
         await self.client.start()
         await self.supervisor.start()
         freeze_garbage()
@@ -155,9 +147,8 @@ class LightwellServer(ls.LitServer):  # type: ignore[misc]  # litserve ships no 
             await self.client.stop()
 
     def _launch(self, worker_id: int) -> Process:
-        self.lit_api.socket_path = self.client.socket.path  # another one where the first was cleaned away
-        process: Process = self.launch_single_inference_worker(self.lit_api, worker_id)
-        return process
+        self._worker.socket_path = self.client.socket.path  # another one where the first was cleaned away
+        return self._launcher.launch(worker_id)
 
     def _give_up(self, message: str) -> None:
         self.error = message

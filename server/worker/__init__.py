@@ -1,1 +1,1 @@
-"""What runs in a worker process around its engine, and the only room that knows LitServe. It never knows HTTP."""
+"""What runs in a worker process around its engine. It never knows HTTP, nor who started the process."""

@@ -5,13 +5,10 @@ the requests and starts another worker. Knows nothing of HTTP, and of the engine
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-
-from litserve.loops import LitLoop
 
 from server.engine.failure import failure_of
 from server.engine.memory.memory_limit import give_back_memory
@@ -53,22 +50,8 @@ class EngineLike(Protocol):
     def check_integrity(self) -> None: ...
 
 
-class EngineLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
-    """LitServe's entry into the loop; it ends with the process."""
-
-    def __call__(self, lit_api: Any, device: str, worker_id: int, *unused: object) -> None:
-        try:
-            run_engine(lit_api.engine, lit_api.link)
-        except ConnectionError:
-            lit_api.leave()  # the API process is gone, and with it everyone who waits
-        except BaseException:
-            logger.exception("worker %d ends: its engine failed", worker_id)
-            logging.shutdown()
-            os._exit(1)
-
-
 def run_engine(engine: EngineLike, link: WorkerLink) -> None:
-    """Until the link ends (ConnectionError) or the engine raises."""
+    """Run the loop. It ends by an exception only: ConnectionError when the link ends, or what the engine raised."""
     engine.call_when_ready(link.wake)  # what is answered beside the steps must not wait for one
     engine.watch_aborts(lambda: _new_aborts(link))
     engine.call_when_short(lambda: link.flush(_LAST_WORDS))

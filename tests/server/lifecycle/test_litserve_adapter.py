@@ -1,0 +1,72 @@
+"""What the server relies on inside LitServe. It is pinned; a new version must pass this before the pin moves."""
+
+import inspect
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import litserve as ls
+import pytest
+from litserve.loops import inference_worker
+
+from server.lifecycle.litserve_adapter import WorkerLauncher
+
+
+@dataclass
+class Diary:
+    """A worker that writes down what is done with it."""
+
+    path: Path
+
+    def setup(self, worker_id: int, device: str) -> None:
+        self.device = device
+
+    def run(self, worker_id: int) -> None:
+        self.path.write_text(f"worker {worker_id} runs on {self.device}", encoding="utf-8")
+
+
+def test_the_version_is_the_one_the_rest_was_proved_with() -> None:
+    assert version("litserve") == "0.2.19"
+
+
+def test_one_worker_can_be_launched_by_number() -> None:
+    parameters = inspect.signature(ls.LitServer.launch_single_inference_worker).parameters
+    assert list(parameters) == ["self", "lit_api", "worker_id"]
+    source = inspect.getsource(ls.LitServer.launch_single_inference_worker)
+    for name in ("workers_setup_status", "_transport", "_callback_runner", "restart_workers", "_get_request_queue"):
+        assert f"self.{name}" in source
+
+
+def test_a_worker_sets_the_api_up_and_then_calls_the_loop() -> None:
+    parameters = list(inspect.signature(inference_worker).parameters)
+    assert parameters[:3] == ["lit_api", "device", "worker_id"]
+    source = inspect.getsource(inference_worker)
+    assert source.index('os.environ["LITSERVE_WORKER_ID"]') < source.index("lit_api.setup(device)")
+    assert source.index("lit_api.setup(device)") < source.index("    loop(\n        lit_api,\n        device,\n")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "worker_id", "written"),
+    [
+        ({"accelerator": "cpu"}, 0, "worker 0 runs on cpu"),
+        ({"accelerator": "cpu", "num_workers": 3}, 2, "worker 2 runs on cpu"),
+        ({"accelerator": "cuda", "cards": (0, 3)}, 1, "worker 1 runs on cuda:3"),
+    ],
+)
+def test_a_worker_is_set_up_for_its_device_and_runs(
+    launcher: dict[str, Any], worker_id: int, written: str, tmp_path: Path
+) -> None:
+    diary = Diary(tmp_path / "diary")
+    process = WorkerLauncher(diary, **launcher).launch(worker_id)
+    process.join(60)
+    assert process.exitcode == 0
+    assert diary.path.read_text(encoding="utf-8") == written
+
+
+def test_a_worker_starts_as_it_is_at_that_time(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "before")
+    launcher = WorkerLauncher(diary, accelerator="cpu")
+    diary.path = tmp_path / "after"
+    launcher.launch(0).join(60)
+    assert [path.name for path in tmp_path.iterdir()] == ["after"]
