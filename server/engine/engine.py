@@ -66,6 +66,7 @@ class Engine:
         self._questions: dict[int, EngineRequest] = {}
         """What the inspector was asked and has not answered."""
         self._memory_retry = MemoryRetry()
+        self._can_cancel = model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
         """The last step was given up though somebody wanted it."""
@@ -236,9 +237,13 @@ class Engine:
 
     def _cancellation_check(self, schedule: Schedule) -> CancellationCheck:
         """What the network asks as it runs, whether the step is still wanted."""
-        is_asking = self._model.device.type == "cpu"  # `server.engine.execution.step_cancellation` says why
-        deadline, must_complete = self._scheduler.next_deadline, self._must_complete
-        return CancellationCheck(schedule, self._new_aborts, deadline, must_complete=must_complete, is_asking=is_asking)
+        return CancellationCheck(
+            schedule,
+            self._new_aborts,
+            self._scheduler.next_deadline,
+            must_complete=self._must_complete,
+            is_asking=self._can_cancel,
+        )
 
     def _cancel(self, schedule: Schedule, aborted: Iterable[int]) -> None:
         """Book a step that was given up: the ends of those who left. The others are where they were before it."""
