@@ -79,7 +79,3 @@ class Mlp:
 
     def _gated(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the feed-forward's output: x [rows, d] -> [rows, d]."""
-        return self.down(self.hidden(x))

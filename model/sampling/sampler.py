@@ -92,11 +92,11 @@ class Sampler:
     """
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu", kernels: KernelConfig = AUTO) -> None:
-        self._kernels = kernels
         if vocab_size < 1:
             raise ValueError(f"vocab_size is {vocab_size}; it must be at least 1")
         self.vocab_size = vocab_size
         self.device = torch.device(device)
+        self._kernels = kernels
         elements = _CPU_CHUNK_ELEMENTS if self.device.type == "cpu" else _GPU_CHUNK_ELEMENTS
         self._max_rows = max(1, elements // max(vocab_size, NUM_GROUPS))
         self._buffers: dict[torch.dtype, Buffers] = {}
@@ -130,7 +130,7 @@ class Sampler:
         """Choose the token ids [R] of rows with one strategy; -1 where there is no distribution to draw from."""
         buffers = self._edited(logits, rows)
         if strategy is _Strategy.GREEDY_EDITED:
-            return argmax(buffers.scores, self._kernels)
+            return argmax(buffers.scores)
         fill_weights(buffers, [row.params for row in rows])
         return pick(buffers.weights, [random_uniform(row.params.seed, row.position) for row in rows])
 
@@ -141,7 +141,7 @@ class Sampler:
         """
         buffers = self._edited(logits.unsqueeze(0), [row])
         if row.params.temperature < GREEDY_BELOW:
-            return torch.nn.functional.one_hot(argmax(buffers.scores, self._kernels), self.vocab_size)[0].double()
+            return torch.nn.functional.one_hot(argmax(buffers.scores), self.vocab_size)[0].double()
         fill_weights(buffers, [row.params])
         weights = buffers.weights[0, : self.vocab_size].clamp_min(0)  # a NaN became the least integer
         return weights / weights.sum().clamp_min(1).double()

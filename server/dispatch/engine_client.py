@@ -46,6 +46,7 @@ class EngineClient:
         self._router = Router(num_workers)
         self._reuses_prefixes = not settings.no_prefix_caching
         self.admission = Admission.of(settings, num_workers)
+        self.counts = ClientCounters(requests_refused=self.admission.refusals)
         self._request_timeout = settings.request_timeout or None
         self._pool = WorkerPool(
             num_workers,
@@ -58,8 +59,7 @@ class EngineClient:
         )
         self.workers = self._pool.workers
         self.socket = self._pool.socket
-        self._inflight = InflightRequests(self.workers, self.admission, self._pool.send)
-        self.counts = ClientCounters(requests_refused=self.admission.refusals, request_failed=self._inflight.failures)
+        self._inflight = InflightRequests(self.workers, self.admission, self.counts.request_failed, self._pool.send)
         self._questions = WorkerQuestions(self._pool.send)
 
     # ---- life cycle

@@ -20,18 +20,20 @@ _DEADLINE_SLACK = 0.25
 
 
 class InflightRequests:
-    """The requests of all workers. A request that ends frees its part of `admission`; `send` writes to a worker."""
+    """The requests of all workers. A request that ends frees its part of `admission`; one that fails is counted in
+    `failures` by the code of its error; `send` writes to a worker.
+    """
 
     def __init__(
         self,
         workers: Sequence[WorkerState],
         admission: Admission,
+        failures: Counter[str],
         send: Callable[[WorkerState, messages.ToWorker], None],
     ) -> None:
-        self.failures: Counter[str] = Counter()
-        """How many requests failed, by the code of the error that they ended with."""
         self._workers = workers
         self._admission = admission
+        self._failures = failures
         self._send = send
         self._next_uid = 0
 
@@ -126,4 +128,4 @@ class InflightRequests:
         self._admission.release_capture(handle.cost.capture_bytes)
 
     def _count_failure(self, error: ApiError) -> None:
-        self.failures[error.code or error.type] += 1
+        self._failures[error.code or error.type] += 1

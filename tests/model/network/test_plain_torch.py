@@ -10,7 +10,7 @@ from model.kernels import library
 from model.kernels.choice import KernelConfig
 from model.sampling.sampler import Sampler, SamplerRow
 from tests import tiny
-from tests.model.sampling.sampling_reference import Params
+from tests.model.sampling.rows import params
 from tests.model.watching import Watched, load, run, token_ids
 
 VARIANTS = [name for name in tiny.VARIANTS if name.removeprefix("llama-") not in tiny.ROPE_VARIANTS]
@@ -31,4 +31,4 @@ def test_no_kernel_runs_where_plain_torch_was_chosen(
         if model.config.has_head:
             model.largest_logits(seen.hidden)
             sampler = Sampler(model.config.vocab_size, kernels=model.kernels)
-            sampler.sample(model.logits(seen.hidden[:2], widen=False), [SamplerRow(Params(temperature=0.0), 20)] * 2)
+            sampler.sample(model.logits(seen.hidden[:2], widen=False), [SamplerRow(params(temperature=0.0), 20)] * 2)
